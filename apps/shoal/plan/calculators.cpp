@@ -1,10 +1,9 @@
-#include "apps/shoal/plan/calculators.h"
-
 #include <fmt/format.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/shoal/plan/commands.h"
 #include "apps/shoal/plan/options.h"
 #include "shoal/base/error.h"
 #include "shoal/plan/calculators/calculations.h"

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "apps/shoal/plan/commands.h"
 #include "shoal/base/error.h"
 #include "shoal/collective/algorithm/choice.h"
 
@@ -32,21 +33,19 @@ struct CollectiveOptions {
   bool json = false;
 };
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
-
 void validate(const CollectiveOptions& options, collective::Algorithm algorithm) {
   if (!(options.bytes >= 4) || options.bytes > 1e15)
-    refuse(fmt::format("--bytes {}: must lie between 4 and 1e15", options.bytes));
+    reject(fmt::format("--bytes {}: must lie between 4 and 1e15", options.bytes));
   if (!(options.latency >= 0) || options.latency > 1e6)
-    refuse(fmt::format("--latency {}: must not be negative", options.latency));
+    reject(fmt::format("--latency {}: must not be negative", options.latency));
   if (!(options.bandwidth > 0) || options.bandwidth > 1e18)
-    refuse(fmt::format("--bandwidth {}: must be positive", options.bandwidth));
+    reject(fmt::format("--bandwidth {}: must be positive", options.bandwidth));
   const double ranks = options.ranks;
   const bool square = algorithm != collective::Algorithm::kRecursiveDoubling &&
                       algorithm != collective::Algorithm::kHalvingDoubling &&
                       algorithm != collective::Algorithm::kDoubleBinaryTree;
   if (square && 4 * ranks * ranks > kMostSteps) {
-    refuse(fmt::format("--ranks {}: {} has about ranks^2 steps; doubling and trees go further",
+    reject(fmt::format("--ranks {}: {} has about ranks^2 steps; doubling and trees go further",
                        options.ranks, options.algorithm));
   }
 }
@@ -57,7 +56,7 @@ void simulate(const CollectiveOptions& options) {
   for (const auto one : collective::algorithms_for(Kind::kAllReduce))
     known.emplace_back(collective::name(one));
   if (!algorithm || std::find(known.begin(), known.end(), options.algorithm) == known.end()) {
-    refuse(fmt::format("--algorithm {}: must be one of {}", options.algorithm,
+    reject(fmt::format("--algorithm {}: must be one of {}", options.algorithm,
                        fmt::join(known, ", ")));
   }
   validate(options, *algorithm);
@@ -68,9 +67,9 @@ void simulate(const CollectiveOptions& options) {
   std::vector<double> slowdown(hosts.size(), 1);
   for (const plan::Straggler& one : stragglers_of(options.straggler)) {
     if (one.rank < 0 || one.rank >= options.ranks)
-      refuse(fmt::format("--straggler {}: there are {} ranks", one.rank, options.ranks));
+      reject(fmt::format("--straggler {}: there are {} ranks", one.rank, options.ranks));
     if (!(one.slowdown > 0) || !std::isfinite(one.slowdown))
-      refuse(fmt::format("--straggler {}:{}: the factor must be positive", one.rank, one.slowdown));
+      reject(fmt::format("--straggler {}:{}: the factor must be positive", one.rank, one.slowdown));
     slowdown[static_cast<std::size_t>(one.rank)] = one.slowdown;
   }
   constexpr double kElement = 4;

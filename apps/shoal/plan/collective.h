@@ -1,16 +1,11 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
 #include "shoal/plan/simulator.h"
 
 namespace shoal::apps {
-
-/// `shoal plan collective`: simulates the step table of an all-reduce over a link, with slower
-/// ranks.
-void add_collective_command(CLI::App& plan_command);
 
 /// Parses slower ranks and their factors: "3:1.5" or "3:1.5,7:2". Throws Error(usage) for other
 /// text.

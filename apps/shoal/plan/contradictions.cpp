@@ -11,8 +11,6 @@
 namespace shoal::apps {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
-
 /// The options that were given to a command.
 class Given {
  public:
@@ -25,14 +23,14 @@ class Given {
   }
   void none_of(std::initializer_list<const char*> options, const std::string& rule) const {
     for (const char* option : options)
-      if ((*this)(option)) refuse(fmt::format("{}: {}", option, rule));
+      if ((*this)(option)) reject(fmt::format("{}: {}", option, rule));
   }
   void none_but(std::initializer_list<const char*> allowed, const std::string& rule) const {
     for (const CLI::Option* option : command_.get_options()) {
       const std::string name = option->get_name();
       const bool known =
           std::any_of(allowed.begin(), allowed.end(), [&](const char* one) { return name == one; });
-      if (option->count() > 0 && !known) refuse(fmt::format("{}: {}", name, rule));
+      if (option->count() > 0 && !known) reject(fmt::format("{}: {}", name, rule));
     }
   }
 
@@ -42,7 +40,7 @@ class Given {
 
 }  // namespace
 
-void refuse_options_without_effect(const CLI::App& command, const PlanOptions& options) {
+void reject_options_without_effect(const CLI::App& command, const PlanOptions& options) {
   const Given given(command);
   if (given("--parameters")) {
     return given.none_but({"--parameters", "--devices", "--dp", "--tp", "--pp", "--zero",
@@ -74,16 +72,16 @@ void refuse_options_without_effect(const CLI::App& command, const PlanOptions& o
   }
 }
 
-void refuse_options_beside_subcommand(const CLI::App& command) {
+void reject_options_beside_subcommand(const CLI::App& command) {
   Given(command).none_but({},
                           fmt::format("means nothing beside \"{}\": options of it stand behind it",
                                       command.get_subcommands().front()->get_name()));
 }
 
-void refuse_options_without_effect(const PlanOptions& options, const model::ModelSpec& spec,
+void reject_options_without_effect(const PlanOptions& options, const model::ModelSpec& spec,
                                    const plan::Training& training) {
   const auto need = [](bool holds, const std::string& option, const std::string& rule) {
-    if (!holds) refuse(fmt::format("--{}: {}", option, rule));
+    if (!holds) reject(fmt::format("--{}: {}", option, rule));
   };
   if (options.shard != 0)
     need(training.zero_stage >= 1, "shard",

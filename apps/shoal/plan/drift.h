@@ -1,14 +1,10 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "shoal/forecast/drift.h"
 
 namespace shoal::apps {
-
-/// `shoal plan drift`: how much longer this machine takes now than when a cluster file was written.
-void add_drift_command(CLI::App& plan_command);
 
 /// Measures the drift in a new process of this program, as a training run starts its ranks. Throws
 /// Error(internal) when that process fails.
