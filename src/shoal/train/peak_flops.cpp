@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "shoal/base/duration.h"
 #include "shoal/ops/matmul.h"
 #include "shoal/train/precision.h"
 
@@ -25,8 +26,7 @@ double measure_peak_flops(Precision type, Duration budget) {
   const auto time = [&](auto&& product) {
     const auto begin = Clock::now();
     product();
-    best = std::max(best, 2.0 * kSize * kSize * kSize /
-                              std::chrono::duration<double>(Clock::now() - begin).count());
+    best = std::max(best, 2.0 * kSize * kSize * kSize / to_seconds(Clock::now() - begin));
   };
   do {
     if (scalar == at::kFloat) time([&] { at::mm_out(c, a, b); });
