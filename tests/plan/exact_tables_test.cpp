@@ -296,9 +296,13 @@ TEST(ExactTables, DataTrafficByStage) {
   EXPECT_DOUBLE_EQ(sent(3, "shard"), 3 * 4 * once);
   training.reshard_after_forward = false;
   EXPECT_DOUBLE_EQ(sent(3, "shard"), 2 * 4 * once);
-  training.sync_every_micro_batch = true;
+  training.reduce_every_micro_batch = true;
   EXPECT_DOUBLE_EQ(sent(0, "data"), 4 * 2 * once);
   EXPECT_DOUBLE_EQ(sent(1, "shard"), (4 + 1) * once);
+  // A job that sums the gradients of its micro-batches first.
+  training.reduce_every_micro_batch = false;
+  EXPECT_DOUBLE_EQ(sent(2, "shard"), 2 * once);
+  EXPECT_DOUBLE_EQ(sent(3, "shard"), (1 + 4) * once);
 }
 
 TEST(ExactTables, PlannedTrafficIsTheClosedForms) {

@@ -181,11 +181,11 @@ TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   training.flat_rings = true;
   EXPECT_EQ(between("data"), bytes("data")) << "a flat ring passes all of it on";
   training.flat_rings = false;
-  training.sync_every_micro_batch = true;
+  training.reduce_every_micro_batch = true;
   EXPECT_NEAR(bytes("data") / (4 * 2 * 31.0 / 32 * S), 1, 1e-12) << "four micro-batches";
   training.overlap_data = false;
   const double often = published_step_time(spec, training, cluster).data_exposed;
-  training.sync_every_micro_batch = false;
+  training.reduce_every_micro_batch = false;
   EXPECT_DOUBLE_EQ(often, 4 * published_step_time(spec, training, cluster).data_exposed);
   // Experts on two hosts: of fifteen others eight are on the other host.
   const ModelSpec mixture = sixteen_experts();

@@ -94,6 +94,10 @@ void reject_options_without_effect(const PlanOptions& options, const model::Mode
     need(training.zero_stage == 3, "prefetch",
          fmt::format("ZeRO {} gathers no parameters", training.zero_stage));
   }
+  if (options.reduce_every_micro_batch) {
+    need(training.zero_stage <= 1 || is_job(options), "reduce-every-micro-batch",
+         "stages 2 and 3 reduce gradients in every micro-batch as they are");
+  }
   if (options.vpp > 1)
     need(training.mesh.pipeline > 1, "vpp", "a pipeline of one rank has one stage");
   if (options.ulysses)

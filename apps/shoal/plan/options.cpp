@@ -189,7 +189,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   flag("--flat-rings", o.flat_rings,
        "Data ranks exchange around one ring of all devices, not host by host (DeepSpeed "
        "ZeRO-3, 2021)");
-  flag("--sync-every-micro-batch", o.sync_every_micro_batch,
+  flag("--reduce-every-micro-batch", o.reduce_every_micro_batch,
        "ZeRO 0 and 1: gradients are reduced in every micro-batch (summed on their rank first)");
   group = "Run";
   option("--tokens", o.budget.tokens, "Train on so many tokens");
@@ -340,7 +340,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   training.zero_plus_plus = options.zero_plus_plus;
   training.ulysses = options.ulysses;
   training.flat_rings = options.flat_rings;
-  training.sync_every_micro_batch = options.sync_every_micro_batch;
+  if (options.reduce_every_micro_batch) training.reduce_every_micro_batch = true;
   if (options.prefetch >= 0) training.gather_ahead = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;

@@ -51,7 +51,7 @@ struct PlanOptions {
   bool zero_plus_plus = false;
   bool ulysses = false;
   bool flat_rings = false;
-  bool sync_every_micro_batch = false;
+  bool reduce_every_micro_batch = false;
   double expert_imbalance = 1;
   plan::Budget budget;
   bool search = false;

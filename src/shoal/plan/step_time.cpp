@@ -99,7 +99,7 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
                                : all_gather_s(cluster, ranks.shards, size);
   };
   const double m = training.micro_batches();
-  const double times = training.zero_stage >= 2 || training.sync_every_micro_batch ? m : 1;
+  const double times = training.reduces_every_micro_batch() ? m : 1;
   if (training.zero_stage == 0) {
     return times * (training.flat_rings
                         ? 2 * over_shards(held * bytes.gradient)
@@ -144,10 +144,10 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   const double overlapping = overlapping_micro_batches(training);
   if (training.zero_stage == 3) {
     exchange.window = m * (forward + backward);
-  } else if (training.zero_stage == 2 || training.sync_every_micro_batch) {
+  } else if (training.reduces_every_micro_batch()) {
     exchange.window = m * backward + (training.zero_stage >= 1 ? forward : 0);
   } else {
-    exchange.window = overlapping * (backward + (training.zero_stage == 1 ? forward : 0));
+    exchange.window = overlapping * (backward + (training.zero_stage >= 1 ? forward : 0));
   }
   exchange.interference = dense.shards.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;

@@ -187,7 +187,7 @@ class StepTraffic {
   double tokens_to_route() const { return samples_ * length_ / sequence_ranks(); }
 
   double gradient_reductions() const {
-    return training_.zero_stage >= 2 || training_.sync_every_micro_batch ? micro_batches_ : 1;
+    return training_.reduces_every_micro_batch() ? micro_batches_ : 1;
   }
   double gathers() const {
     if (training_.zero_stage < 3) return 1;
