@@ -9,11 +9,6 @@
 namespace shoal::optim {
 namespace {
 
-void require(bool holds, const char* field, double value, const char* rule) {
-  if (!holds)
-    throw Error(ErrorKind::kConfig, "lr_scheduler", fmt::format("{}={}: {}", field, value, rule));
-}
-
 /// How far `step` is from `begin` to `end`, from 0 to 1.
 double progress(std::int64_t step, std::int64_t begin, std::int64_t end) {
   if (end <= begin) return step >= end ? 1 : 0;
@@ -21,40 +16,6 @@ double progress(std::int64_t step, std::int64_t begin, std::int64_t end) {
 }
 
 }  // namespace
-
-const char* name(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::kConstant:
-      return "constant";
-    case ScheduleKind::kLinear:
-      return "linear";
-    case ScheduleKind::kCosine:
-      return "cosine";
-    case ScheduleKind::kWarmupStableDecay:
-      return "wsd";
-  }
-  return "unknown";
-}
-
-std::optional<ScheduleKind> schedule_kind(std::string_view text) {
-  for (const ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kLinear,
-                                  ScheduleKind::kCosine, ScheduleKind::kWarmupStableDecay})
-    if (text == name(kind)) return kind;
-  return std::nullopt;
-}
-
-void validate(const Schedule& s) {
-  require(std::isfinite(s.peak) && s.peak >= 0, "peak", s.peak,
-          "must be a number and not negative");
-  require(s.final_ratio >= 0 && s.final_ratio <= 1, "final_ratio", s.final_ratio,
-          "must lie between 0 and 1");
-  require(s.total_steps >= 1, "total_steps", static_cast<double>(s.total_steps),
-          "must be at least 1");
-  require(s.warmup_steps >= 0, "warmup_steps", static_cast<double>(s.warmup_steps),
-          "must not be negative");
-  require(s.decay_steps >= 0, "decay_steps", static_cast<double>(s.decay_steps),
-          "must not be negative");
-}
 
 double learning_rate(const Schedule& s, std::int64_t step) {
   if (step < s.warmup_steps)
