@@ -1,5 +1,3 @@
-#include "apps/shoal/bench.h"
-
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -7,16 +5,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <set>
-#include <string_view>
 
 #include "apps/shoal/app_library.h"
+#include "apps/shoal/command.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/launcher.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
+#include "shoal/base/number.h"
 #include "shoal/base/system_error.h"
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/train/config/link_costs.h"
@@ -38,14 +36,12 @@ struct Options {
 /// "4:268435456" or a single size.
 void read_range(const std::string& range, BenchArguments& arguments) {
   const auto colon = range.find(':');
-  const auto number = [](std::string_view text, std::size_t& value) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error == std::errc() && end == text.data() + text.size();
-  };
-  const std::string least = range.substr(0, colon);
-  const std::string most = colon == std::string::npos ? least : range.substr(colon + 1);
-  const bool numbers = number(least, arguments.min_bytes) && number(most, arguments.max_bytes);
-  if (!numbers || arguments.min_bytes < 4 || arguments.max_bytes < arguments.min_bytes) {
+  const auto least = parse_number<std::uint64_t>(range.substr(0, colon));
+  const auto most =
+      colon == std::string::npos ? least : parse_number<std::uint64_t>(range.substr(colon + 1));
+  arguments.min_bytes = least.value_or(0);
+  arguments.max_bytes = most.value_or(0);
+  if (arguments.min_bytes < 4 || arguments.max_bytes < arguments.min_bytes) {
     throw Error(ErrorKind::kUsage, "bench",
                 fmt::format("--bytes {} is not LEAST:MOST in bytes, LEAST at least 4", range));
   }

@@ -1,5 +1,3 @@
-#include "apps/shoal/ckpt.h"
-
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -12,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/shoal/command.h"
 #include "shoal/base/clock.h"
 #include "shoal/base/duration.h"
 #include "shoal/base/error.h"
@@ -228,10 +227,10 @@ void add_rewriting(CLI::App& ckpt, const std::shared_ptr<Arguments>& arguments) 
 
 }  // namespace
 
-void add_ckpt_command(CLI::App& app, int& exit_code) {
+void add_ckpt_command(CLI::App& program, int& exit_code) {
   const auto arguments = std::make_shared<Arguments>();
   Arguments& a = *arguments;
-  CLI::App* ckpt = app.add_subcommand("ckpt", "Look into checkpoints and rewrite them");
+  CLI::App* ckpt = program.add_subcommand("ckpt", "Look into checkpoints and rewrite them");
   ckpt->require_subcommand(1);
 
   CLI::App* ls = add(*ckpt, a, "ls", "List the checkpoints of a folder or run");

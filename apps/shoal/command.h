@@ -13,6 +13,20 @@ namespace shoal::apps {
 void add_train_command(CLI::App& program, int& exit_code);
 void add_generate_command(CLI::App& program, int& exit_code);
 void add_eval_command(CLI::App& program, int& exit_code);
+/// `shoal data prepare | peek | stats | verify`.
+void add_data_command(CLI::App& program);
+/// `shoal bench collectives`: starts itself anew for every rank and measures the public Group
+/// calls.
+void add_bench_command(CLI::App& program, int& exit_code);
+/// `shoal ckpt ls | show | verify | diff | reshard | export | import`: on one process and without
+/// Torch. `diff` leaves exit code 1 where something differs, as diff does.
+void add_ckpt_command(CLI::App& program, int& exit_code);
+/// `shoal plan`: what a model needs on a mesh, the best meshes (--search), a step simulated
+/// (--trace, --svg), and the subcommands of plan/commands.h.
+void add_plan_command(CLI::App& program);
 void add_env_command(CLI::App& program);
+
+/// Returns "0.1.0".
+const char* version();
 
 }  // namespace shoal::apps

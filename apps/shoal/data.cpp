@@ -1,5 +1,3 @@
-#include "apps/shoal/data.h"
-
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -298,8 +296,8 @@ void add_verify(CLI::App& parent) {
 
 }  // namespace
 
-void add_data_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("data", "Prepare datasets and look into them");
+void add_data_command(CLI::App& program) {
+  CLI::App* command = program.add_subcommand("data", "Prepare datasets and look into them");
   command->require_subcommand(1);
   add_prepare(*command);
   add_peek(*command);

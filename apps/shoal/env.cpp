@@ -19,7 +19,6 @@
 #include "apps/shoal/cores.h"
 #include "apps/shoal/rank_environment.h"
 #include "apps/shoal/torch/entry.h"
-#include "apps/shoal/version.h"
 #include "shoal/base/control_groups.h"
 #include "shoal/base/error.h"
 #include "shoal/base/instruction_sets.h"

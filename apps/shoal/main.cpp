@@ -7,14 +7,9 @@
 #include <iostream>
 #include <system_error>
 
-#include "apps/shoal/bench.h"
-#include "apps/shoal/ckpt.h"
 #include "apps/shoal/command.h"
-#include "apps/shoal/data.h"
 #include "apps/shoal/exit_code.h"
-#include "apps/shoal/plan/plan.h"
 #include "apps/shoal/rank_process.h"
-#include "apps/shoal/version.h"
 #include "shoal/base/instruction_sets.h"
 #include "shoal/base/system_error.h"
 

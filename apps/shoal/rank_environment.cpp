@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shoal/base/error.h"
+#include "shoal/base/number.h"
 #include "shoal/base/philox.h"
 
 namespace shoal::apps {
@@ -31,11 +32,10 @@ struct Reader {
   int number(const char* name) const {
     const std::string value = text(name);
     if (value.empty()) throw broken(launcher, fmt::format("{} is not set", name));
-    int result = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), result);
-    if (error != std::errc() || end != value.data() + value.size() || result < 0)
+    const auto result = parse_number<int>(value);
+    if (!result || *result < 0)
       throw broken(launcher, fmt::format("{}={} is no whole number of at least 0", name, value));
-    return result;
+    return *result;
   }
   /// The values of the variables that are set, as one short word.
   /// Every rank of one start computes the same key without having met. Where the launcher tells

@@ -1,4 +1,4 @@
-#include "apps/shoal/version.h"
+#include "apps/shoal/command.h"
 
 namespace shoal::apps {
 

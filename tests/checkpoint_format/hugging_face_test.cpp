@@ -13,11 +13,11 @@
 #include <set>
 
 #include "shoal/base/error.h"
+#include "shoal/base/narrow_float.h"
 #include "shoal/checkpoint/format/difference.h"
 #include "shoal/checkpoint/format/hugging_face_names.h"
 #include "shoal/checkpoint/format/shard_writer.h"
 #include "shoal/checkpoint/format/store.h"
-#include "shoal/checkpoint/format/widen.h"
 #include "shoal/model/model_json.h"
 #include "tests/checkpoint_format/scratch.h"
 
@@ -465,33 +465,12 @@ TEST(HuggingFace, AnIndexNamesFilesBesideIt) {
   }
 }
 
-TEST(Widen, VectorsOfHalvesBecomeFloats) {
-  const auto widened = [](ElementType type, std::vector<std::uint16_t> bits) {
-    std::vector<char> bytes(bits.size() * 2);
-    std::memcpy(bytes.data(), bits.data(), bytes.size());
-    widen(bytes, type);
-    EXPECT_EQ(type, ElementType::kF32);
-    std::vector<float> values(bits.size());
-    EXPECT_EQ(bytes.size(), values.size() * 4);
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    return values;
-  };
-  EXPECT_EQ(widened(ElementType::kF16, {0x3c00, 0xc000, 0x3e00}),
-            (std::vector<float>{1, -2, 1.5f}));
-  EXPECT_EQ(widened(ElementType::kBF16, {0x3f80, 0xc000}), (std::vector<float>{1, -2}));
-  std::vector<char> eight(8, 'x');
-  ElementType type = ElementType::kF64;
-  widen(eight, type);
-  EXPECT_EQ(type, ElementType::kF64);
-  EXPECT_EQ(eight, std::vector<char>(8, 'x'));
-}
-
 TEST(Widen, EveryHalfIsItsValue) {
   // The definition: sign, 2^(e - 15) (1 + f / 1024), or 2^-14 f / 1024 without the leading one.
   for (int bits = 0; bits < 65536; ++bits) {
     const int exponent = bits / 1024 % 32;
     const int fraction = bits % 1024;
-    const float value = half_to_float(static_cast<unsigned short>(bits));
+    const float value = widen(Float16{static_cast<std::uint16_t>(bits)});
     if (exponent == 31) {
       EXPECT_EQ(std::isnan(value), fraction != 0);
       EXPECT_EQ(std::isinf(value), fraction == 0);

@@ -10,8 +10,8 @@
 #include <numeric>
 #include <set>
 
+#include "shoal/base/narrow_float.h"
 #include "shoal/collective/fold/fold.h"
-#include "shoal/collective/fold/narrow_float.h"
 #include "tests/collective/on_hosts.h"
 
 namespace shoal::collective {

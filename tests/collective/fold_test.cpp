@@ -9,9 +9,10 @@
 #include <random>
 #include <vector>
 
-#include "shoal/collective/fold/narrow_float.h"
+#include "shoal/base/narrow_float.h"
 #include "shoal/collective/shared_memory/stream_copy.h"
 #include "tests/every_target.h"
+#include "tests/support/fold_plain.h"
 
 namespace shoal::collective {
 namespace {

@@ -11,10 +11,11 @@
 #include <cstring>
 #include <thread>
 
+#include "shoal/base/narrow_float.h"
 #include "shoal/collective/fold/fold.h"
-#include "shoal/collective/fold/narrow_float.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "tests/collective/simulated_network.h"
+#include "tests/support/fold_plain.h"
 
 namespace shoal::collective {
 namespace {

@@ -85,6 +85,18 @@ TEST(Tables, SendNoMoreThanPromised) {
   }
 }
 
+/// Counts the elements that leave a host, summed over all ranks.
+std::size_t elements_between_hosts(const StepTable& table, std::span<const int> hosts) {
+  std::size_t sent = 0;
+  for (std::size_t rank = 0; rank < table.size(); ++rank) {
+    for (const Step& step : table[rank]) {
+      if (step.action == Action::kSend && hosts[rank] != hosts[step.peer])
+        sent += step.range.size();
+    }
+  }
+  return sent;
+}
+
 TEST(Tables, HierarchyCrossesBetweenHostsAsLittleAsPossible) {
   const auto hosts = on_hosts(16, 4);
   const std::size_t count = 1 << 9;

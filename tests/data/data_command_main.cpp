@@ -1,7 +1,7 @@
 // The data commands alone, so that their tests need no other part of the program.
 #include <cstdio>
 
-#include "apps/shoal/data.h"
+#include "apps/shoal/command.h"
 #include "shoal/base/error.h"
 
 int main(int argc, char** argv) {

@@ -117,10 +117,13 @@ TEST(Estimator, EachAnswersForItsOwnSoftware) {
     return plan::worst(ranks).peak().use.all();
   };
   const auto published_s = [&] {
-    return plan::published_step_time(planned.spec, planned.training, planned.cluster).all();
+    return plan::PublishedEstimator()
+        .step_time(planned.spec, planned.training, planned.cluster)
+        .all();
   };
   const auto published_bytes = [&] {
-    return plan::worst(plan::published_memory(planned.spec, planned.training, planned.cluster))
+    return plan::worst(
+               plan::PublishedEstimator().memory(planned.spec, planned.training, planned.cluster))
         .peak()
         .use.all();
   };

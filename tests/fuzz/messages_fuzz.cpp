@@ -91,7 +91,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       while (input.ConsumeBool() && network.step()) continue;
       if (group.test(handle)) return;
     }
-    shoal::fuzz::must(!group.recorder().text().empty() || point_to_point(operation.kind),
+    shoal::fuzz::must(!group.recorder().entries(0).empty() || point_to_point(operation.kind),
                       "there is something to report");
   });
   return 0;

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <numbers>
 
-#include "shoal/base/error.h"
-
 namespace shoal::optim {
 namespace {
 
@@ -94,30 +92,6 @@ TEST(Schedule, DefaultsAreThoseOfTheHeader) {
   EXPECT_EQ(s.decay_steps, 0);
   EXPECT_NEAR(learning_rate(s, 0), 1e-3, kExact);
   EXPECT_NEAR(learning_rate(s, 1), 1e-4, kExact);
-}
-
-TEST(Schedule, NamesAndLimits) {
-  for (const auto kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine,
-                          ScheduleKind::kWarmupStableDecay})
-    EXPECT_EQ(schedule_kind(name(kind)), kind);
-  EXPECT_FALSE(schedule_kind("cosin"));
-  EXPECT_THROW(validate({.peak = -1}), Error);
-  EXPECT_THROW(validate({.final_ratio = 1.5}), Error);
-  EXPECT_THROW(validate({.total_steps = 0}), Error);
-  EXPECT_NO_THROW(validate({}));
-  EXPECT_THROW(validate({.peak = std::nan("")}), Error);
-  EXPECT_THROW(validate({.peak = INFINITY}), Error);
-  EXPECT_NO_THROW(validate({.peak = 0}));
-  EXPECT_THROW(validate({.final_ratio = -0.1}), Error);
-  EXPECT_THROW(validate({.final_ratio = std::nan("")}), Error);
-  EXPECT_NO_THROW(validate({.final_ratio = 0}));
-  EXPECT_NO_THROW(validate({.final_ratio = 1}));
-  EXPECT_THROW(validate({.warmup_steps = -1}), Error);
-  EXPECT_THROW(validate({.decay_steps = -1}), Error);
-  EXPECT_STREQ(name(ScheduleKind::kConstant), "constant");
-  EXPECT_STREQ(name(ScheduleKind::kLinear), "linear");
-  EXPECT_STREQ(name(ScheduleKind::kCosine), "cosine");
-  EXPECT_STREQ(name(ScheduleKind::kWarmupStableDecay), "wsd");
 }
 
 }  // namespace

@@ -274,20 +274,35 @@ TEST(ExactTables, Traffic) {
   EXPECT_NEAR(2 * tensor_elements(8, 1, 2048, 12288) / 1e6, 352.3, 0.05);
   EXPECT_DOUBLE_EQ(tensor_elements(8, 1, 2048, 12288, true) / tensor_elements(8, 1, 2048, 12288),
                    1.5);
-  const double psi = 1e9;
   const double r = 7.0 / 8;
-  EXPECT_DOUBLE_EQ(data_elements(0, 8, psi, 4), 2 * r * psi);
-  EXPECT_DOUBLE_EQ(data_elements(1, 8, psi, 4), 2 * r * psi);
-  EXPECT_DOUBLE_EQ(data_elements(0, 8, psi, 4, true, true), 4 * 2 * r * psi)
-      << "once a step if synchronisation is skipped, else x m";
-  EXPECT_DOUBLE_EQ(data_elements(1, 8, psi, 4, true, true), 4 * r * psi + r * psi);
-  EXPECT_DOUBLE_EQ(data_elements(2, 8, psi, 4), 4 * r * psi + r * psi);
-  EXPECT_DOUBLE_EQ(data_elements(3, 8, psi, 4), 3 * 4 * r * psi);
-  EXPECT_DOUBLE_EQ(data_elements(3, 8, psi, 4, false), 2 * 4 * r * psi);
-  EXPECT_DOUBLE_EQ(data_elements(3, 8, psi, 1) / data_elements(0, 8, psi, 1), 1.5)
-      << "FSDP sends half as much again as DDP";
   EXPECT_DOUBLE_EQ(expert_elements(8, 4096, 2, 1024), 4 * 4096 * 2 * 1024 * r);
   EXPECT_DOUBLE_EQ(context_elements(4, 2, 512, 1024), 6 * 2 * 2048 * 1024 * 0.75);
+}
+
+// Four micro-batches on eight ranks, 2 bytes a parameter and 2 a gradient.
+TEST(ExactTables, DataTrafficByStage) {
+  const ModelSpec spec = *named_model("gpt2-124m");
+  Training training;
+  training.mesh.data = 8;
+  training.global_batch = 32;
+  const double once = 2 * 7.0 / 8 * held_parameters(spec, training, 0).all();
+  const auto sent = [&](int stage, const char* technique) {
+    training.zero_stage = stage;
+    return traffic_bytes(traffic(spec, training, *cluster_preset("a100")), technique);
+  };
+  EXPECT_DOUBLE_EQ(sent(0, "data"), 2 * once);
+  EXPECT_DOUBLE_EQ(sent(1, "shard"), 2 * once);
+  EXPECT_DOUBLE_EQ(sent(2, "shard"), (4 + 1) * once);
+  EXPECT_DOUBLE_EQ(sent(3, "shard"), 3 * 4 * once);
+  training.reshard_after_forward = false;
+  EXPECT_DOUBLE_EQ(sent(3, "shard"), 2 * 4 * once);
+  training.reduce_every_micro_batch = true;
+  EXPECT_DOUBLE_EQ(sent(0, "data"), 4 * 2 * once);
+  EXPECT_DOUBLE_EQ(sent(1, "shard"), (4 + 1) * once);
+  // A job that sums the gradients of its micro-batches first.
+  training.reduce_every_micro_batch = false;
+  EXPECT_DOUBLE_EQ(sent(2, "shard"), 2 * once);
+  EXPECT_DOUBLE_EQ(sent(3, "shard"), (1 + 4) * once);
 }
 
 TEST(ExactTables, PlannedTrafficIsTheClosedForms) {
@@ -299,7 +314,7 @@ TEST(ExactTables, PlannedTrafficIsTheClosedForms) {
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "tensor"), 2 * m * 8 * tensor_elements(8, 1, 2048, 12288));
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "pipeline"), 2 * m * 2 * 2048 * 12288.0);
   EXPECT_DOUBLE_EQ(traffic_bytes(sent, "data"),
-                   4 * data_elements(0, 4, held_parameters(spec, training, 0).all(), 16));
+                   4 * 2 * 3.0 / 4 * held_parameters(spec, training, 0).all());
   training.sequence_parallel = true;
   EXPECT_DOUBLE_EQ(traffic_bytes(traffic(spec, training, cluster), "pipeline"),
                    2 * m * 2 * 2048 * 12288.0 / 8);

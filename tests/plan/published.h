@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "shoal/plan/training.h"
+#include "shoal/plan/memory.h"
+#include "shoal/plan/step_time.h"
+#include "shoal/plan/traffic.h"
 
 namespace shoal::plan {
 
@@ -82,6 +84,42 @@ inline Training megatron_training(std::int64_t tp, std::int64_t pp, std::int64_t
   training.sequence_parallel = false;
   training.precision = "bf16";
   return training;
+}
+
+// What a single question asks of plan/: without a cache of simulated schedules, about one rank or
+// one technique.
+
+inline std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training) {
+  ScheduleCache cache;
+  return published_memory(spec, training, cache);
+}
+inline std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
+                                                const Cluster& cluster) {
+  ScheduleCache cache;
+  return published_memory(spec, training, cluster, cache);
+}
+inline StepTime published_step_time(const ModelSpec& spec, const Training& training,
+                                    const Cluster& cluster) {
+  ScheduleCache cache;
+  return published_step_time(spec, training, cluster, cache);
+}
+inline HeldParameters held_parameters(const ModelSpec& spec, const Training& training,
+                                      std::int64_t rank) {
+  return held_by_rank(spec, training).at(rank);
+}
+inline double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank) {
+  ScheduleCache cache;
+  return in_flight_by_rank(spec, training, cache).at(rank);
+}
+inline double traffic_bytes(const std::vector<Traffic>& all, const std::string& technique) {
+  for (const Traffic& one : all)
+    if (one.technique == technique) return one.bytes;
+  return 0;
+}
+inline double between_bytes(const std::vector<Traffic>& all, const std::string& technique) {
+  for (const Traffic& one : all)
+    if (one.technique == technique) return one.between_bytes;
+  return 0;
 }
 
 }  // namespace shoal::plan

@@ -1,11 +1,10 @@
-#include "apps/shoal/plan/calculators.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "apps/shoal/plan/commands.h"
 #include "apps/shoal/plan/options.h"
 #include "shoal/base/error.h"
 #include "shoal/base/units.h"

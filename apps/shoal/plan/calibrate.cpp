@@ -5,7 +5,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +15,8 @@
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/other_load.h"
+#include "apps/shoal/plan/commands.h"
+#include "apps/shoal/plan/output_files.h"
 #include "apps/shoal/self_exec.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/clock.h"
@@ -138,18 +139,14 @@ void calibrate(const CalibrateOptions& options) {
   measured.traversals = work_of(arguments.traversals);
   measured.kernels = arguments.kernels;
   const plan::Cluster cluster = forecast::calibrated(measured);
-  std::ofstream file(options.output);
-  file << to_toml(cluster);
+  std::string text = to_toml(cluster);
   if (tcp) {
-    file << "\n# parallelism.link_costs of a job reads this. Between hosts nothing is measured: "
-            "what stands there is 10-gigabit Ethernet's.\n"
-         << train::link_costs_section(*tcp);
+    text +=
+        "\n# parallelism.link_costs of a job reads this. Between hosts nothing is measured: "
+        "what stands there is 10-gigabit Ethernet's.\n" +
+        train::link_costs_section(*tcp);
   }
-  file.close();
-  if (!file) {
-    throw Error(ErrorKind::kOutput, "calibrate",
-                fmt::format("{}: cannot be written", options.output));
-  }
+  write_file(options.output, text);
   const plan::Efficiency& efficiency = cluster.device.efficiency;
   fmt::print("{} ranks of {} threads: products {:.4g} GFLOP/s f32", options.ranks,
              arguments.threads,

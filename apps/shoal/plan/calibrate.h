@@ -15,8 +15,4 @@ inline constexpr int kMostRanks = 64;
 /// own where there are enough. `threads`: threads of each; 0: an equal part of the cores.
 CalibrateArguments measured_by(int ranks, int threads);
 
-/// Adds `shoal plan calibrate`, which measures matmuls, memory and all-reduce on this machine, with
-/// as many ranks at work as a job will have, and writes a cluster file for `shoal plan --cluster`.
-void add_calibrate_command(CLI::App& plan_command);
-
 }  // namespace shoal::apps

@@ -1,5 +1,3 @@
-#include "apps/shoal/plan/check.h"
-
 #include <fmt/format.h>
 #include <stdlib.h>
 
@@ -12,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/shoal/other_load.h"
+#include "apps/shoal/plan/commands.h"
 #include "apps/shoal/plan/drift.h"
 #include "apps/shoal/plan/options.h"
 #include "apps/shoal/self_exec.h"

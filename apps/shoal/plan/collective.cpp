@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/shoal/plan/options.h"
+#include "apps/shoal/plan/commands.h"
 #include "shoal/base/error.h"
 #include "shoal/collective/algorithm/choice.h"
 

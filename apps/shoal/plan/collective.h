@@ -11,10 +11,6 @@ class App;
 
 namespace shoal::apps {
 
-/// Adds `shoal plan collective`, which simulates the step table of an all-reduce over a link, with
-/// slower ranks.
-void add_collective_command(CLI::App& plan_command);
-
 /// Parses slower ranks and their factors: "3:1.5" or "3:1.5,7:2". Throws Error(usage) for other
 /// text.
 std::vector<plan::Straggler> stragglers_of(const std::string& text);

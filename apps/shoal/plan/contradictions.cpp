@@ -43,7 +43,7 @@ class Given {
 
 // An option that is accepted and changes nothing would answer another question than the one that
 // was asked.
-void refuse_options_without_effect(const CLI::App& command, const PlanOptions& options) {
+void reject_options_without_effect(const CLI::App& command, const PlanOptions& options) {
   const Given given(command);
   if (given("--parameters")) {
     return given.none_but({"--parameters", "--devices", "--dp", "--tp", "--pp", "--zero",
@@ -75,13 +75,13 @@ void refuse_options_without_effect(const CLI::App& command, const PlanOptions& o
   }
 }
 
-void refuse_options_beside_subcommand(const CLI::App& command) {
+void reject_options_beside_subcommand(const CLI::App& command) {
   Given(command).none_but({},
                           fmt::format("means nothing beside \"{}\": options of it stand behind it",
                                       command.get_subcommands().front()->get_name()));
 }
 
-void refuse_options_without_effect(const PlanOptions& options, const model::ModelSpec& spec,
+void reject_options_without_effect(const PlanOptions& options, const model::ModelSpec& spec,
                                    const plan::Training& training) {
   const auto need = [](bool holds, const std::string& option, const std::string& rule) {
     if (!holds) reject(fmt::format("--{}: {}", option, rule));
@@ -96,6 +96,10 @@ void refuse_options_without_effect(const PlanOptions& options, const model::Mode
   if (options.prefetch >= 0) {
     need(training.zero_stage == 3, "prefetch",
          fmt::format("ZeRO {} gathers no parameters", training.zero_stage));
+  }
+  if (options.reduce_every_micro_batch) {
+    need(training.zero_stage <= 1 || is_job(options), "reduce-every-micro-batch",
+         "stages 2 and 3 reduce gradients in every micro-batch as they are");
   }
   if (options.vpp > 1)
     need(training.mesh.pipeline > 1, "vpp", "a pipeline of one rank has one stage");

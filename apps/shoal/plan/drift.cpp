@@ -9,6 +9,7 @@
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/plan/calibrate.h"
+#include "apps/shoal/plan/commands.h"
 #include "apps/shoal/self_exec.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"

@@ -1,5 +1,3 @@
-#include "apps/shoal/plan/model_states.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,35 +7,35 @@
 #include <optional>
 
 #include "apps/shoal/cluster_file.h"
+#include "apps/shoal/plan/commands.h"
 #include "shoal/base/error.h"
 #include "shoal/base/units.h"
 
 namespace shoal::apps {
 void print_model_states(const PlanOptions& options) {
-  const auto refuse = [](const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); };
   if (!(options.parameters > 0) || !std::isfinite(options.parameters))
-    refuse(fmt::format("--parameters {}: must be positive", options.parameters));
+    reject(fmt::format("--parameters {}: must be positive", options.parameters));
   for (const auto& [option, ranks] : {std::pair{"devices", options.devices},
                                       {"dp", options.dp},
                                       {"tp", options.tp},
                                       {"pp", options.pp}}) {
     if (ranks < 0 || ranks > kMostDevices)
-      refuse(fmt::format("--{} {}: must lie between 1 and {}", option, ranks, kMostDevices));
+      reject(fmt::format("--{} {}: must lie between 1 and {}", option, ranks, kMostDevices));
   }
   const std::int64_t split =
       std::max<std::int64_t>(1, options.tp) * std::max<std::int64_t>(1, options.pp);
   if (split > kMostDevices) {
-    refuse(
+    reject(
         fmt::format("--tp {}: tp x pp = {} must be at most {}", options.tp, split, kMostDevices));
   }
   if (options.devices % split != 0)
-    refuse(fmt::format("--devices {}: tp x pp = {} must divide it", options.devices, split));
+    reject(fmt::format("--devices {}: tp x pp = {} must divide it", options.devices, split));
   // The states of a model-parallel rank are sharded over the data ranks, not over all devices.
   std::int64_t ranks = 1;
   if (options.devices > 0) ranks = options.devices / split;
   if (options.dp > 0) ranks = options.dp;
   if (options.devices > 0 && ranks * split != options.devices) {
-    refuse(fmt::format("--devices {}: the mesh dp {} x tp x pp {} has {}", options.devices, ranks,
+    reject(fmt::format("--devices {}: the mesh dp {} x tp x pp {} has {}", options.devices, ranks,
                        split, ranks * split));
   }
   const int stage = std::max(0, options.zero);
@@ -47,7 +45,7 @@ void print_model_states(const PlanOptions& options) {
       plan::precision(precision, options.optimizer.empty() ? plan::Optimizer::kAdam
                                                            : optimizer_of(options.optimizer));
   if (!number) {
-    refuse(fmt::format("--precision {}: must be one of {}", precision,
+    reject(fmt::format("--precision {}: must be one of {}", precision,
                        fmt::join(plan::precision_names(), ", ")));
   }
   const auto held = plan::state_bytes(number->state, stage, static_cast<double>(ranks));

@@ -23,12 +23,6 @@ namespace {
 
 constexpr const char* kDefaultCluster = "a100";
 
-std::string text_of(const std::string& path) {
-  const auto text = read_text(path);
-  if (!text) throw Error(ErrorKind::kInputMissing, "plan", fmt::format("{}: no such file", path));
-  return *text;
-}
-
 /// Fills the fields that the job's data decides, if the data is prepared already.
 train::DataSizes sizes_of(const train::JobConfig& config) {
   if (config.data.source != train::DataKind::kTokens || config.data.folders.empty()) return {};
@@ -53,20 +47,10 @@ model::ModelSpec model_file(const std::string& path) {
 }
 
 model::ModelSpec shape(const PlanOptions& options) {
-  model::ModelSpec spec;
-  spec.layers = options.layers;
-  spec.hidden = options.hidden;
-  spec.heads = options.heads;
-  spec.kv_heads = options.kv_heads;
-  spec.ffn = options.ffn;
-  spec.vocab = options.vocab;
+  model::ModelSpec spec = options.shape;
   spec.sequence = options.sequence > 0 ? options.sequence : 2048;
   spec.tied_embeddings = !options.untied;
-  spec.gated = options.gated;
-  if (options.experts > 0) {
-    spec.experts = options.experts;
-    spec.experts_per_token = options.experts_per_token;
-  }
+  if (spec.experts == 0) spec.experts_per_token = 0;
   return model::complete(spec);
 }
 
@@ -101,6 +85,14 @@ plan::Cluster host_of_job(std::int64_t ranks) {
 
 }  // namespace
 
+void reject(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
+
+std::string text_of(const std::string& path) {
+  const auto text = read_text(path);
+  if (!text) throw Error(ErrorKind::kInputMissing, "plan", fmt::format("{}: no such file", path));
+  return *text;
+}
+
 plan::Optimizer optimizer_of(const std::string& word) {
   if (word == "adam") return plan::Optimizer::kAdam;
   if (word == "momentum") return plan::Optimizer::kMomentum;
@@ -133,192 +125,117 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
     return CLI::detail::lexical_cast(given, value) && value == 0 ? given + ": must not be 0"
                                                                  : std::string();
   };
-  const char* model = "Model";
-  command
-      .add_option("--model", o.model,
-                  "A named size, a job file (.toml), or a Hugging Face config.json")
-      ->group(model);
-  command
-      .add_option("--parameters", o.parameters,
-                  "Only a number of parameters: the arithmetic of model states")
-      ->group(model);
-  command.add_option("--layers", o.layers, "A shape: blocks")->group(model);
-  command.add_option("--hidden", o.hidden, "A shape: width")->group(model);
-  command.add_option("--heads", o.heads, "A shape: attention heads")->group(model);
-  command.add_option("--kv-heads", o.kv_heads, "A shape: key-value heads (heads)")->group(model);
-  command.add_option("--ffn", o.ffn, "A shape: width of the feed-forward layer (4 x hidden)")
-      ->group(model);
-  command.add_option("--vocab", o.vocab, "A shape: rows of the embedding")->group(model);
-  command.add_option("--experts", o.experts, "A shape: routed experts a block")->group(model);
-  command
-      .add_option("--experts-per-token", o.experts_per_token,
-                  "A shape: experts that a token visits (2)")
-      ->group(model);
-  command.add_flag("--gated", o.gated, "A shape: a gated feed-forward layer")->group(model);
-  command.add_flag("--untied", o.untied, "A shape: embedding and head do not share weights")
-      ->group(model);
-  command.add_option("--dropout", o.dropout, "Dropout rate: its masks are saved too")->group(model);
-  command
-      .add_option("--seq-len", o.sequence,
-                  "Tokens of a sample (the model's longest; of a shape: 2048)")
-      ->group(model);
-  command.add_option("--set", o.sets, "Of a job file: section.key=value; may be repeated")
-      ->allow_extra_args(false)
-      ->group(model);
-  const char* mesh = "Mesh";
-  command
-      .add_option("--cluster", o.cluster,
-                  "A preset or a TOML file (a100; of a job file: a CPU host)")
-      ->group(mesh);
-  command.add_option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)")
-      ->group(mesh);
-  command.add_option("--dp", o.dp, "Data-parallel ranks (what the rest leaves)")->group(mesh);
-  command.add_option("--tp", o.tp, "Tensor-parallel ranks (1)")->group(mesh);
-  command.add_option("--pp", o.pp, "Pipeline ranks (1)")->group(mesh);
-  command.add_option("--vpp", o.vpp, "Stages a pipeline rank (1)")->group(mesh);
-  command.add_option("--cp", o.cp, "Context-parallel ranks (1)")->group(mesh);
-  command.add_option("--ep", o.ep, "Expert-parallel ranks, folded into tp x cp x dp (1)")
-      ->group(mesh);
-  command.add_option("--etp", o.etp, "Tensor-parallel ranks of an expert (1)")->group(mesh);
-  command.add_option("--zero", o.zero, "ZeRO stage, 0 to 3 (0)")
-      ->group(mesh)
-      ->check(CLI::Range(0, 3));
-  command.add_option("--shard", o.shard, "Ranks over which ZeRO shards (all of dp x cp)")
-      ->group(mesh);
-  const char* training = "Training";
-  command.add_option("--micro-batch", o.micro_batch, "Samples that a rank runs at once (1)")
-      ->group(training);
-  command.add_option("--global-batch", o.global_batch, "Samples of a step (dp x micro-batch x pp)")
-      ->group(training);
-  command
-      .add_option("--recompute", o.recompute,
-                  "none, selective or full (none; of a job file: its own)")
-      ->group(training);
-  command
-      .add_option(
-          "--precision", o.precision,
-          fmt::format("{} (mixed; of a job file: fp32)", fmt::join(plan::precision_names(), ", ")))
-      ->group(training);
-  command
-      .add_option("--optimizer", o.optimizer,
-                  "adam, momentum or sgd (adam; of a job file: its own)")
-      ->group(training);
-  command
-      .add_option("--schedule", o.schedule,
-                  "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v")
-      ->group(training);
-  command.add_option("--attention", o.attention, "flash, or plain: scores are stored")
-      ->group(training)
-      ->capture_default_str();
-  command
-      .add_option("--prefetch", o.prefetch,
-                  "ZeRO-3: units gathered ahead (1; of a job file: parallelism.gather_ahead)")
-      ->group(training)
+  const char* group = "Model";
+  const auto option = [&](const char* name, auto& value, const std::string& text) {
+    return command.add_option(name, value, text)->group(group);
+  };
+  const auto flag = [&](const char* name, auto& value, const std::string& text) {
+    return command.add_flag(name, value, text)->group(group);
+  };
+  option("--model", o.model, "A named size, a job file (.toml), or a Hugging Face config.json");
+  option("--parameters", o.parameters,
+         "Only a number of parameters: the arithmetic of model states");
+  option("--layers", o.shape.layers, "A shape: blocks");
+  option("--hidden", o.shape.hidden, "A shape: width");
+  option("--heads", o.shape.heads, "A shape: attention heads");
+  option("--kv-heads", o.shape.kv_heads, "A shape: key-value heads (heads)");
+  option("--ffn", o.shape.ffn, "A shape: width of the feed-forward layer (4 x hidden)");
+  option("--vocab", o.shape.vocab, "A shape: rows of the embedding");
+  option("--experts", o.shape.experts, "A shape: routed experts a block");
+  option("--experts-per-token", o.shape.experts_per_token,
+         "A shape: experts that a token visits (2)");
+  flag("--gated", o.shape.gated, "A shape: a gated feed-forward layer");
+  flag("--untied", o.untied, "A shape: embedding and head do not share weights");
+  option("--dropout", o.dropout, "Dropout rate: its masks are saved too");
+  option("--seq-len", o.sequence, "Tokens of a sample (the model's longest; of a shape: 2048)");
+  option("--set", o.sets, "Of a job file: section.key=value; may be repeated")
+      ->allow_extra_args(false);
+  group = "Mesh";
+  option("--cluster", o.cluster, "A preset or a TOML file (a100; of a job file: a CPU host)");
+  option("--devices", o.devices, "Devices (the mesh's, or the cluster file's)");
+  option("--dp", o.dp, "Data-parallel ranks (what the rest leaves)");
+  option("--tp", o.tp, "Tensor-parallel ranks (1)");
+  option("--pp", o.pp, "Pipeline ranks (1)");
+  option("--vpp", o.vpp, "Stages a pipeline rank (1)");
+  option("--cp", o.cp, "Context-parallel ranks (1)");
+  option("--ep", o.ep, "Expert-parallel ranks, folded into tp x cp x dp (1)");
+  option("--etp", o.etp, "Tensor-parallel ranks of an expert (1)");
+  option("--zero", o.zero, "ZeRO stage, 0 to 3 (0)")->check(CLI::Range(0, 3));
+  option("--shard", o.shard, "Ranks over which ZeRO shards (all of dp x cp)");
+  group = "Training";
+  option("--micro-batch", o.micro_batch, "Samples that a rank runs at once (1)");
+  option("--global-batch", o.global_batch, "Samples of a step (dp x micro-batch x pp)");
+  option("--recompute", o.recompute, "none, selective or full (none; of a job file: its own)");
+  option("--precision", o.precision,
+         fmt::format("{} (mixed; of a job file: fp32)", fmt::join(plan::precision_names(), ", ")));
+  option("--optimizer", o.optimizer, "adam, momentum or sgd (adam; of a job file: its own)");
+  option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v");
+  option("--attention", o.attention, "flash, or plain: scores are stored")->capture_default_str();
+  option("--prefetch", o.prefetch,
+         "ZeRO-3: units gathered ahead (1; of a job file: parallelism.gather_ahead)")
       ->check(CLI::Range(0, 1000));
-  command
-      .add_option("--expert-imbalance", o.expert_imbalance,
-                  "Tokens of the busiest expert rank over the mean")
-      ->group(training)
+  option("--expert-imbalance", o.expert_imbalance,
+         "Tokens of the busiest expert rank over the mean")
       ->capture_default_str();
-  command
-      .add_flag("--no-sequence-parallel", o.no_sequence_parallel,
-                "Activations between tensor-parallel products stay whole")
-      ->group(training);
-  command.add_flag("--no-overlap", o.no_overlap, "Gradient exchange waits for the backward pass")
-      ->group(training);
-  command
-      .add_flag("--keep-gathered", o.keep_gathered,
-                "ZeRO-3: parameters stay gathered after the forward pass (of a job file: "
-                "parallelism.reshard_after_forward = false)")
-      ->group(training);
-  command
-      .add_flag("--offload-optimizer", o.offload_optimizer,
-                "Optimizer states live in host memory (a search tries both)")
-      ->group(training);
-  command
-      .add_flag("--offload-parameters", o.offload_parameters,
-                "ZeRO-3: shards of the parameters live in host memory too")
-      ->group(training);
-  command
-      .add_flag("--zero-plus-plus", o.zero_plus_plus,
-                "ZeRO-3: quantized exchange, gathered within hosts for backward (ZeRO++)")
-      ->group(training);
-  command
-      .add_flag("--ulysses", o.ulysses,
-                "Context ranks exchange positions for heads (Ulysses) instead of gathering keys "
-                "and values")
-      ->group(training);
-  command
-      .add_flag("--flat-rings", o.flat_rings,
-                "Data ranks exchange around one ring of all devices, not host by host (DeepSpeed "
-                "ZeRO-3, 2021)")
-      ->group(training);
-  command
-      .add_flag(
-          "--sync-every-micro-batch", o.sync_every_micro_batch,
-          "ZeRO 0 and 1: gradients are reduced in every micro-batch (summed on their rank first)")
-      ->group(training);
-  const char* run = "Run";
-  command.add_option("--tokens", o.budget.tokens, "Train on so many tokens")->group(run);
-  command.add_option("--hours", o.budget.hours, "Train for so many hours")->group(run);
-  command.add_option("--money", o.budget.money, "Train for so much money")->group(run);
-  command.add_option("--bytes-per-token", o.budget.bytes_per_token, "Of the prepared data")
-      ->group(run)
+  flag("--no-sequence-parallel", o.no_sequence_parallel,
+       "Activations between tensor-parallel products stay whole");
+  flag("--no-overlap", o.no_overlap, "Gradient exchange waits for the backward pass");
+  flag("--keep-gathered", o.keep_gathered,
+       "ZeRO-3: parameters stay gathered after the forward pass (of a job file: "
+       "parallelism.reshard_after_forward = false)");
+  flag("--offload-optimizer", o.offload_optimizer,
+       "Optimizer states live in host memory (a search tries both)");
+  flag("--offload-parameters", o.offload_parameters,
+       "ZeRO-3: shards of the parameters live in host memory too");
+  flag("--zero-plus-plus", o.zero_plus_plus,
+       "ZeRO-3: quantized exchange, gathered within hosts for backward (ZeRO++)");
+  flag("--ulysses", o.ulysses,
+       "Context ranks exchange positions for heads (Ulysses) instead of gathering keys "
+       "and values");
+  flag("--flat-rings", o.flat_rings,
+       "Data ranks exchange around one ring of all devices, not host by host (DeepSpeed "
+       "ZeRO-3, 2021)");
+  flag("--reduce-every-micro-batch", o.reduce_every_micro_batch,
+       "ZeRO 0 and 1: gradients are reduced in every micro-batch (summed on their rank first)");
+  group = "Run";
+  option("--tokens", o.budget.tokens, "Train on so many tokens");
+  option("--hours", o.budget.hours, "Train for so many hours");
+  option("--money", o.budget.money, "Train for so much money");
+  option("--bytes-per-token", o.budget.bytes_per_token, "Of the prepared data")
       ->capture_default_str();
-  const char* output = "Output";
-  command.add_flag("--json", o.json, "One JSON object")->group(output);
-  command
-      .add_flag("--gathers", o.gathers,
-                "ZeRO-3: also the order in which units are gathered and released")
-      ->group(output);
-  command.add_flag("--search", o.search, "The fastest meshes; what is given stays fixed")
-      ->group(output);
-  command.add_option("--count", o.count, "How many of them")
-      ->group(output)
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  command
-      .add_option("--precisions", o.precisions,
-                  "Search: among these precisions, or all (that of --precision)")
-      ->delimiter(',')
-      ->group(output);
-  command
-      .add_option("--schedules", o.schedules,
-                  "Search: among these schedules, or all (1f1b,interleaved)")
-      ->delimiter(',')
-      ->group(output);
-  command.add_option("--trace", o.trace, "Simulate a step and write a Perfetto trace")
-      ->group(output);
-  command.add_option("--svg", o.svg, "Simulate a step and draw its schedule")->group(output);
-  command
-      .add_option("--plots", o.plots,
-                  "A folder: draw memory.svg and time.svg, or search.svg of a --search")
-      ->group(output);
-  command
-      .add_option("--schedule-file", o.schedule_file,
-                  "Simulate this schedule, as comma-separated text like PyTorch's; gives --pp and "
-                  "micro-batches")
-      ->group(output);
-  command
-      .add_option("--straggler", o.straggler,
-                  "Simulate with pipeline rank R slower by factor F: R:F; several: R:F,R:F")
-      ->group(output);
-  command
-      .add_option("--failures", o.failures,
-                  "Simulate the whole run with failures drawn from this seed; needs --tokens, "
-                  "--hours or --money")
-      ->group(output)
+  group = "Output";
+  flag("--json", o.json, "One JSON object");
+  flag("--gathers", o.gathers, "ZeRO-3: also the order in which units are gathered and released");
+  flag("--search", o.search, "The fastest meshes; what is given stays fixed");
+  option("--count", o.count, "How many of them")->capture_default_str()->check(CLI::Range(1, 1000));
+  option("--precisions", o.precisions,
+         "Search: among these precisions, or all (that of --precision)")
+      ->delimiter(',');
+  option("--schedules", o.schedules, "Search: among these schedules, or all (1f1b,interleaved)")
+      ->delimiter(',');
+  option("--trace", o.trace, "Simulate a step and write a Perfetto trace");
+  option("--svg", o.svg, "Simulate a step and draw its schedule");
+  option("--plots", o.plots, "A folder: draw memory.svg and time.svg, or search.svg of a --search");
+  option("--schedule-file", o.schedule_file,
+         "Simulate this schedule, as comma-separated text like PyTorch's; gives --pp and "
+         "micro-batches");
+  option("--straggler", o.straggler,
+         "Simulate with pipeline rank R slower by factor F: R:F; several: R:F,R:F");
+  option("--failures", o.failures,
+         "Simulate the whole run with failures drawn from this seed; needs --tokens, "
+         "--hours or --money")
       ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 62));
-  for (const char* option :
+  for (const char* name :
        {"--parameters",  "--layers",       "--hidden",  "--heads",   "--kv-heads", "--ffn",
         "--vocab",       "--experts",      "--seq-len", "--devices", "--dp",       "--tp",
         "--pp",          "--vpp",          "--cp",      "--ep",      "--etp",      "--shard",
         "--micro-batch", "--global-batch", "--tokens",  "--hours",   "--money"})
-    command.get_option(option)->check(not_zero);
+    command.get_option(name)->check(not_zero);
 }
 
 model::ModelSpec model_of(const PlanOptions& options) {
-  const bool shaped = options.layers != 0 || options.hidden != 0 || options.heads != 0;
+  const bool shaped =
+      options.shape.layers != 0 || options.shape.hidden != 0 || options.shape.heads != 0;
   // Exactly one of both.
   if (options.model.empty() == !shaped)
     reject("name a --model, or give a shape: --layers --hidden --heads --vocab");
@@ -434,7 +351,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   training.zero_plus_plus = options.zero_plus_plus;
   training.ulysses = options.ulysses;
   training.flat_rings = options.flat_rings;
-  training.sync_every_micro_batch = options.sync_every_micro_batch;
+  if (options.reduce_every_micro_batch) training.reduce_every_micro_batch = true;
   if (options.prefetch >= 0) training.gather_ahead = options.prefetch;
   training.expert_imbalance = options.expert_imbalance;
   return training;

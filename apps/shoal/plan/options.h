@@ -32,16 +32,8 @@ struct PlanOptions {
   std::vector<std::string> sets;
   double parameters = 0;
   std::int64_t devices = 0;
-  std::int64_t layers = 0;
-  std::int64_t hidden = 0;
-  std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
-  std::int64_t ffn = 0;
-  std::int64_t vocab = 0;
+  model::ModelSpec shape{.experts_per_token = 2};  ///< what --layers and its like give
   std::int64_t sequence = 0;
-  std::int64_t experts = 0;
-  std::int64_t experts_per_token = 2;
-  bool gated = false;
   bool untied = false;
   std::optional<double> dropout;
   std::int64_t dp = 0;
@@ -65,7 +57,7 @@ struct PlanOptions {
   bool zero_plus_plus = false;
   bool ulysses = false;
   bool flat_rings = false;
-  bool sync_every_micro_batch = false;
+  bool reduce_every_micro_batch = false;
   double expert_imbalance = 1;
   plan::Budget budget;
   bool search = false;
@@ -81,6 +73,12 @@ struct PlanOptions {
   std::vector<std::string> precisions;
   std::vector<std::string> schedules;
 };
+
+/// Throws Error(usage).
+[[noreturn]] void reject(const std::string& what);
+/// Reads a file. Throws Error(input missing).
+std::string text_of(const std::string& path);
+
 void add_plan_options(CLI::App& command, PlanOptions& options);
 
 /// Returns true if the model is a job file. It is planned as it would be trained here: an option

@@ -1,5 +1,3 @@
-#include "apps/shoal/plan/plan.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,18 +8,13 @@
 #include <optional>
 #include <sstream>
 
-#include "apps/shoal/plan/calculators.h"
-#include "apps/shoal/plan/calibrate.h"
-#include "apps/shoal/plan/check.h"
+#include "apps/shoal/command.h"
 #include "apps/shoal/plan/collective.h"
+#include "apps/shoal/plan/commands.h"
 #include "apps/shoal/plan/contradictions.h"
-#include "apps/shoal/plan/drift.h"
-#include "apps/shoal/plan/model_states.h"
 #include "apps/shoal/plan/options.h"
 #include "apps/shoal/plan/output_files.h"
-#include "apps/shoal/plan/search.h"
 #include "shoal/base/error.h"
-#include "shoal/base/file.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/forecast/gathers.h"
 #include "shoal/plan/plots.h"
@@ -83,12 +76,8 @@ void print_gathers(const std::vector<std::string>& list) {
 /// Reads --schedule-file. It sets the pipeline ranks, where no option does, and the micro-batches.
 std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
   if (options.schedule_file.empty()) return std::nullopt;
-  const auto text = read_text(options.schedule_file);
-  if (!text) {
-    throw Error(ErrorKind::kInputMissing, "plan",
-                fmt::format("{}: no such file", options.schedule_file));
-  }
-  const schedule::Schedule table = schedule::from_csv(*text, options.schedule_file);
+  const schedule::Schedule table =
+      schedule::from_csv(text_of(options.schedule_file), options.schedule_file);
   if (options.pp == 0) options.pp = table.ranks();
   options.micro_batches = table.micro_batches;
   return table;
@@ -139,7 +128,7 @@ void run_plan(const PlanOptions& given) {
   const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   const plan::Training training = training_of(options, spec, cluster.devices());
-  refuse_options_without_effect(options, spec, training);
+  reject_options_without_effect(options, spec, training);
   const plan::Plan made =
       plan::make_plan(forecast::ShoalEstimator(), spec, training, cluster, options.budget);
   std::optional<plan::SimulatedStep> step;
@@ -193,8 +182,8 @@ void run_plan(const PlanOptions& given) {
 
 }  // namespace
 
-void add_plan_command(CLI::App& app) {
-  auto* command = app.add_subcommand(
+void add_plan_command(CLI::App& program) {
+  auto* command = program.add_subcommand(
       "plan", "Does it fit, how long does it take, what does it cost, which mesh is best");
   auto options = std::make_shared<PlanOptions>();
   add_plan_options(*command, *options);
@@ -206,8 +195,8 @@ void add_plan_command(CLI::App& app) {
   add_drift_command(*command);
   add_check_command(*command);
   command->callback([command, options] {
-    if (!command->get_subcommands().empty()) return refuse_options_beside_subcommand(*command);
-    refuse_options_without_effect(*command, *options);
+    if (!command->get_subcommands().empty()) return reject_options_beside_subcommand(*command);
+    reject_options_without_effect(*command, *options);
     run_plan(*options);
   });
 }

@@ -1,11 +1,10 @@
-#include "apps/shoal/plan/search.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/shoal/plan/commands.h"
 #include "apps/shoal/plan/output_files.h"
 #include "shoal/base/error.h"
 #include "shoal/base/units.h"

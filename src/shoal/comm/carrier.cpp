@@ -7,34 +7,30 @@
 #include <type_traits>
 
 #include "shoal/base/check.h"
-#include "shoal/collective/fold/narrow_float.h"
+#include "shoal/base/narrow_float.h"
 
 namespace shoal::comm {
 namespace {
 
-using collective::BFloat16;
-using collective::Float16;
-using collective::Float8E4M3;
-using collective::Float8E5M2;
 using collective::Reduction;
 
 float wide(float x) { return x; }
 double wide(double x) { return x; }
 template <class T>
 float wide(T x) {
-  return collective::widen(x);
+  return widen(x);
 }
 
 template <class T, class W>
 T narrow(W x) {
   if constexpr (std::is_same_v<T, Float16>) {
-    return collective::narrow_f16(x);
+    return narrow_f16(x);
   } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return collective::narrow_bf16(x);
+    return narrow_bf16(x);
   } else if constexpr (std::is_same_v<T, Float8E4M3>) {
-    return collective::narrow_e4m3(x);
+    return narrow_e4m3(x);
   } else if constexpr (std::is_same_v<T, Float8E5M2>) {
-    return collective::narrow_e5m2(x);
+    return narrow_e5m2(x);
   } else {
     return x;
   }

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "shoal/base/check.h"
+#include "shoal/base/number.h"
 #include "shoal/data/file.h"
 #include "shoal/data/table.h"
 
@@ -33,11 +33,8 @@ std::vector<std::string_view> fields_of(std::string_view line, char separator) {
 
 std::optional<double> number(std::string_view text) {
   if (!text.empty() && text[0] == '+') text.remove_prefix(1);
-  double value = 0;
-  // from_chars knows no locale: "1,5" is never a number and "1.5" always is.
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  // parse_number knows no locale: "1,5" is never a number and "1.5" always is.
+  return parse_number<double>(text);
 }
 
 /// Reads line by line and knows where it is.

@@ -79,7 +79,7 @@ SampleCursor::SampleCursor(std::vector<WeightedCorpus> corpora, std::uint64_t se
     fingerprint = fingerprint.child(tokens->fingerprint())
                       .child(static_cast<std::uint64_t>(std::llround(share * 0x1p32)));
   }
-  fingerprint_ = fingerprint.value();
+  fingerprint_ = Key(fingerprint.value()).child(seed_).child(length_).value();
 }
 
 Sample SampleCursor::at(std::uint64_t sample) const {
@@ -101,22 +101,6 @@ void SampleCursor::fill(const Sample& sample, std::span<std::int64_t> out) const
   SHOAL_USER_CHECK(out.size() == length_ + 1, "data", "room for {} tokens; a sample has {}",
                    out.size(), length_ + 1);
   corpora_.at(sample.corpus).tokens->copy(sample.start, out);
-}
-
-std::uint64_t SampleCursor::resume(const CursorPosition& position) const {
-  const auto fail = [](const std::string& what, std::uint64_t was, std::uint64_t is) {
-    throw Error(ErrorKind::kConfig, "data",
-                fmt::format("the checkpoint's place in the data is of another {}: {}, now {}", what,
-                            was, is))
-        .hint("resume with the options of the run that saved it, or start anew");
-  };
-  // Any of the three would silently give other samples under the same numbers.
-  if (position.seed != seed_) fail("seed", position.seed, seed_);
-  if (position.sequence_length != length_)
-    fail("sequence length", position.sequence_length, length_);
-  if (position.corpora != fingerprint_)
-    fail("set of corpora (fingerprint)", position.corpora, fingerprint_);
-  return position.next_sample;
 }
 
 }  // namespace shoal::data

@@ -24,17 +24,6 @@ struct Sample {
   bool operator==(const Sample&) const = default;
 };
 
-/// The position in the data, as a checkpoint keeps it. Together with the corpora and the job's
-/// options it determines all later samples.
-struct CursorPosition {
-  std::uint64_t next_sample = 0;
-  std::uint64_t seed = 0;
-  std::uint64_t sequence_length = 0;
-  std::uint64_t corpora = 0;  ///< a fingerprint of the corpora and their weights
-
-  bool operator==(const CursorPosition&) const = default;
-};
-
 /// The order in which a training run sees its data. The tokens of sample number i are a pure
 /// function of the seed, the corpora with their weights, the sequence length and i: they do not
 /// depend on the number of ranks, the batch size or the history of the run. Samples can be computed
@@ -60,14 +49,9 @@ class SampleCursor {
   std::uint64_t sequence_length() const { return length_; }
   std::uint64_t samples_per_epoch(std::size_t corpus) const { return corpora_[corpus].windows; }
 
-  /// Returns the position before sample number `next_sample`.
-  CursorPosition position(std::uint64_t next_sample) const {
-    return {next_sample, seed_, length_, fingerprint_};
-  }
-  /// Returns the number of the sample with which a run goes on. Throws Error(config), which names
-  /// the difference, when the position belongs to other data, another seed or another sequence
-  /// length.
-  std::uint64_t resume(const CursorPosition& position) const;
+  /// Returns a number that is equal for cursors with the same samples: those of one seed, one
+  /// sequence length and the same corpora with the same weights.
+  std::uint64_t fingerprint() const { return fingerprint_; }
 
  private:
   struct Corpus {

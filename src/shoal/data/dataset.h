@@ -38,7 +38,6 @@ class TokenDataset {
     return fingerprint_;
   }  ///< the same for the same data, whatever the folder is called
   const Tokenizer& tokenizer() const { return *tokenizer_; }
-  std::shared_ptr<const Tokenizer> shared_tokenizer() const { return tokenizer_; }
 
   /// Writes tokens [start, start + out.size()) to `out`. Throws Error(usage) when they do not
   /// exist.

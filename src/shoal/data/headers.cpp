@@ -1,8 +1,7 @@
 #include "shoal/data/headers.h"
 
-#include <charconv>
-
 #include "shoal/base/check.h"
+#include "shoal/base/number.h"
 
 namespace shoal::data {
 namespace {
@@ -15,12 +14,6 @@ std::string_view next_field(std::string_view& line) {
   return field;
 }
 
-template <class Number>
-bool parse(std::string_view text, Number& number, int base) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 }  // namespace
 
 std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
@@ -30,16 +23,14 @@ std::vector<PinnedFile> parse_pinned_list(std::string_view text) {
     std::string_view line = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     if (line.empty() || line[0] == '#') continue;
-    PinnedFile file;
     // The path is the rest of the line: it may hold blanks.
-    const bool parsed = parse(next_field(line), file.crc32, 16) &&
-                        parse(next_field(line), file.bytes, 10) && !line.empty();
-    if (!parsed) {
+    const auto crc32 = parse_number<std::uint32_t>(next_field(line), 16);
+    const auto bytes = parse_number<std::uint64_t>(next_field(line));
+    if (!crc32 || !bytes || line.empty()) {
       throw Error(ErrorKind::kData, "data prepare",
                   fmt::format("file list, line {}: expected `crc32 bytes path`", number));
     }
-    file.path = line;
-    files.push_back(std::move(file));
+    files.push_back({std::string(line), *bytes, *crc32});
   }
   return files;
 }

@@ -1,10 +1,10 @@
 #include "shoal/data/manifest.h"
 
-#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "shoal/base/check.h"
+#include "shoal/base/number.h"
 #include "shoal/data/file.h"
 
 namespace shoal::data {
@@ -13,11 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::uint64_t parse_hex(const std::string& text) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw std::invalid_argument("'" + text + "' is not a hexadecimal number");
-  return value;
+  const auto value = parse_number<std::uint64_t>(text, 16);
+  if (!value) throw std::invalid_argument("'" + text + "' is not a hexadecimal number");
+  return *value;
 }
 
 // 64-bit hashes are written as hexadecimal text: readers that keep numbers as doubles would round

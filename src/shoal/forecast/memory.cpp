@@ -127,12 +127,12 @@ class StepMemory {
   bool gradients_leave() const { return training_.zero_stage >= 2 && shards_ > 1; }
   /// Returns true if whole gradients of earlier micro-batches wait for the last one.
   bool gradients_wait() const {
-    return training_.micro_batches() > 1 && !training_.reduce_every_micro_batch;
+    return training_.micro_batches() > 1 && !training_.reduces_every_micro_batch();
   }
   /// Returns the bytes of the sums over earlier micro-batches, to which this one adds its
   /// gradients.
   double earlier_sums() const {
-    return training_.micro_batches() > 1 && training_.reduce_every_micro_batch
+    return training_.micro_batches() > 1 && training_.reduces_every_micro_batch()
                ? gradients_.all / shards_
                : 0;
   }

@@ -118,9 +118,8 @@ class KernelStep {
                             static_cast<double>(model::parameters(spec_).size()));
     }
     const double units = static_cast<double>(spec_.layers) + 2;
-    const double times = training_.reduce_every_micro_batch && training_.zero_stage >= 2
-                             ? static_cast<double>(training_.micro_batches())
-                             : 1;
+    const double times =
+        training_.reduces_every_micro_batch() ? static_cast<double>(training_.micro_batches()) : 1;
     const double replicas = static_cast<double>(training_.mesh.data) / shards();
     // Hybrid sharding: what a rank owns is summed over the replicas once a step.
     const double across = replicas > 1 ? spread("all_reduce", parameters_ / shards(), units) : 0;
@@ -154,8 +153,8 @@ bool type_measured(const Training& training, const Cluster& cluster) {
 bool predicts_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   return !cluster.kernels.empty() && predicts_memory(training) &&
          type_measured(training, cluster) && !training.offload_optimizer &&
-         !training.sync_every_micro_batch && spec.family == Family::kTransformer &&
-         spec.experts == 0 && cluster.hosts == 1;
+         (training.zero_stage >= 2 || !training.reduces_every_micro_batch()) &&
+         spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
 }
 
 StepTime kernel_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {

@@ -2,8 +2,8 @@
 #include <cstring>
 
 #include "shoal/base/check.h"
+#include "shoal/base/narrow_float.h"
 #include "shoal/base/philox.h"
-#include "shoal/collective/fold/narrow_float.h"
 #include "shoal/ops/narrow_kernels.h"
 
 namespace shoal::ops::kernels::plain {
@@ -16,8 +16,7 @@ void widen(ElementType type, const void* from, std::size_t count, float* to) {
   SHOAL_CHECK(type == ElementType::kBF16 || type == ElementType::kF16, "widen: {}", name(type));
   const auto* bits = static_cast<const std::uint16_t*>(from);
   for (std::size_t i = 0; i < count; ++i) {
-    to[i] = type == ElementType::kBF16 ? collective::widen(collective::BFloat16{bits[i]})
-                                       : collective::widen(collective::Float16{bits[i]});
+    to[i] = type == ElementType::kBF16 ? widen(BFloat16{bits[i]}) : widen(Float16{bits[i]});
   }
 }
 
@@ -29,8 +28,7 @@ void narrow(ElementType type, const float* from, std::size_t count, void* to) {
   SHOAL_CHECK(type == ElementType::kBF16 || type == ElementType::kF16, "narrow: {}", name(type));
   auto* bits = static_cast<std::uint16_t*>(to);
   for (std::size_t i = 0; i < count; ++i) {
-    bits[i] = type == ElementType::kBF16 ? collective::narrow_bf16(from[i]).bits
-                                         : collective::narrow_f16(from[i]).bits;
+    bits[i] = type == ElementType::kBF16 ? narrow_bf16(from[i]).bits : narrow_f16(from[i]).bits;
   }
 }
 

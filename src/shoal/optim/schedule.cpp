@@ -18,40 +18,6 @@ double progress(std::int64_t step, std::int64_t begin, std::int64_t end) {
 
 }  // namespace
 
-const char* name(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::kConstant:
-      return "constant";
-    case ScheduleKind::kLinear:
-      return "linear";
-    case ScheduleKind::kCosine:
-      return "cosine";
-    case ScheduleKind::kWarmupStableDecay:
-      return "wsd";
-  }
-  return "unknown";
-}
-
-std::optional<ScheduleKind> schedule_kind(std::string_view text) {
-  for (const ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kLinear,
-                                  ScheduleKind::kCosine, ScheduleKind::kWarmupStableDecay})
-    if (text == name(kind)) return kind;
-  return std::nullopt;
-}
-
-void validate(const Schedule& s) {
-  require(std::isfinite(s.peak) && s.peak >= 0, "lr_scheduler", "peak", s.peak,
-          "must be a number and not negative");
-  require(s.final_ratio >= 0 && s.final_ratio <= 1, "lr_scheduler", "final_ratio", s.final_ratio,
-          "must lie between 0 and 1");
-  require(s.total_steps >= 1, "lr_scheduler", "total_steps", static_cast<double>(s.total_steps),
-          "must be at least 1");
-  require(s.warmup_steps >= 0, "lr_scheduler", "warmup_steps", static_cast<double>(s.warmup_steps),
-          "must not be negative");
-  require(s.decay_steps >= 0, "lr_scheduler", "decay_steps", static_cast<double>(s.decay_steps),
-          "must not be negative");
-}
-
 double learning_rate(const Schedule& s, std::int64_t step) {
   if (step < s.warmup_steps)
     // step + 1: a first step at rate 0 would be wasted.

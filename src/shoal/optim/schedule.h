@@ -1,15 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string_view>
 
 namespace shoal::optim {
 
 enum class ScheduleKind : std::uint8_t { kConstant, kLinear, kCosine, kWarmupStableDecay };
-
-const char* name(ScheduleKind kind);  ///< "constant", "linear", "cosine", "wsd"
-std::optional<ScheduleKind> schedule_kind(std::string_view name);
 
 /// The course of the learning rate over a run.
 struct Schedule {
@@ -22,9 +17,6 @@ struct Schedule {
   std::int64_t total_steps = 1;   ///< length of the run; later steps keep the final rate
   std::int64_t decay_steps = 0;   ///< `wsd`: how many steps at the end decay, linearly
 };
-
-/// Throws Error(config) that names the value and the rule.
-void validate(const Schedule& schedule);
 
 /// Returns the learning rate of `step`, counted from 0. It is a pure function, so a resumed run
 /// needs no state of the schedule.

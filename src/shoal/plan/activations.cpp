@@ -156,9 +156,4 @@ std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& tra
                                 static_cast<int>(m), kept_share(spec, training));
 }
 
-double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank) {
-  ScheduleCache cache;
-  return in_flight_by_rank(spec, training, cache).at(rank);
-}
-
 }  // namespace shoal::plan

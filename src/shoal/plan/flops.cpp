@@ -39,13 +39,4 @@ Flops step_flops(const ModelSpec& spec, const Training& training) {
   return {count(1, false), count(0.5, false), count(1, true), count(0.5, true)};
 }
 
-double packed_model_flops(const ModelSpec& spec, const std::vector<std::int64_t>& lengths,
-                          bool causal) {
-  double flops = 0;
-  // A token attends within its own sequence, so each is counted by its own length.
-  for (const std::int64_t length : lengths)
-    flops += static_cast<double>(length) * training_flops_per_token(spec, length, causal);
-  return flops;
-}
-
 }  // namespace shoal::plan

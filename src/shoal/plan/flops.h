@@ -23,8 +23,4 @@ struct BlockFlops {
 };
 BlockFlops block_forward_flops(const ModelSpec& spec, double samples, double length);
 
-/// Returns the model FLOPs of packed sequences of these lengths.
-double packed_model_flops(const ModelSpec& spec, const std::vector<std::int64_t>& lengths,
-                          bool causal);
-
 }  // namespace shoal::plan

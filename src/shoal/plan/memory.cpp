@@ -114,11 +114,6 @@ const MemoryPhase& RankMemory::peak() const {
                            [](const auto& a, const auto& b) { return a.use.all() < b.use.all(); });
 }
 
-std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training) {
-  ScheduleCache cache;
-  return published_memory(spec, training, cache);
-}
-
 std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
                                          ScheduleCache& cache) {
   std::vector<RankMemory> ranks;
@@ -146,12 +141,6 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
                       {"checkpoint", checkpoint}}});
   }
   return ranks;
-}
-
-std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
-                                         const Cluster& cluster) {
-  ScheduleCache cache;
-  return published_memory(spec, training, cluster, cache);
 }
 
 std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,

@@ -30,8 +30,6 @@ struct HeldParameters {
 /// Returns what every pipeline rank holds. With tied embeddings the last rank holds a copy of the
 /// token table.
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training);
-/// Returns what pipeline rank `rank` holds.
-HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank);
 /// Return what a rank holds of one block, of the embedding and of the head: the units that ZeRO-3
 /// gathers.
 HeldParameters held_by_block(const ModelSpec& spec, const Training& training);
@@ -60,10 +58,8 @@ std::vector<SavedTensor> saved_tensors(const ModelSpec& spec, const Training& tr
 double block_activation_bytes(const ModelSpec& spec, const Training& training);
 double block_activation_bytes(const ModelSpec& spec, const Training& training, Recompute recompute);
 
-/// Returns how many micro-batches' worth of its own blocks pipeline rank `rank` holds at its peak.
-/// The schedule decides it.
-double in_flight(const ModelSpec& spec, const Training& training, std::int64_t rank);
-/// As above for every rank.
+/// Returns for every pipeline rank how many micro-batches' worth of its own blocks it holds at its
+/// peak. The schedule decides it.
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
                                       ScheduleCache& cache);
 
@@ -106,11 +102,8 @@ struct RankMemory {
 /// Returns the memory of one rank of every pipeline stage by the formulas of the literature; the
 /// data, tensor and context ranks of a stage are alike. Without a cluster the second set of shards
 /// of ZeRO++ is left out, for its size depends on how ranks lie on hosts.
-std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training);
 std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
                                          ScheduleCache& cache);
-std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
-                                         const Cluster& cluster);
 std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& training,
                                          const Cluster& cluster, ScheduleCache& cache);
 /// Returns the bytes that offloading keeps in the memory of the fullest host, from all its devices;

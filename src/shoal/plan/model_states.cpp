@@ -106,10 +106,6 @@ std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& 
   return ranks;
 }
 
-HeldParameters held_parameters(const ModelSpec& spec, const Training& training, std::int64_t rank) {
-  return held_by_rank(spec, training).at(rank);
-}
-
 double checkpoint_bytes(const ModelSpec& spec, const Training& training) {
   const StateBytes bytes = precision(training.precision, training.optimizer)->state;
   // "fp16" counts its fp32 copy of the gradient as master too; a checkpoint holds the master alone.

@@ -5,70 +5,30 @@
 #include <algorithm>
 #include <array>
 
-#include "shoal/base/svg_axis.h"
+#include "shoal/base/svg.h"
 #include "shoal/base/units.h"
 
 namespace shoal::plan {
 namespace {
 
+using svg::Axis;
+using svg::bottom_scale;
+using svg::label;
+using svg::line;
+
 constexpr double kWidth = 960;
 constexpr double kTop = 52;
-constexpr const char* kInk = "#333";
 constexpr const char* kBlue = "#3b6fb6";
 constexpr const char* kYellow = "#edae49";
 constexpr const char* kRed = "#d1495b";
 constexpr const char* kGreen = "#66a182";
 constexpr const char* kGrey = "#9aa5b1";
 
-std::string opening(double height, const std::string& title) {
-  return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\" "
-      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{2}\">\n<rect "
-      "width=\"{0}\" height=\"{1}\" fill=\"white\"/>\n"
-      "<text x=\"24\" y=\"30\" font-size=\"17\">{3}</text>\n",
-      kWidth, height, kInk, escaped(title));
-}
-
 std::string box(double x, double y, double width, double height, const char* color) {
   return fmt::format(
       "<rect class=\"value\" x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" "
       "fill=\"{}\"/>\n",
       x, y, width, height, color);
-}
-
-/// `anchor`: "start", "middle" or "end".
-std::string label(double x, double y, const std::string& text, const char* anchor = "start") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
-                     escaped(text));
-}
-
-std::string line(double x1, double y1, double x2, double y2, const char* look) {
-  return fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" {}/>\n", x1, y1,
-                     x2, y2, look);
-}
-
-std::string legend(double x, double y,
-                   const std::vector<std::pair<const char*, const char*>>& entries) {
-  std::string text;
-  for (const auto& [color, what] : entries) {
-    text +=
-        fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"12\" fill=\"{}\"/>\n", x,
-                    y - 10, color) +
-        label(x + 20, y, what);
-    y += 20;
-  }
-  return text;
-}
-
-/// Draws a horizontal axis: lines across, numbers below it, and its unit.
-std::string bottom_scale(const Axis& x, double top, double bottom, const std::string& unit) {
-  std::string text;
-  for (const double value : ticks(x, 8)) {
-    text += line(x(value), top, x(value), bottom, "stroke=\"#e3e3e3\"") +
-            label(x(value), bottom + 18, fmt::format("{:.6g}", value), "middle");
-  }
-  return text + label((x.from + x.to) / 2, bottom + 40, unit, "middle");
 }
 
 struct Category {
@@ -140,14 +100,11 @@ std::string memory_plot(const Plan& plan) {
   double most = plan.capacity_bytes / kGiB;
   for (const RankMemory& rank : plan.memory) most = std::max(most, rank.peak().use.all() / kGiB);
   const Axis y{0, 1.04 * most, kHeight - kBottom, kTop};
-  std::string text = opening(
-      kHeight,
+  std::string text = svg::opening(
+      kWidth, kHeight, 24,
       fmt::format("{}: memory of one device by pipeline rank and moment, GiB", plan.spec.name));
-  for (const double value : ticks(y, 9)) {
-    text += line(kLeft, y(value), kWidth - kRight, y(value), "stroke=\"#e3e3e3\"") +
-            label(kLeft - 8, y(value) + 4, fmt::format("{:.6g}", value), "end");
-  }
   // A group of bars for each pipeline rank, a bar for each moment of its step.
+  text += svg::left_scale(y, kLeft, kWidth - kRight);
   const double group = (kWidth - kRight - kLeft) / static_cast<double>(plan.memory.size());
   for (std::size_t i = 0; i < plan.memory.size(); ++i) {
     const RankMemory& rank = plan.memory[i];
@@ -174,7 +131,7 @@ std::string memory_plot(const Plan& plan) {
   text +=
       line(kLeft, capacity, kWidth - kRight, capacity, "stroke=\"#333\" stroke-dasharray=\"6 4\"") +
       label(kWidth - kRight + 8, capacity + 4, "device");
-  std::vector<std::pair<const char*, const char*>> entries;
+  std::vector<std::pair<const char*, std::string>> entries;
   // The legend lists from the top downwards what some bar shows.
   for (auto category = kCategories.rbegin(); category != kCategories.rend(); ++category) {
     for (const RankMemory& rank : plan.memory) {
@@ -185,7 +142,7 @@ std::string memory_plot(const Plan& plan) {
       }
     }
   }
-  return text + legend(kWidth - kRight + 14, std::max(kTop + 14, capacity + 34), entries) +
+  return text + svg::legend(kWidth - kRight + 14, std::max(kTop + 14, capacity + 34), entries) +
          "</svg>\n";
 }
 
@@ -200,9 +157,9 @@ std::string time_plot(const Plan& plan) {
   // Short steps are drawn in milliseconds.
   const double unit = all < 1 ? 1e3 : 1;
   const Axis x{0, std::max(1e-9, unit * all), kLeft, kWidth - kRight};
-  std::string text =
-      opening(bottom + 56, fmt::format("{}: where {:.4g} s of a step go ({})", plan.spec.name, all,
-                                       describe_mesh(plan.training)));
+  std::string text = svg::opening(kWidth, bottom + 56, 24,
+                                  fmt::format("{}: where {:.4g} s of a step go ({})",
+                                              plan.spec.name, all, describe_mesh(plan.training)));
   text += bottom_scale(x, kTop, bottom, unit > 1 ? "ms" : "seconds");
   double done = 0;
   double row = kTop + 12;
@@ -228,9 +185,9 @@ std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
   constexpr double kRight = 70;
   constexpr double kRow = 30;
   const double bottom = kTop + 40 + kRow * static_cast<double>(found.size());
-  std::string text =
-      opening(bottom + 56, fmt::format("{} on {} {}: tokens a second and device", spec.name,
-                                       cluster.devices(), cluster.device.name));
+  std::string text = svg::opening(kWidth, bottom + 56, 24,
+                                  fmt::format("{} on {} {}: tokens a second and device", spec.name,
+                                              cluster.devices(), cluster.device.name));
   if (found.empty()) return text + label(24, kTop + 20, "nothing fits") + "</svg>\n";
   double most = 0;
   for (const Candidate& candidate : found)
@@ -240,7 +197,7 @@ std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
                        "tokens a second and device, in shares of the step's time");
   double key = 24;
   for (const Part& part : parts_of(found.front().time)) {
-    text += legend(key, kTop + 14, {{part.color, part.name}});
+    text += svg::legend(key, kTop + 14, {{part.color, part.name}});
     key += 40 + 7.2 * static_cast<double>(std::string_view(part.name).size());
   }
   double row = kTop + 40;

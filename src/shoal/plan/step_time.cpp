@@ -103,7 +103,7 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
   };
   const double m = training.micro_batches();
   // How often gradients travel; the gathers of the parameters are counted below.
-  const double times = training.zero_stage >= 2 || training.sync_every_micro_batch ? m : 1;
+  const double times = training.reduces_every_micro_batch() ? m : 1;
   if (training.zero_stage == 0) {
     return times * (training.flat_rings
                         ? 2 * over_shards(held * bytes.gradient)
@@ -153,10 +153,10 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   // have the forward pass that follows, for which parameters are gathered.
   if (training.zero_stage == 3) {
     exchange.window = m * (forward + backward);
-  } else if (training.zero_stage == 2 || training.sync_every_micro_batch) {
+  } else if (training.reduces_every_micro_batch()) {
     exchange.window = m * backward + (training.zero_stage >= 1 ? forward : 0);
   } else {
-    exchange.window = overlapping * (backward + (training.zero_stage == 1 ? forward : 0));
+    exchange.window = overlapping * (backward + (training.zero_stage >= 1 ? forward : 0));
   }
   exchange.interference = dense.shards.hosts > 1 ? kInterferenceBetween : kInterferenceInside;
   return exchange;
@@ -210,12 +210,6 @@ schedule::Costs schedule_costs(const std::vector<PieceTime>& stages) {
   for (const PieceTime& stage : stages)
     costs.stages.push_back({stage.forward, stage.input_gradient, stage.weight_gradient, 1, 0});
   return costs;
-}
-
-StepTime published_step_time(const ModelSpec& spec, const Training& training,
-                             const Cluster& cluster) {
-  ScheduleCache cache;
-  return published_step_time(spec, training, cluster, cache);
 }
 
 StepTime published_step_time(const ModelSpec& spec, const Training& training,

@@ -25,10 +25,7 @@ struct StepTime {
   double all() const { return pipeline + data_exposed + optimizer; }
   double bubble_fraction() const { return pipeline > 0 ? bubble / pipeline : 0; }
 };
-/// Returns the time of one step by the formulas of the literature.
-StepTime published_step_time(const ModelSpec& spec, const Training& training,
-                             const Cluster& cluster);
-/// As above, with a cache, and an early exit: the result may be any value >= `cutoff_s` once the
+/// Returns the time of one step by the formulas of the literature; any value >= `cutoff_s` once the
 /// step is known to take at least that long, because its schedule is not simulated then.
 StepTime published_step_time(const ModelSpec& spec, const Training& training,
                              const Cluster& cluster, ScheduleCache& cache,

@@ -4,7 +4,7 @@
 
 #include <iterator>
 
-#include "shoal/base/svg_axis.h"
+#include "shoal/base/svg.h"
 
 namespace shoal::plan {
 namespace {
@@ -79,7 +79,7 @@ std::string to_svg(const schedule::Timeline& timeline, const std::string& title)
   text += fmt::format(
       "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<text x=\"{}\" y=\"18\" "
       "font-size=\"13\">{}</text>\n",
-      kLeft, escaped(title));
+      kLeft, svg::escaped(title));
   for (std::size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
     const double y = kTop + kRow * static_cast<double>(rank);
     text += fmt::format("<text x=\"4\" y=\"{}\">rank {}</text>\n", y + 14, rank);

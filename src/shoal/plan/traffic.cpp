@@ -196,7 +196,7 @@ class StepTraffic {
   double tokens_to_route() const { return samples_ * length_ / sequence_ranks(); }
 
   double gradient_reductions() const {
-    return training_.zero_stage >= 2 || training_.sync_every_micro_batch ? micro_batches_ : 1;
+    return training_.reduces_every_micro_batch() ? micro_batches_ : 1;
   }
   double gathers() const {
     if (training_.zero_stage < 3) return 1;
@@ -259,19 +259,6 @@ constexpr Technique kModelTechniques[] = {
 
 }  // namespace
 
-double data_elements(int zero_stage, std::int64_t ranks, double parameters,
-                     std::int64_t micro_batches, bool reshard_after_forward,
-                     bool every_micro_batch) {
-  const double once = share(ranks) * parameters;
-  const double times = every_micro_batch ? static_cast<double>(micro_batches) : 1;
-  if (zero_stage == 0) return times * 2 * once;
-  // A reduce-scatter of the gradients and an all-gather of the parameters, (n - 1) / n each
-  // (Rajbhandari et al., 2020, section 7).
-  if (zero_stage == 1) return (times + 1) * once;
-  if (zero_stage == 2) return micro_batches * once + once;
-  return micro_batches * (reshard_after_forward ? 3 : 2) * once;
-}
-
 double tensor_elements(std::int64_t ranks, double samples, double length, double hidden,
                        bool recomputed) {
   // An all-reduce sends 2 (n - 1) / n of b s h: two of them forward and two backward make 8, a
@@ -319,18 +306,6 @@ std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
   if (spec.family == Family::kMlp) return all;
   for (const Technique& technique : kModelTechniques) add(technique);
   return all;
-}
-
-double traffic_bytes(const std::vector<Traffic>& all, const std::string& technique) {
-  for (const Traffic& one : all)
-    if (one.technique == technique) return one.bytes;
-  return 0;
-}
-
-double traffic_between_bytes(const std::vector<Traffic>& all, const std::string& technique) {
-  for (const Traffic& one : all)
-    if (one.technique == technique) return one.between_bytes;
-  return 0;
 }
 
 }  // namespace shoal::plan

@@ -20,19 +20,9 @@ struct Traffic {
 /// parameters). Techniques that send nothing are left out.
 std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
                              const Cluster& cluster);
-double traffic_bytes(const std::vector<Traffic>& all, const std::string& technique);
-double traffic_between_bytes(const std::vector<Traffic>& all, const std::string& technique);
 
 // The closed forms below return elements, or bytes where their name says so, that one device sends.
 
-/// Gradients and, when sharded, parameters of `parameters` that one device holds, over `ranks`
-/// ranks in `micro_batches` micro-batches. Stage 0: one all-reduce; 1: reduce-scatter and
-/// all-gather; 2: a reduce-scatter each micro-batch; 3: two all-gathers and one reduce-scatter each
-/// (one all-gather when parameters stay gathered after the forward pass). `every_micro_batch`:
-/// stages 0 and 1 reduce gradients in each one too.
-double data_elements(int zero_stage, std::int64_t ranks, double parameters,
-                     std::int64_t micro_batches, bool reshard_after_forward = true,
-                     bool every_micro_batch = false);
 /// One block and micro-batch: two all-reduces forward and two backward, of b s h elements, and two
 /// more when the forward pass is recomputed.
 double tensor_elements(std::int64_t ranks, double samples, double length, double hidden,

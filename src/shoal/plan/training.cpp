@@ -183,11 +183,6 @@ void validate(const ModelSpec& spec, const Training& training) {
                          training.precision));
     }
   }
-  if (training.sync_every_micro_batch) {
-    require(
-        training.zero_stage <= 1, "zero", training.zero_stage,
-        "sync-every-micro-batch: stages 2 and 3 reduce gradients in every micro-batch as they are");
-  }
   if (training.offload_parameters) {
     require(training.zero_stage == 3, "zero", training.zero_stage,
             "parameters are offloaded shard by shard: stage 3");

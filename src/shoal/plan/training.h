@@ -94,9 +94,9 @@ struct Training {
   bool flash_attention = true;
   /// Gradients and parameters are exchanged beside the backward and the forward pass.
   bool overlap_data = true;
-  /// Stages 0 and 1: every micro-batch reduces its gradients. Otherwise each rank sums those of its
-  /// micro-batches and reduces once.
-  bool sync_every_micro_batch = false;
+  /// Every micro-batch reduces its gradients; otherwise each rank sums those of its micro-batches
+  /// and reduces once. Empty: ZeRO-2 and 3 do, so that no whole gradient outlives its micro-batch.
+  std::optional<bool> reduce_every_micro_batch;
   bool overlap_tensor = false;
   bool overlap_pipeline = false;
   /// ZeRO-3: parameters are released after the forward pass and gathered again for the backward
@@ -118,8 +118,6 @@ struct Training {
   /// traffic. Narayanan et al., SC 2021, table 2, measured DeepSpeed's ZeRO-3 with flat rings.
   bool flat_rings = false;
   double expert_imbalance = 1;  ///< tokens of the busiest expert rank over the mean
-  /// ZeRO-2 and 3: every micro-batch reduces its gradients, so that no whole gradient outlives it.
-  bool reduce_every_micro_batch = true;
   /// Shoal only: what each block keeps for its backward pass; empty: as `recompute` says.
   std::vector<Keep> kept;
   /// Shoal only: the states of the job; empty: those of `precision`.
@@ -133,6 +131,9 @@ struct Training {
   std::int64_t tokens_per_step(const ModelSpec& spec) const { return global_batch * length(spec); }
   std::int64_t length(const ModelSpec& spec) const {
     return sequence > 0 ? sequence : spec.sequence;
+  }
+  bool reduces_every_micro_batch() const {
+    return reduce_every_micro_batch.value_or(zero_stage >= 2);
   }
   std::int64_t stages() const { return mesh.pipeline * chunks(); }
   /// Returns the stages of one rank: virtual_stages, or the 2 of a V-shaped schedule.

@@ -113,16 +113,6 @@ std::vector<ShardAction> shard_table(const ShardPlan& plan) {
   return table.take();
 }
 
-int most_gathered(const std::vector<ShardAction>& table) {
-  int now = 0;
-  int most = 0;
-  for (const ShardAction& action : table) {
-    if (action.step == ShardStep::kGather) most = std::max(most, ++now);
-    if (action.step == ShardStep::kRelease) --now;
-  }
-  return most;
-}
-
 std::string to_string(const std::vector<ShardAction>& table) {
   constexpr const char* kWords[] = {"gather", "release", "forward", "backward"};
   std::string text;

@@ -38,9 +38,6 @@ struct ShardPlan {
 /// together.
 std::vector<ShardAction> shard_table(const ShardPlan& plan);
 
-/// Returns the most units that are gathered at once.
-int most_gathered(const std::vector<ShardAction>& table);
-
 /// Returns "gather 0, gather 1, forward 0, ...".
 std::string to_string(const std::vector<ShardAction>& table);
 

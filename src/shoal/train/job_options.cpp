@@ -22,6 +22,20 @@ parallel::Wrapping::By wrapping_of(ShardUnits units) {
   return By::kBlock;
 }
 
+optim::ScheduleKind schedule_kind(SchedulerKind kind) {
+  switch (kind) {
+    case SchedulerKind::kConstant:
+      return optim::ScheduleKind::kConstant;
+    case SchedulerKind::kLinear:
+      return optim::ScheduleKind::kLinear;
+    case SchedulerKind::kWarmupStableDecay:
+      return optim::ScheduleKind::kWarmupStableDecay;
+    case SchedulerKind::kCosine:
+      break;
+  }
+  return optim::ScheduleKind::kCosine;
+}
+
 }  // namespace
 
 optim::Options optimizer_options(const JobConfig& config) {
@@ -38,7 +52,7 @@ optim::Options optimizer_options(const JobConfig& config) {
 
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps) {
   const SchedulerSection& s = config.lr_scheduler;
-  return {.kind = *optim::schedule_kind(name_of(s.name)),
+  return {.kind = schedule_kind(s.name),
           .peak = config.optimizer.learning_rate,
           .final_ratio = s.final_ratio,
           .warmup_steps = s.warmup_steps,

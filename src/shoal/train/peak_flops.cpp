@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "shoal/base/duration.h"
 #include "shoal/ops/matmul.h"
 #include "shoal/train/precision.h"
 
@@ -26,8 +27,7 @@ double measure_peak_flops(Precision type, Duration budget) {
     const auto begin = Clock::now();
     product();
     // The best of many: a peak is what the machine can do, and interruptions only lower it.
-    best = std::max(best, 2.0 * kSize * kSize * kSize /
-                              std::chrono::duration<double>(Clock::now() - begin).count());
+    best = std::max(best, 2.0 * kSize * kSize * kSize / to_seconds(Clock::now() - begin));
   };
   do {
     // 16-bit products are always ours.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/matmul.h"
 #include "shoal/parallel/shard/wrapping.h"
@@ -51,7 +52,7 @@ class LayerProducts {
     ops::matmul(y_, x, w_.t());
     ops::matmul(dx_, dy, w_);
     ops::matmul(dw_, dy.t(), x);
-    return std::chrono::duration<double>(Clock::now() - begin).count();
+    return to_seconds(Clock::now() - begin);
   }
 
  private:

@@ -27,13 +27,7 @@ class TokenSource final : public DataSource {
   Task task() const override { return Task::kTokens; }
   DataSizes sizes() const override { return {.vocab = tokens_.train[0]->vocab_size()}; }
   std::int64_t tokens_per_sample() const override { return length_; }
-  std::uint64_t fingerprint() const override {
-    const data::CursorPosition position = cursor_.position(0);
-    return shoal::Key(position.corpora)
-        .child(position.seed)
-        .child(position.sequence_length)
-        .value();
-  }
+  std::uint64_t fingerprint() const override { return cursor_.fingerprint(); }
 
   std::int64_t samples_per_epoch() const override {
     std::int64_t samples = 0;

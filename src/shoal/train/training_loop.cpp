@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "shoal/base/duration.h"
 #include "shoal/optim/schedule.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/peak_flops.h"
@@ -103,7 +104,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
   record.step += 1;
   record.samples += run_.batch.global;
   record.tokens += tokens;
-  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const double seconds = to_seconds(Clock::now() - begin);
   return {.step = record.step,
           .loss = result.loss,
           .grad_norm = result.grad_norm,
@@ -195,7 +196,7 @@ void TrainingLoop::finish() {
   // What is still being written behind training belongs to the run.
   finish_saving();
   RunTotals totals;
-  totals.seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  totals.seconds = to_seconds(Clock::now() - began_);
   totals.steps = run_.record.step - first_step_;
   totals.tokens = run_.record.tokens - first_tokens_;
   totals.peak_flops = total_peak_flops();

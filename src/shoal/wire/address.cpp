@@ -11,25 +11,24 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "shoal/base/number.h"
 #include "shoal/base/system_error.h"
 
 namespace shoal::wire {
 namespace {
 
 std::uint16_t parse_port(std::string_view text) {
-  std::uint16_t port = 0;
-  // from_chars rejects numbers that do not fit into a port, and takes no sign or blank.
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
+  // parse_number rejects numbers that do not fit into a port, and takes no sign or blank.
+  const auto port = parse_number<std::uint16_t>(text);
+  if (!port) {
     throw Error(ErrorKind::kConfig, "address", fmt::format("'{}' is not a port", text))
         .hint("a number from 0 to 65535");
   }
-  return port;
+  return *port;
 }
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;

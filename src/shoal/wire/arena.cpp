@@ -264,13 +264,7 @@ void Arena::reset_peaks() {
   note_peak();
 }
 
-std::size_t Arena::trim() {
-  const std::lock_guard lock(mutex_);
-  return trim_locked();
-}
-
-std::size_t Arena::trim_locked() {
-  std::size_t given_back = 0;
+void Arena::trim_locked() {
   for (std::size_t c = 0; c < free_.size(); ++c) {
     const std::size_t size = class_bytes(c);
     if (size < 64 << 10) continue;  // a few pages are not worth a system call
@@ -278,12 +272,10 @@ std::size_t Arena::trim_locked() {
     for (const std::uint64_t at : free_[c]) {
       segment_.punch(at + kAlignment, size);
       dry_[c].push_back(at);
-      given_back += size;
+      held_ -= size;
     }
     free_[c].clear();
   }
-  held_ -= given_back;
-  return given_back;
 }
 
 // The order matters: after the flag is set no free touches the mapping that is replaced next.

@@ -89,8 +89,6 @@ class Arena {
   Ledger ledger() const;
   /// Sets all peaks to what is in use now.
   void reset_peaks();
-  /// Gives the pages of free blocks back to the kernel; returns how many bytes.
-  std::size_t trim();
   /// To be called once in a forked child, from its atfork handler.
   void enter_child();
 
@@ -100,7 +98,7 @@ class Arena {
   static std::size_t class_bytes(std::size_t size_class);
   void* carve(std::size_t size_class);
   void require_room(std::size_t bytes, MemoryCategory category) const;
-  std::size_t trim_locked();
+  void trim_locked();  ///< gives the pages of free blocks back to the kernel
   void free_locked(void* block);
   void sweep_locked();
   void count(MemoryCategory category, std::size_t bytes);

@@ -5,11 +5,11 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <vector>
 
 #include "shoal/base/check.h"
+#include "shoal/base/number.h"
 #include "shoal/wire/acceptor.h"
 
 namespace shoal::wire {
@@ -33,13 +33,6 @@ Bytes pack(const std::string& key, const std::string& value) {
 
 std::string text_of(const Bytes& bytes, std::size_t from, std::size_t to) {
   return {reinterpret_cast<const char*>(bytes.data()) + from, to - from};
-}
-
-std::optional<std::int64_t> number(const std::string& text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 }  // namespace
@@ -118,8 +111,8 @@ class StoreServer::Service {
         }
         return;
       case kAdd: {
-        const auto before = entry == values_.end() ? 0 : number(entry->second);
-        const auto amount = number(value);
+        const auto before = entry == values_.end() ? 0 : parse_number<std::int64_t>(entry->second);
+        const auto amount = parse_number<std::int64_t>(value);
         if (!before || !amount) {
           return answer(fd, stream.group, kNotANumber,
                         entry == values_.end() ? value : entry->second);
@@ -230,7 +223,7 @@ std::string StoreClient::wait(const std::string& key, Deadline deadline) {
 
 std::int64_t StoreClient::add(const std::string& key, std::int64_t amount, Deadline deadline) {
   const Reply reply = request(kAdd, key, std::to_string(amount), deadline);
-  const auto sum = reply.status == kThere ? number(reply.value) : std::nullopt;
+  const auto sum = reply.status == kThere ? parse_number<std::int64_t>(reply.value) : std::nullopt;
   SHOAL_USER_CHECK(sum, "store", "key '{}' holds no number: '{}'", key, reply.value.substr(0, 100));
   return *sum;
 }

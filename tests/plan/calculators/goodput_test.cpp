@@ -2,8 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace shoal::plan {
 namespace {
+
+/// Young, "A first order approximation to the optimum checkpoint interval", 1974.
+double young_interval_s(const FailureModel& model) {
+  return std::sqrt(2 * model.checkpoint_s * model.mtbf_s);
+}
 
 // The optimum of the exponential model, found by trying intervals.
 TEST(Goodput, DalysIntervalIsTheBestOne) {
@@ -21,7 +28,6 @@ TEST(Goodput, DalysIntervalIsTheBestOne) {
     EXPECT_GE(goodput(model, daly_interval_s(model)),
               goodput(model, young_interval_s(model)) - 1e-12);
   }
-  EXPECT_DOUBLE_EQ(young_interval_s({20000, 100, 0}), 2000);
   EXPECT_DOUBLE_EQ(goodput({0, 10, 0}, 90), 0.9);
 }
 

@@ -281,8 +281,8 @@ TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   refused("collective --ranks 8 --straggler 8:2", 2, "--straggler 8: there are 8 ranks");
   refused("--parameters -1", 2, "--parameters -1: must be positive");
   refused("--model gpt2 --global-batch 3 --dp 2", 78, "global-batch = 3");
-  refused("--model gpt2 --dp 8 --zero 2 --sync-every-micro-batch", 78,
-          "zero = 2: sync-every-micro-batch");
+  refused("--model gpt2 --dp 8 --zero 2 --reduce-every-micro-batch", 2,
+          "--reduce-every-micro-batch: stages 2 and 3");
   refused("learn iterations --samples 9000000000000000000 --batch 4000000000 --ranks 4000000000", 2,
           "samples, batch and ranks");
   refused("learn collectives --samples 9000000 --batch 1 --ranks 1 --epochs 9000000000000000", 2,

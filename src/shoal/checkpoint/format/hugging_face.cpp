@@ -9,13 +9,13 @@
 #include <map>
 #include <memory>
 
+#include "shoal/base/narrow_float.h"
 #include "shoal/base/system_error.h"
 #include "shoal/checkpoint/format/hugging_face_names.h"
 #include "shoal/checkpoint/format/shard_writer.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/checkpoint/format/strict_json.h"
 #include "shoal/checkpoint/format/weight_index.h"
-#include "shoal/checkpoint/format/widen.h"
 #include "shoal/model/model_json.h"
 
 namespace shoal::checkpoint::format {
@@ -160,6 +160,21 @@ class Foreign {
   std::map<std::string, Place> tensors_, used_;
 };
 
+/// Turns elements of f16 or bf16 into f32, exactly; `type` becomes f32. Others stay as they are.
+void widen_elements(std::vector<char>& values, ElementType& type) {
+  if (type != ElementType::kF16 && type != ElementType::kBF16) return;
+  const std::size_t count = values.size() / 2;
+  std::vector<char> wide(count * 4);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint16_t bits;
+    std::memcpy(&bits, values.data() + 2 * i, 2);
+    const float value = type == ElementType::kF16 ? widen(Float16{bits}) : widen(BFloat16{bits});
+    std::memcpy(wide.data() + 4 * i, &value, 4);
+  }
+  values = std::move(wide);
+  type = ElementType::kF32;
+}
+
 /// One parameter of ours, put together from theirs, in f32 unless it is wider.
 std::pair<ElementType, std::vector<char>> gather_parameter(Foreign& foreign,
                                                            const model::ParameterSpec& parameter,
@@ -170,7 +185,7 @@ std::pair<ElementType, std::vector<char>> gather_parameter(Foreign& foreign,
     if (same.ours != parameter.name) continue;
     ElementType stored = type;
     std::vector<char> theirs = foreign.read(same.theirs, same.their_shape, stored);
-    widen(theirs, stored);
+    widen_elements(theirs, stored);
     // The parts of a parameter share its memory, so they must have one type.
     if (!ours.empty() && stored != type)
       throw broken(fmt::format("parameter '{}'", parameter.name), "its parts have different types");

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <string_view>
 
+#include "shoal/base/number.h"
 #include "shoal/base/system_error.h"
 #include "shoal/checkpoint/format/manifest.h"
 
@@ -73,10 +73,8 @@ void make_folder(const std::string& path) {
 std::optional<std::int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kStep)) return std::nullopt;
   name.remove_prefix(kStep.size());
-  std::int64_t step = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
-  if (error != std::errc() || end != name.data() + name.size() || step < 0) return std::nullopt;
-  return step;
+  const auto step = parse_number<std::int64_t>(name);
+  return step && *step >= 0 ? step : std::nullopt;
 }
 
 }  // namespace

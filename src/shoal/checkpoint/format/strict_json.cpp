@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <limits>
 #include <set>
+
+#include "shoal/base/number.h"
 
 namespace shoal::checkpoint::format {
 
@@ -68,12 +69,9 @@ std::string string_value(const json& value, const std::string& where) {
 
 std::uint64_t checksum_value(const json& value, const std::string& where) {
   const std::string digits = string_value(value, where);
-  std::uint64_t checksum = 0;
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), checksum, 16);
-  if (digits.size() != 16 || error != std::errc() || end != digits.data() + digits.size())
-    throw broken(where, "16 hexadecimal digits are expected");
-  return checksum;
+  const auto checksum = parse_number<std::uint64_t>(digits, 16);
+  if (digits.size() != 16 || !checksum) throw broken(where, "16 hexadecimal digits are expected");
+  return *checksum;
 }
 
 }  // namespace shoal::checkpoint::format

@@ -130,23 +130,6 @@ std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t fi
   }
 }
 
-std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first,
-                                   std::int64_t count) {
-  check_size(type);
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  const auto from = static_cast<std::uint64_t>(first);
-  switch (size_of(type)) {
-    case 1:
-      return plain_sum<std::uint8_t>(bytes, from, count);
-    case 2:
-      return plain_sum<std::uint16_t>(bytes, from, count);
-    case 4:
-      return plain_sum<std::uint32_t>(bytes, from, count);
-    default:
-      return plain_sum<std::uint64_t>(bytes, from, count);
-  }
-}
-
 std::uint64_t value_checksum(const void* data, ElementType type, const Box& box, const Shape& shape,
                              std::int64_t begin, std::int64_t end) {
   std::uint64_t sum = 0;

@@ -20,9 +20,6 @@ namespace shoal::checkpoint::format {
 /// vectorised for the processor at hand.
 std::uint64_t value_checksum(const void* data, ElementType type, std::int64_t first,
                              std::int64_t count);
-/// Computes the checksum in a plain loop; tests compare the fast one with it.
-std::uint64_t value_checksum_plain(const void* data, ElementType type, std::int64_t first,
-                                   std::int64_t count);
 
 /// Returns the checksum of elements `[begin, end)` of a box of a tensor of `shape`; `data` points
 /// to element `begin`.

@@ -90,15 +90,4 @@ StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count)
   return table;
 }
 
-std::size_t elements_between_hosts(const StepTable& table, std::span<const int> hosts) {
-  std::size_t sent = 0;
-  for (std::size_t rank = 0; rank < table.size(); ++rank) {
-    for (const Step& step : table[rank]) {
-      if (step.action == Action::kSend && hosts[rank] != hosts[step.peer])
-        sent += step.range.size();
-    }
-  }
-  return sent;
-}
-
 }  // namespace shoal::collective

@@ -15,7 +15,4 @@ namespace shoal::collective {
 /// Error(usage) when `hosts` is empty.
 StepTable hierarchical_all_reduce(std::span<const int> hosts, std::size_t count);
 
-/// Counts the elements that leave a host, summed over all ranks.
-std::size_t elements_between_hosts(const StepTable& table, std::span<const int> hosts);
-
 }  // namespace shoal::collective

@@ -73,21 +73,4 @@ std::vector<FlightEntry> FlightRecorder::entries(int rank) const {
   return result;
 }
 
-std::string FlightRecorder::text() const {
-  const std::lock_guard lock(mutex_);
-  const auto now = Clock::now();
-  const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
-  std::string text;
-  for (std::uint64_t s = entered_ - std::min<std::uint64_t>(entered_, kKept) + 1; s <= entered_;
-       ++s) {
-    const Entry& entry = entries_[s % kKept];
-    text += fmt::format(
-        "#{} {}, began {:.3f} s ago, {}\n", s, entry.call.text(), seconds(now - entry.began),
-        entry.ended == Clock::time_point{}
-            ? "not complete"
-            : fmt::format("took {:.3f} ms", 1e3 * seconds(entry.ended - entry.began)));
-  }
-  return text;
-}
-
 }  // namespace shoal::collective

@@ -42,9 +42,6 @@ class FlightRecorder {
   Standing standing() const;
   /// Returns the recorded collectives, the oldest first, as those of `rank`.
   std::vector<FlightEntry> entries(int rank) const;
-  /// Returns a line for each recorded collective, the oldest first: "#412 all_reduce of 5 x f32
-  /// (ring), began 1.203 s ago, took 0.4 ms".
-  std::string text() const;
 
  private:
   struct Entry {

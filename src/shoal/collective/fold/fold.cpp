@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "shoal/collective/fold/narrow_float.h"
+#include "shoal/base/narrow_float.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "shoal/collective/fold/fold.cpp"

@@ -18,11 +18,6 @@ namespace shoal::collective {
 void fold(ElementType type, Reduction reduction, const void* const* source, int sources,
           void* const* target, int targets, std::size_t count, double scale = 1);
 
-/// Computes the same as `fold`, one element at a time in the plainest way. `fold` is tested against
-/// it.
-void fold_plain(ElementType type, Reduction reduction, const void* const* source, int sources,
-                void* const* target, int targets, std::size_t count, double scale = 1);
-
 /// Convert `count` elements of a floating type narrower than fp32 to fp32, and back with rounding
 /// to nearest even. The two ranges do not overlap.
 void widen(ElementType type, const void* from, float* to, std::size_t count);

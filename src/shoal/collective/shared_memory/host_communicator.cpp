@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/tick_clock.h"
 #include "shoal/collective/flight/host_flight.h"
 #include "shoal/collective/fold/fold.h"
@@ -205,8 +206,7 @@ void HostCommunicator::wait(Handle handle) {
     const Duration timeout = timeout_of(handle);
     if (now - first >= timeout) {
       throw error_at(ErrorKind::kTimeout, handle,
-                     fmt::format("not complete after {:.1f} s; {}",
-                                 std::chrono::duration<double>(timeout).count(), report()));
+                     fmt::format("not complete after {:.1f} s; {}", to_seconds(timeout), report()));
     }
     return true;
   });

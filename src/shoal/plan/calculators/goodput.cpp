@@ -6,10 +6,6 @@
 
 namespace shoal::plan {
 
-double young_interval_s(const FailureModel& model) {
-  return std::sqrt(2 * model.checkpoint_s * model.mtbf_s);
-}
-
 double daly_interval_s(const FailureModel& model) {
   // Daly, 2006, equation 37: Young's root with two correction terms; where a checkpoint takes
   // longer than twice the mean time between failures the series does not hold, and the mean time is

@@ -10,9 +10,6 @@ struct FailureModel {
   double restart_s = 0;     ///< from a failure until training continues, loading included
 };
 
-/// Returns sqrt(2 checkpoint mtbf). Young, "A first order approximation to the optimum checkpoint
-/// interval", 1974.
-double young_interval_s(const FailureModel& model);
 /// Returns the higher-order optimum. Daly, "A higher order estimate of the optimum checkpoint
 /// interval for restart dumps", 2006, equation 37.
 double daly_interval_s(const FailureModel& model);

@@ -32,12 +32,6 @@ std::vector<ScalingLaw> scaling_laws() {
            482.01, 2085.43, 0.3478, 0.3658, 0.03, 124.58, 1293.23, 0.02, 0.02}};
 }
 
-std::optional<ScalingLaw> scaling_law(std::string_view name) {
-  for (const ScalingLaw& law : scaling_laws())
-    if (law.name == name) return law;
-  return std::nullopt;
-}
-
 ComputeOptimum compute_optimum(const ScalingLaw& law, double flops) {
   SHOAL_USER_CHECK(flops > 0 && std::isfinite(flops), "scaling", "flops = {}: must be positive",
                    flops);

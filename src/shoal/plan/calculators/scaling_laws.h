@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shoal/model/model_spec.h"
@@ -39,7 +38,6 @@ struct ScalingLaw {
 /// optimum for Gopher's budget at 32 instead of 40 billion parameters) and "besiroglu" (Besiroglu
 /// et al., "Chinchilla scaling: a replication attempt", 2024, the same data fitted again).
 std::vector<ScalingLaw> scaling_laws();
-std::optional<ScalingLaw> scaling_law(std::string_view name);
 
 /// The size and the tokens that make the loss smallest for a budget of 6 N D FLOPs.
 struct ComputeOptimum {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "shoal/model/kept_activations.h"
+#include "shoal/model/model_spec.h"
 
 namespace shoal::train {
 
@@ -31,6 +32,22 @@ enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow };
 template <class E>
 struct ChoiceNames;
 
+template <>
+struct ChoiceNames<model::Family> {
+  static constexpr std::array names{"transformer", "mlp"};
+};
+template <>
+struct ChoiceNames<model::Positions> {
+  static constexpr std::array names{"learned", "rotary"};
+};
+template <>
+struct ChoiceNames<model::Norm> {
+  static constexpr std::array names{"layer", "rms"};
+};
+template <>
+struct ChoiceNames<model::Activation> {
+  static constexpr std::array names{"relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"};
+};
 template <>
 struct ChoiceNames<DataKind> {
   static constexpr std::array names{"tokens", "digits", "csv", "regression"};

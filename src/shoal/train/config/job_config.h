@@ -22,19 +22,18 @@ struct JobSection {
 /// A named size with changes, or, with `name` empty, the whole shape. A key that is empty keeps the
 /// value of the named size.
 struct ModelSection {
-  std::string name;                   ///< a named size of model::model_names()
-  std::optional<std::string> family;  ///< "transformer" or "mlp"; only without a name
+  std::string name;                     ///< a named size of model::model_names()
+  std::optional<model::Family> family;  ///< only without a name
   std::optional<std::int64_t> layers, hidden, heads, kv_heads, head_size, ffn;
   /// Rows of the embedding; 0: as many as the tokenizer needs, rounded up to a multiple of 64.
   std::optional<std::int64_t> vocab;
   std::optional<std::int64_t> sequence;  ///< longest sequence; 0: training.sequence_length
   std::optional<bool> tied_embeddings, bias, qkv_bias, qk_norm, gated;
-  std::optional<std::string> positions;  ///< "learned", "rotary"
+  std::optional<model::Positions> positions;
   std::optional<double> rope_theta;
-  std::optional<std::string> norm;  ///< "layer", "rms"
+  std::optional<model::Norm> norm;
   std::optional<double> norm_epsilon, dropout, init_std;
-  /// "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"
-  std::optional<std::string> activation;
+  std::optional<model::Activation> activation;
   std::optional<std::int64_t> inputs, outputs;  ///< mlp; 0: as many as the data has
   std::optional<std::vector<std::int64_t>> widths;
 };

@@ -163,6 +163,21 @@ class Lister {
     return key(name, member, one_of({names.begin(), names.end()}), doc);
   }
 
+  /// As above, for a key that need not be set.
+  template <JobChoice E>
+  Lister& key(const char* name, std::optional<E> Section::*member, const char* doc) {
+    const auto& names = ChoiceNames<E>::names;
+    const auto section = place_;
+    const auto place = [section, member](JobConfig& config) -> Place {
+      std::optional<E>& value = config.*section.*member;
+      return ChoicePlace{
+          .get = [&value] { return value ? std::string(name_of(*value)) : std::string(); },
+          .set = [&value](const std::string& name) { value = find_choice<E>(name).value(); }};
+    };
+    keys_.push_back({section_, name, doc, one_of({names.begin(), names.end()}), place});
+    return *this;
+  }
+
   /// Conditions of the key that was added last, the most general first.
   Lister& only_with(std::vector<Requirement> requirements) {
     keys_.back().only_with = std::move(requirements);
@@ -187,8 +202,7 @@ void list_model(std::vector<ConfigKey>& keys) {
   Lister<M>(keys, "model", &JobConfig::model)
       .key("name", &M::name, any(),
            "a named size; the other keys change it. Without a name they give the whole shape")
-      .key("family", &M::family, one_of({"transformer", "mlp"}),
-           "kind of model; only where `name` is not set")
+      .key("family", &M::family, "kind of model; only where `name` is not set")
       .key("layers", &M::layers, at_least(1), "transformer blocks")
       .key("hidden", &M::hidden, at_least(1), "width of the residual stream")
       .key("heads", &M::heads, at_least(1),
@@ -209,16 +223,14 @@ void list_model(std::vector<ConfigKey>& keys) {
            "RMSNorm of each head's query and key before their positions, as in Qwen3; only where "
            "`norm` is rms")
       .key("gated", &M::gated, any(), "gated feed-forward layers (SwiGLU)")
-      .key("positions", &M::positions, one_of({"learned", "rotary"}), "how positions enter")
+      .key("positions", &M::positions, "how positions enter")
       .key("rope_theta", &M::rope_theta, above(0), "base of the rotary frequencies")
-      .key("norm", &M::norm, one_of({"layer", "rms"}), "LayerNorm or RMSNorm")
+      .key("norm", &M::norm, "LayerNorm or RMSNorm")
       .key("norm_epsilon", &M::norm_epsilon, above(0), "added to the variance in norms")
       .key("dropout", &M::dropout, from_to_below(0, 1),
            "probability with which activations are dropped in training")
       .key("init_std", &M::init_std, at_least(0), "standard deviation of initial weights")
-      .key("activation", &M::activation,
-           one_of({"relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"}),
-           "non-linearity of the feed-forward layers")
+      .key("activation", &M::activation, "non-linearity of the feed-forward layers")
       .key("inputs", &M::inputs, at_least(0), "mlp: inputs; 0: features of the data")
       .key("outputs", &M::outputs, at_least(0), "mlp: outputs; 0: classes or targets of the data")
       .key("widths", &M::widths, at_least(1), "mlp: widths of the hidden layers");
@@ -612,7 +624,8 @@ std::string describe_allowed(const ConfigKey& key) {
 std::string value_text(const ConfigKey& key, const JobConfig& config) {
   const auto text = []<class T>(const T& place) -> std::string {
     if constexpr (std::is_same_v<T, ChoicePlace>) {
-      return toml_text(place.get());
+      const std::string name = place.get();
+      return name.empty() ? name : toml_text(name);
     } else if constexpr (requires { place->has_value(); }) {
       return *place ? toml_text(**place) : std::string();
     } else {

@@ -14,7 +14,7 @@ namespace shoal::train {
 /// The value of a key that takes one of a few words: an enumerator in a JobConfig, read and written
 /// by its name.
 struct ChoicePlace {
-  std::function<std::string()> get;
+  std::function<std::string()> get;             ///< empty: not set
   std::function<void(const std::string&)> set;  ///< takes a name of the enumeration
 };
 

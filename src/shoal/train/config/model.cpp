@@ -23,10 +23,8 @@ ModelSpec starting_point(const Job& job) {
     if (!model.family)
       throw config_error(job, "model.name", "name a size, or set model.family and the shape");
     ModelSpec spec;
-    if (*model.family == "mlp") {
-      spec.family = Family::kMlp;
-      spec.activation = model::Activation::kRelu;
-    }
+    spec.family = *model.family;
+    if (spec.family == Family::kMlp) spec.activation = model::Activation::kRelu;
     return spec;
   }
   if (model.family) {
@@ -106,16 +104,13 @@ void take_rest(const ModelSection& model, ModelSpec& spec) {
   take(spec.qkv_bias, model.qkv_bias);
   take(spec.qk_norm, model.qk_norm);
   take(spec.gated, model.gated);
-  if (model.positions) {
-    spec.positions =
-        *model.positions == "rotary" ? model::Positions::kRotary : model::Positions::kLearned;
-  }
+  take(spec.positions, model.positions);
   take(spec.rope_theta, model.rope_theta);
-  if (model.norm) spec.norm = *model.norm == "rms" ? model::Norm::kRms : model::Norm::kLayer;
+  take(spec.norm, model.norm);
   take(spec.norm_epsilon, model.norm_epsilon);
   take(spec.dropout, model.dropout);
   take(spec.init_std, model.init_std);
-  if (model.activation) spec.activation = model::activation(*model.activation).value();
+  take(spec.activation, model.activation);
   take(spec.inputs, model.inputs);
   take(spec.outputs, model.outputs);
   take(spec.widths, model.widths);

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 
-#include "shoal/base/svg_axis.h"
+#include "shoal/base/svg.h"
 #include "shoal/base/units.h"
 
 namespace shoal::train {
 namespace {
 
 constexpr double kWidth = 860, kHeight = 480, kLeft = 76, kRight = 170, kTop = 52, kBottom = 58;
-constexpr const char* kInk = "#333";
 
 /// From the bottom of the picture upwards: what stays first.
 constexpr std::array kOrder{MemoryCategory::kParameters,    MemoryCategory::kOptimizer,
@@ -25,7 +24,8 @@ double of(const MemoryMark& mark, MemoryCategory category) {
 
 /// One category's area: along the upper edge and back along the lower one.
 std::string area(const std::vector<MemoryMark>& marks, std::vector<double>& base,
-                 MemoryCategory category, const char* color, const Axis& x, const Axis& y) {
+                 MemoryCategory category, const char* color, const svg::Axis& x,
+                 const svg::Axis& y) {
   std::string up;
   std::string back;
   for (std::size_t i = 0; i < marks.size(); ++i) {
@@ -38,45 +38,14 @@ std::string area(const std::vector<MemoryMark>& marks, std::vector<double>& base
                      color);
 }
 
-std::string frame(const Axis& x, const Axis& y) {
-  std::string out;
-  for (const double value : ticks(y, 9)) {
-    out += fmt::format(
-        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"#e3e3e3\"/>\n",
-        x.from, y(value), x.to, y(value));
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{:.6g}</text>\n",
-                       x.from - 8, y(value) + 4, value);
-  }
-  for (const double value : ticks(x, 8)) {
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{:.6g}</text>\n",
-                       x(value), y.from + 20, value);
-  }
-  out +=
-      fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">ms of the step</text>\n",
-                  (x.from + x.to) / 2, kHeight - 14);
-  return out + fmt::format(
-                   "<text transform=\"translate(20,{:.1f}) rotate(-90)\" text-anchor=\"middle\">MB "
-                   "of one rank</text>\n",
-                   (y.from + y.to) / 2);
-}
-
 std::string legend(const std::vector<MemoryMark>& marks) {
-  std::string out;
-  int row = 0;
+  std::vector<std::pair<const char*, std::string>> entries;
   for (std::size_t i = kOrder.size(); i-- > 0;) {
-    double most = 0;
-    for (const MemoryMark& mark : marks) most = std::max(most, of(mark, kOrder[i]));
-    if (most == 0) continue;
-    const double top = kTop + 14 + 20 * row++;
-    const double left = kWidth - kRight + 14;
-    out += fmt::format(
-        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"12\" fill=\"{}\" "
-        "fill-opacity=\"0.85\"/>\n",
-        left, top - 10, kColors[i]);
-    out +=
-        fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", left + 20, top, name(kOrder[i]));
+    const bool drawn = std::any_of(marks.begin(), marks.end(),
+                                   [&](const MemoryMark& mark) { return of(mark, kOrder[i]) > 0; });
+    if (drawn) entries.emplace_back(kColors[i], name(kOrder[i]));
   }
-  return out;
+  return svg::legend(kWidth - kRight + 14, kTop + 14, entries);
 }
 
 }  // namespace
@@ -99,30 +68,22 @@ std::string memory_plot(const std::string& title, const std::vector<MemoryMark>&
   // The last recorded step: the first ones still allocate what later ones use again.
   for (const MemoryMark& mark : marks)
     if (mark.step == marks.back().step) step.push_back(mark);
-  std::string out = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\" "
-      "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"{2}\">\n<rect "
-      "width=\"{0}\" height=\"{1}\" fill=\"white\" "
-      "stroke=\"none\"/>\n<text x=\"{3}\" y=\"30\" font-size=\"17\">{4}</text>\n",
-      kWidth, kHeight, kInk, kLeft, escaped(title));
-  if (step.size() < 2) {
-    return out + fmt::format("<text x=\"{}\" y=\"{}\">no step was watched</text>\n</svg>\n", kLeft,
-                             kHeight / 2);
-  }
+  std::string out = svg::opening(kWidth, kHeight, kLeft, title);
+  if (step.size() < 2)
+    return out + svg::label(kLeft, kHeight / 2, "no step was watched") + "</svg>\n";
   double most = 0;
   for (const MemoryMark& mark : step) most = std::max(most, mark.peak);
-  const Axis x{0, std::max(step.back().ms, 1e-3), kLeft, kWidth - kRight};
-  const Axis y{0, std::max(1.05 * most / kMB, 1e-3), kHeight - kBottom, kTop};
-  out += frame(x, y);
+  const svg::Axis x{0, std::max(step.back().ms, 1e-3), kLeft, kWidth - kRight};
+  const svg::Axis y{0, std::max(1.05 * most / kMB, 1e-3), kHeight - kBottom, kTop};
+  out += svg::left_scale(y, x.from, x.to, "MB of one rank");
+  out += svg::bottom_scale(x, y.to, y.from, "ms of the step");
   std::vector<double> base(step.size());
   for (std::size_t i = 0; i < kOrder.size(); ++i)
     out += area(step, base, kOrder[i], kColors[i], x, y);
   // The peak of a stretch is known, not where in it.
   for (std::size_t i = 1; i < step.size(); ++i) {
-    out += fmt::format(
-        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n",
-        x(step[i - 1].ms), y(step[i].peak / kMB), x(step[i].ms), y(step[i].peak / kMB), kInk);
+    const double peak = y(step[i].peak / kMB);
+    out += svg::line(x(step[i - 1].ms), peak, x(step[i].ms), peak, "stroke=\"#333\"");
   }
   return out + legend(step) + "</svg>\n";
 }

@@ -7,10 +7,12 @@
 #include <cmath>
 #include <utility>
 
+#include "shoal/base/duration.h"
+
 namespace shoal::train {
 
 std::string format_duration(Duration duration) {
-  const auto seconds = std::llround(std::chrono::duration<double>(duration).count());
+  const auto seconds = std::llround(to_seconds(duration));
   if (seconds < 60) return fmt::format("{} s", seconds);
   if (seconds < 3600) return fmt::format("{} min {:02} s", seconds / 60, seconds % 60);
   return fmt::format("{} h {:02} min", seconds / 3600, seconds / 60 % 60);

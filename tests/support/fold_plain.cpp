@@ -1,9 +1,10 @@
+#include "tests/support/fold_plain.h"
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 
-#include "shoal/collective/fold/fold.h"
-#include "shoal/collective/fold/narrow_float.h"
+#include "shoal/base/narrow_float.h"
 
 namespace shoal::collective {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace shoal::collective {
+namespace shoal {
 
 // Floating types that processors store but do not add: 1 sign bit, then exponent and mantissa.
 // Widening is exact, and narrowing rounds to nearest even.
@@ -102,4 +102,4 @@ inline Float8E5M2 narrow_e5m2(float x) {
   return {static_cast<std::uint8_t>(narrow_bits<5, 2, true>(x))};
 }
 
-}  // namespace shoal::collective
+}  // namespace shoal
