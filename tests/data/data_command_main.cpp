@@ -1,4 +1,5 @@
 // The data commands alone, so that their tests need no other part of the program.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "apps/shoal/command.h"

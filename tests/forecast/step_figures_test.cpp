@@ -220,7 +220,7 @@ TEST(Predictions, AreForWhatShoalDoes) {
   EXPECT_FALSE(time([](Planned& p) { p.cluster.kernels.clear(); }));
   EXPECT_FALSE(time([](Planned& p) { p.cluster.hosts = 2; }));
   EXPECT_FALSE(time([](Planned& p) { p.training.offload_optimizer = true; }));
-  EXPECT_FALSE(time([](Planned& p) { p.training.sync_every_micro_batch = true; }));
+  EXPECT_FALSE(time([](Planned& p) { p.training.reduce_every_micro_batch = true; }));
   EXPECT_FALSE(time([](Planned& p) { p.spec.experts = 2; }));
   EXPECT_FALSE(time([](Planned& p) { p.spec.family = Family::kMlp; }));
   // Another software's clusters have its memory.

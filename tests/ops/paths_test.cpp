@@ -28,7 +28,6 @@
 #include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
 #include "shoal/ops/norm.h"
-#include "shoal/ops/product_engine.h"
 #include "shoal/ops/random_fill.h"
 #include "shoal/ops/rotary.h"
 #include "tests/ops/gradient_check.h"
@@ -301,19 +300,9 @@ at::Tensor plain_attention(const at::Tensor& qkv, std::int64_t d, const at::Tens
       .flatten(2);
 }
 
-/// With each engine of products, for attention follows it.
-class MaskedAttention : public testing::TestWithParam<ProductEngine> {
- protected:
-  void SetUp() override { set_product_engine(GetParam()); }
-  void TearDown() override { set_product_engine(ProductEngine::kShoal); }
-};
-INSTANTIATE_TEST_SUITE_P(Engines, MaskedAttention,
-                         testing::Values(ProductEngine::kShoal, ProductEngine::kLibTorch),
-                         [](const auto& engine) { return std::string(name(engine.param)); });
-
 // More columns than the kernel takes at a time, and a mask that differs between all rows: of its
 // own for every sequence, or one for all.
-TEST_P(MaskedAttention, ReadsTheRowOfTheMaskThatItIsAt) {
+TEST(MaskedAttention, ReadsTheRowOfTheMaskThatItIsAt) {
   constexpr std::int64_t kColumns = 205;
   const at::Tensor order = at::arange(kColumns, at::kLong);
   const at::Tensor hidden = order.unsqueeze(0) > order.unsqueeze(1);
@@ -330,7 +319,7 @@ TEST_P(MaskedAttention, ReadsTheRowOfTheMaskThatItIsAt) {
   }
 }
 
-TEST_P(MaskedAttention, OverGivenKeysFollowsTheMask) {
+TEST(MaskedAttention, OverGivenKeysFollowsTheMask) {
   const HeadShape shape{1, 8};
   const at::Tensor qkv = values({2, 9, 48}, 1);
   const auto [keys, answers] = keys_and_values(qkv, shape);

@@ -8,6 +8,7 @@
 
 #include "shoal/model/model_spec.h"
 #include "shoal/plan/topology.h"
+#include "tests/plan/published.h"
 
 namespace shoal::plan {
 namespace {
@@ -68,11 +69,11 @@ TEST(DataExchange, OfEveryStage) {
   const double one = 0.75 * 2 * parameters();
   Training training = on_four();
   EXPECT_NEAR(exposed(training) / one, 2, 1e-9);
-  training.sync_every_micro_batch = true;
+  training.reduce_every_micro_batch = true;
   EXPECT_NEAR(exposed(training) / one, 3 * 2, 1e-9);
   training.zero_stage = 1;
   EXPECT_NEAR(exposed(training) / one, 3 + 1, 1e-9);
-  training.sync_every_micro_batch = false;
+  training.reduce_every_micro_batch = {};
   EXPECT_NEAR(exposed(training) / one, 2, 1e-9);
   training.zero_stage = 2;
   EXPECT_NEAR(exposed(training) / one, 3 + 1, 1e-9);
@@ -151,11 +152,11 @@ TEST(DataExchange, HidesBesideTheComputationOfItsStage) {
     return time.data_hidden;
   };
   EXPECT_NEAR(hidden() / backward, 1, 1e-9);
-  training.sync_every_micro_batch = true;
+  training.reduce_every_micro_batch = true;
   EXPECT_NEAR(hidden() / backward, 3, 1e-9);
   training.zero_stage = 1;
   EXPECT_NEAR(hidden() / (3 * backward + forward), 1, 1e-9);
-  training.sync_every_micro_batch = false;
+  training.reduce_every_micro_batch = {};
   EXPECT_NEAR(hidden() / (backward + forward), 1, 1e-9);
   training.zero_stage = 2;
   EXPECT_NEAR(hidden() / (3 * backward + forward), 1, 1e-9);

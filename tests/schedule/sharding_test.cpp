@@ -25,7 +25,6 @@ TEST(ShardTable, AModuleHoldsItsUnitsWhileThoseInsideItCompute) {
             "gather 9, forward 0, gather 0, forward 1, release 0, gather 1, forward 2, release 1, "
             "backward 0, gather 1, backward 2, release 1, gather 0, backward 1, release 0, release "
             "9");
-  EXPECT_EQ(most_gathered(shard_table(plan)), 2);
 }
 
 TEST(ShardTable, GathersAsFarAheadAsItIsAsked) {
@@ -40,7 +39,6 @@ TEST(ShardTable, WithNothingToTrainThereIsNoBackward) {
   EXPECT_EQ(text_of({.reads = {{0}, {1}}, .parent = {-1, -1}, .ahead = 0, .first_trained = 2}),
             "gather 0, forward 0, release 0, gather 1, forward 1, release 1");
   EXPECT_EQ(text_of({}), "");
-  EXPECT_EQ(most_gathered({}), 0);
 }
 
 TEST(ShardTable, ListsThatDoNotFitTogetherAreRefused) {

@@ -173,21 +173,6 @@ TEST(Arena, AChargeGivesThePagesOfFreeBlocksBack) {
   EXPECT_EQ(arena.ledger().held, 0u);
 }
 
-TEST(Arena, TrimmingGivesPagesBackAndKeepsTheAddresses) {
-  Arena arena(small(64 << 20));
-  auto* large = static_cast<unsigned char*>(arena.allocate(1 << 20));
-  auto* edge = static_cast<unsigned char*>(arena.allocate(64 << 10));
-  void* little = arena.allocate(32 << 10);
-  std::memset(large, 7, 1 << 20);
-  for (void* block : {static_cast<void*>(large), static_cast<void*>(edge), little})
-    arena.free(block);
-  EXPECT_EQ(arena.trim(), (1u << 20) + (64u << 10)) << "a few pages are not worth it";
-  EXPECT_EQ(arena.ledger().held, 32u << 10);
-  EXPECT_EQ(arena.trim(), 0u);
-  EXPECT_EQ(arena.allocate(1 << 20), large) << "no new addresses";
-  EXPECT_EQ(large[1 << 19], 0) << "a fresh page";
-}
-
 // Peers that read the block count themselves.
 TEST(Arena, ABlockThatIsHeldIsFreedByALaterAllocation) {
   Arena arena(small(64 << 20));

@@ -116,8 +116,6 @@ train::Job job_of(const PlanOptions& options) {
   return job;
 }
 
-void reject(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
-
 void add_plan_options(CLI::App& command, PlanOptions& o) {
   // 0 stands for "not given" in PlanOptions, so that a given 0 is refused.
   const auto not_zero = [](const std::string& given) {

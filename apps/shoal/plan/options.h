@@ -17,9 +17,6 @@ namespace shoal::apps {
 /// The largest mesh that is planned.
 inline constexpr std::int64_t kMostDevices = 10000000;
 
-/// Throws Error(usage) about the command line of `shoal plan`.
-[[noreturn]] void reject(const std::string& what);
-
 /// The command line of `shoal plan` as given; 0 and empty stand for options that were not given.
 struct PlanOptions {
   std::string model;

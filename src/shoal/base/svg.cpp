@@ -17,8 +17,8 @@ double round_step(double span, int most) {
   return 10 * power;
 }
 
-/// Round values within the axis: at most `most` parts of 1, 2 or 5 times a power of ten, or every
-/// 1, 2 and 5 of a decade.
+}  // namespace
+
 std::vector<double> ticks(const Axis& axis, int most) {
   std::vector<double> values;
   if (axis.logarithmic) {
@@ -38,8 +38,6 @@ std::vector<double> ticks(const Axis& axis, int most) {
     values.push_back(std::abs(value) < 1e-9 * step ? 0 : value);
   return values;
 }
-
-}  // namespace
 
 double Axis::operator()(double value) const {
   const double part =

@@ -20,6 +20,10 @@ struct Axis {
   double operator()(double value) const;
 };
 
+/// Returns the round values within an axis: they cut it into at most `most` parts of 1, 2 or 5
+/// times a power of ten; a logarithmic one has 1, 2 and 5 of every decade.
+std::vector<double> ticks(const Axis& axis, int most);
+
 /// Escapes the characters of `text` that have a meaning in XML.
 std::string escaped(const std::string& text);
 

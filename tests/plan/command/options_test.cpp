@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
 
@@ -126,7 +127,7 @@ TEST(PlanOptions, TrainingIsThatOfItsOptions) {
   expect("--zero-plus-plus", [](Training& t) { t.zero_plus_plus = true; });
   expect("--ulysses", [](Training& t) { t.ulysses = true; });
   expect("--flat-rings", [](Training& t) { t.flat_rings = true; });
-  expect("--sync-every-micro-batch", [](Training& t) { t.sync_every_micro_batch = true; });
+  expect("--reduce-every-micro-batch", [](Training& t) { t.reduce_every_micro_batch = true; });
   expect("--prefetch 0", [](Training& t) { t.gather_ahead = 0; });
   expect("--prefetch 5", [](Training& t) { t.gather_ahead = 5; });
   expect("--expert-imbalance 1.5", [](Training& t) { t.expert_imbalance = 1.5; });

@@ -1,9 +1,9 @@
-#include "shoal/base/svg_axis.h"
+#include "shoal/base/svg.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace shoal {
+namespace shoal::svg {
 namespace {
 
 using testing::DoubleNear;
@@ -52,4 +52,4 @@ TEST(Axis, LogarithmicTicksAreThoseOfEveryDecade) {
 TEST(Axis, TextIsEscaped) { EXPECT_EQ(escaped("a<b & c>\"d\""), "a&lt;b &amp; c>\"d\""); }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::svg
