@@ -193,6 +193,10 @@ TEST(Parameter, MemoryIsCountedAsParametersAndGradients) {
           y.sum().backward();
           EXPECT_GE(in_use(MemoryCategory::kGradients), gradients + kBytes) << by_operator;
         }
+        const std::uint64_t gradients = in_use(MemoryCategory::kGradients);
+        const auto w = made({kRows, kRows});
+        w->zero_gradient();
+        EXPECT_GE(in_use(MemoryCategory::kGradients), gradients + kBytes) << "of zeros";
       });
 }
 

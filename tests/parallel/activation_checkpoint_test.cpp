@@ -188,7 +188,9 @@ TEST(ActivationCheckpoint, AModuleMayGiveItsInputBack) {
   for (const Keep keep : {Keep::kProducts, Keep::kInput}) {
     const at::Tensor leaf = at::arange(4, at::kFloat).set_requires_grad(true);
     const at::Tensor x = leaf * 2;
-    (recomputed(identity, x, nn::Context(), keep) * 3 + x).sum().backward();
+    const at::Tensor y = recomputed(identity, x, nn::Context(), keep);
+    EXPECT_FALSE(y.is_same(x)) << "the input stays the result of what made it";
+    (y * 3 + x).sum().backward();
     EXPECT_TRUE(leaf.grad().equal(at::arange(4, at::kFloat) * 0 + 8));
   }
 }

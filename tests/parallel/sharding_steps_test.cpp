@@ -48,7 +48,7 @@ TEST(ShardingSteps, WhatASkippedStepLeavesIsForgotten) {
       const auto gradients = sharding->gradients();
       for (std::size_t i = 0; i < gradients.size(); ++i) {
         const OwnedRange& range = sharding->owned()[i];
-        ASSERT_TRUE(gradients[i].equal(expected.slice(0, range.begin, range.end)))
+        EXPECT_TRUE(gradients[i].equal(expected.slice(0, range.begin, range.end)))
             << "step " << step << ", stage " << static_cast<int>(options.stage);
       }
       model.clear_gradients();
