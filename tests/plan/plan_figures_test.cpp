@@ -415,6 +415,26 @@ TEST(Remedies, AreTriedTogetherWhereNoneIsEnough) {
   EXPECT_THAT(to_text(none), HasSubstr("no single change makes it fit"));
 }
 
+// What leaves the devices must find room in their host.
+TEST(Remedies, OffloadOnlyWhatTheHostTakes) {
+  const ModelSpec spec = *named_model("llama-1b");
+  Training training = on(8);
+  training.sequence = 2048;
+  training.micro_batch = 3;
+  Training offloaded = training;
+  offloaded.offload_optimizer = true;
+  Cluster cluster = cluster_of(8);
+  cluster.device.memory_bytes =
+      make_plan(PublishedEstimator(), spec, training, cluster).peak().all() - 1;
+  const double needed = offloaded_bytes(spec, offloaded, cluster);
+  const auto list = [&](double host) {
+    cluster.host.memory_bytes = host;
+    return make_plan(PublishedEstimator(), spec, training, cluster).remedies;
+  };
+  EXPECT_THAT(list(needed), Contains(StartsWith("--offload-optimizer (")));
+  EXPECT_THAT(list(needed - 1), Not(Contains(StartsWith("--offload-optimizer"))));
+}
+
 TEST(Remedies, NoneWhereThePlanFits) {
   Training training = on(8);
   training.micro_batch = 3;
