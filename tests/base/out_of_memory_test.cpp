@@ -12,7 +12,8 @@ TEST(OutOfMemory, IsToldFromOtherExceptions) {
   EXPECT_EQ(out_of_memory(std::bad_alloc()), "");
   // What LibTorch's allocator says, with the stack trace that it appends.
   const std::runtime_error torch(
-      "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: "
+      "In forward:\n[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't "
+      "allocate memory: "
       "you tried to allocate 400 bytes.\nframe #0: c10::alloc_cpu");
   EXPECT_EQ(out_of_memory(torch), "can't allocate memory: you tried to allocate 400 bytes.");
   EXPECT_EQ(out_of_memory(std::runtime_error("x: can't allocate memory")), "can't allocate memory");

@@ -40,6 +40,7 @@ TEST(Announcements, AreSeenByEveryRank) {
 
 // Rank 1 is the odd one out, in one respect at a time: each of the three ranks says so.
 TEST(Announcements, ADifferenceInAnyRespectIsSeenByEveryRank) {
+  const Buffer rest{OneBlock::memory(), OneBlock::memory(), 2};
   const std::vector<std::function<void(Operation&)>> differences{
       [](Operation& o) { o.kind = Kind::kReduce; },
       [](Operation& o) { o.type = ElementType::kI32; },
@@ -48,6 +49,10 @@ TEST(Announcements, ADifferenceInAnyRespectIsSeenByEveryRank) {
       [](Operation& o) { o.peer = 2; },
       [](Operation& o) { o.tag = 8; },
       [](Operation& o) { o.scale = 0.5; },
+      [&](Operation& o) {  // as many elements in two tensors
+        o.buffer.count = 3;
+        o.more = {&rest, 1};
+      },
   };
   for (std::size_t i = 0; i < differences.size(); ++i) {
     OneBlock block(3);

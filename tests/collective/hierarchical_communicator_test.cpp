@@ -348,6 +348,45 @@ TEST(HierarchicalCommunicator, ADisagreementOnOneHostIsAnErrorOnAll) {
   }
 }
 
+// The wait of the caller ends, and not the operation's own time, which is a minute.
+TEST(HierarchicalCommunicator, AWaitEndsAtItsDeadline) {
+  const auto errors = on_hosts({0, 0, 1, 1}, [&](HierarchicalCommunicator& c) {
+    if (c.rank() == 3) {  // never enters
+      for (const Deadline end = soon(); !end.passed();) c.poll(milliseconds(5));
+      return;
+    }
+    std::vector<float> x(5000);
+    const Handle handle = c.start({.kind = Kind::kAllReduce,
+                                   .type = ElementType::kF32,
+                                   .buffer = {x.data(), x.data(), 5000}});
+    if (c.rank() == 0) c.wait(handle, Deadline::in(milliseconds(100)));
+    c.wait(handle, soon());
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kTimeout) << error->what();
+    EXPECT_EQ(error->rank(), 0) << error->what();
+    EXPECT_NE(std::string(error->what()).find("5000 x f32 did not complete in time"),
+              std::string::npos)
+        << error->what();
+  }
+}
+
+TEST(HierarchicalCommunicator, WhatWasNeverStartedIsNotWaitedFor) {
+  expect_none(on_hosts({0, 0, 1}, [](HierarchicalCommunicator& c) {
+    const auto before = c.sequence();
+    c.run({.kind = Kind::kBarrier}, soon());
+    EXPECT_EQ(c.sequence(), before + 1);
+    EXPECT_NO_THROW(c.wait(0, soon()));
+    try {
+      c.wait(1000, soon());
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInternal);
+    }
+  }));
+}
+
 TEST(HierarchicalCommunicator, TimesOutAndAbortsOnAllRanks) {
   for (const bool other_host : {false, true}) {
     const auto errors = on_hosts({0, 0, 1, 1}, [&](HierarchicalCommunicator& c) {

@@ -109,17 +109,19 @@ TEST(HostCommunicator, StagedOperationsFollowEachOther) {
 }
 
 TEST(HostCommunicator, ManyTensorsInOneCall) {
-  for (const std::size_t tensors : {2, 30, 2500}) {
+  for (const std::size_t tensors : {2, 30, 1024, 1025, 2500}) {
     on_threads(3, [&](HostCommunicator& c, int rank) {
       std::vector<std::vector<double>> data;
       for (std::size_t t = 0; t < tensors; ++t)
         data.emplace_back(t % 97 * (tensors == 30 ? 100 : 1), rank + 0.5);
       std::vector<Buffer> buffers;
       for (auto& d : data) buffers.push_back({d.data(), d.data(), d.size()});
+      const std::uint64_t before = c.sequence();
       c.wait(c.start({.kind = Kind::kAllReduce,
                       .type = ElementType::kF64,
                       .buffer = buffers[0],
                       .more = std::span(buffers).subspan(1)}));
+      EXPECT_EQ(c.sequence() - before, (tensors + kListEntries - 1) / kListEntries);
       for (const auto& d : data)
         for (const double x : d) ASSERT_EQ(x, 0.5 + 1.5 + 2.5);
     });

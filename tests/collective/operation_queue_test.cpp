@@ -89,6 +89,41 @@ TEST(PendingOperation, OwnsWhatTheCallPointsTo) {
   EXPECT_FALSE(p.small) << "parts of different sizes are always staged";
 }
 
+// An entry is used again and again: nothing of the last operation may be left.
+TEST(PendingOperation, BeginsAnew) {
+  PendingOperation p;
+  p.executed = true;
+  p.complete = true;
+  p.elements_done = 5;
+  p.chunk = 6;
+  p.chunk_state = ChunkState::kOwnCopied;
+  p.path = TransferPath::kDirect;
+  p.reset({.kind = Kind::kBarrier, .timeout = std::chrono::seconds(2)}, 0, 2,
+          std::chrono::seconds(9));
+  EXPECT_FALSE(p.executed);
+  EXPECT_FALSE(p.complete);
+  EXPECT_EQ(p.elements_done, 0u);
+  EXPECT_EQ(p.chunk, 0u);
+  EXPECT_EQ(p.chunk_state, ChunkState::kNotOffered);
+  EXPECT_EQ(p.path, TransferPath::kUndecided);
+  EXPECT_EQ(p.operation.timeout, std::chrono::seconds(2)) << "its own";
+}
+
+// Inline: what all parts of a contribution together have. Quick: what all ranks together have.
+TEST(PendingOperation, IsSmallOrQuickByItsSize) {
+  const auto made = [](Kind kind, std::size_t bytes, int ranks) {
+    PendingOperation p;
+    p.reset({.kind = kind, .buffer = {nullptr, nullptr, bytes}, .peer = 0}, 0, ranks, Duration(1));
+    return p;
+  };
+  EXPECT_TRUE(made(Kind::kAllReduce, kPayloadBytes, 3).small);
+  EXPECT_FALSE(made(Kind::kAllReduce, kPayloadBytes + 1, 3).small);
+  EXPECT_TRUE(made(Kind::kReduceScatter, kPayloadBytes / 4, 4).small);
+  EXPECT_FALSE(made(Kind::kReduceScatter, kPayloadBytes / 4 + 1, 4).small);
+  EXPECT_TRUE(made(Kind::kAllGather, kQuickBytes / 4, 4).quick);
+  EXPECT_FALSE(made(Kind::kAllGather, kQuickBytes / 4 + 1, 4).quick);
+}
+
 // A rank needs the announcements of those whose data it needs, in a small operation; of all
 // otherwise.
 TEST(PendingOperation, AwaitsThoseWhoseDataItNeeds) {

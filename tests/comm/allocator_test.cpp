@@ -78,6 +78,31 @@ TEST(AProcess, SharesBuffersUnderEpochsWithDelayedReadersAndRandomAllocations) {
   EXPECT_EQ(codes, std::vector<int>(3, 0));
 }
 
+// Every rank counts its part, the owner and the others alike, under the purpose that it names.
+TEST(AProcess, CountsItsPartOfASharedBuffer) {
+  const auto codes = on_processes(3, [](const Group& group) {
+    const auto in_use = [] {
+      return installed_arena()
+          ->ledger()
+          .categories[static_cast<int>(MemoryCategory::kParameters)]
+          .in_use;
+    };
+    const std::size_t before = in_use();
+    {
+      const ScopedCategory category(MemoryCategory::kParameters);
+      const auto buffer = group.shared_buffer(std::size_t{3} << 20);
+      const std::size_t part = in_use() - before;
+      if (part < (1u << 20) || part > (1u << 20) + 4096) return 1;
+      if (!group.visible_to_peers(buffer->tensor(0, {16}, at::kFloat))) return 2;
+    }
+    group.barrier();
+    // The owner frees the block when it next allocates after the last rank has let it go.
+    const at::Tensor some = at::full({10}, 1.0f);
+    return in_use() == before ? 0 : 3;
+  });
+  EXPECT_EQ(codes, std::vector<int>(3, 0));
+}
+
 TEST(AProcess, ThatIsKilledLeavesErrorsAndNothingElse) {
   const auto codes = on_processes(2, [](const Group& group) {
     const auto buffer = group.shared_buffer(1 << 20);
@@ -116,6 +141,33 @@ TEST(Allocator, EveryTensorLiesInTheArenaUnderItsCategory) {
     EXPECT_EQ(at::empty({0}).data_ptr(), nullptr);
   }
   EXPECT_EQ(in_use(), none);
+}
+
+TEST(Allocator, IsInstalledOnce) {
+  const auto memory = arena();
+  EXPECT_EQ(ensure_arena(1 << 20, 5), memory);
+  EXPECT_NO_THROW(install_arena(memory));
+  const auto other = std::make_shared<wire::Arena>(
+      wire::Arena::Options{.virtual_bytes = 1 << 20, .limit_bytes = 1 << 20});
+  EXPECT_THROW(install_arena(other), Error);
+  EXPECT_EQ(installed_arena(), memory);
+}
+
+TEST(Allocator, TensorsMoveFromOneCategoryToAnother) {
+  const auto memory = arena();
+  const auto in_use = [&](MemoryCategory category) {
+    return memory->ledger().categories[static_cast<int>(category)].in_use;
+  };
+  const std::size_t gradients = in_use(MemoryCategory::kGradients);
+  const at::Tensor x = at::ones({1024});
+  retag(x, MemoryCategory::kTemporary, MemoryCategory::kGradients);
+  EXPECT_EQ(in_use(MemoryCategory::kGradients), gradients + 4096);
+  retag(x, MemoryCategory::kTemporary, MemoryCategory::kGradients);
+  EXPECT_EQ(in_use(MemoryCategory::kGradients), gradients + 4096) << "it is one already";
+  retag(at::Tensor(), MemoryCategory::kTemporary, MemoryCategory::kGradients);
+  retag(at::empty({0}), MemoryCategory::kTemporary, MemoryCategory::kGradients);
+  retag(x, MemoryCategory::kGradients, MemoryCategory::kTemporary);
+  EXPECT_EQ(in_use(MemoryCategory::kGradients), gradients);
 }
 
 TEST(Allocator, OutOfMemoryIsOurError) {

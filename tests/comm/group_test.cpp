@@ -11,8 +11,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "shoal/comm/world.h"
 #include "tests/comm/group_checks.h"
@@ -119,6 +123,213 @@ TEST(Group, ShapesThatDoNotFitAreTheCallersMistake) {
   EXPECT_THROW(group.all_to_all(at::empty({6}), at::empty({6})), Error);
   EXPECT_THROW(group.all_to_all(at::empty({4}), at::empty({4}), {1, 1, 1, 1}, {1, 1, 1, 2}), Error);
   EXPECT_THROW(group.all_reduce(at::empty({4}, at::kQInt8)), std::exception);
+}
+
+TEST(Group, ListsAndRootsThatDoNotFitAreTheCallersMistake) {
+  const Group group(std::make_shared<collective::FakeCommunicator>(1, 4));
+  const auto mistake = [&](const std::function<void()>& call) {
+    const auto error = thrown(call);
+    return error && error->kind() == ErrorKind::kUsage ? error->message() : std::string();
+  };
+  const at::Tensor two = at::zeros({2});
+  const at::Tensor seven = at::zeros({7});
+  const at::Tensor eight = at::zeros({8});
+  EXPECT_THAT(mistake([&] {
+                group.all_gather({eight, eight}, {two});
+              }),
+              ::testing::HasSubstr("2 outputs for 1 inputs"));
+  EXPECT_THAT(mistake([&] {
+                group.all_gather({eight, seven}, {two, two});
+              }),
+              ::testing::HasSubstr("output 1 has 7 elements"));
+  EXPECT_THAT(mistake([&] {
+                group.all_gather(std::vector<at::Tensor>{eight}, std::vector<at::Tensor>{two},
+                                 {.shared_output = true});
+              }),
+              ::testing::HasSubstr("calls with one tensor"));
+  EXPECT_THAT(mistake([&] {
+                group.reduce_scatter({two}, {eight, eight});
+              }),
+              ::testing::HasSubstr("1 outputs for 2 inputs"));
+  EXPECT_THAT(mistake([&] {
+                group.reduce_scatter({two, two}, {eight, seven});
+              }),
+              ::testing::HasSubstr("input 1 has 7 elements"));
+  EXPECT_THAT(mistake([&] { group.gather(seven, two, 1); }), ::testing::HasSubstr("not 4 x 2"));
+  EXPECT_THAT(mistake([&] { group.scatter(two, seven, 1); }), ::testing::HasSubstr("not 4 x 2"));
+  EXPECT_THAT(mistake([&] { group.all_to_all(eight, seven); }),
+              ::testing::HasSubstr("input has 7 elements, output 8"));
+  EXPECT_THAT(mistake([&] {
+                group.all_reduce({two, at::zeros({2}, at::kDouble)});
+              }),
+              ::testing::HasSubstr("all tensors of a call have one type"));
+  for (const int peer : {-1, 1, 4}) {
+    EXPECT_THAT(mistake([&] { group.send(two, peer); }), ::testing::HasSubstr("cannot send"));
+  }
+  for (const int peer : {-2, 1, 4}) {
+    EXPECT_THAT(mistake([&] { group.recv(two, peer); }), ::testing::HasSubstr("cannot receive"));
+  }
+  EXPECT_THAT(mistake([&] { group.recv(two, -1); }), ::testing::HasSubstr("fake communicator"))
+      << "from any rank is a call that makes sense";
+}
+
+// What a call hands to the communicator.
+TEST(Group, CountsElementsAsTheCommunicatorDoes) {
+  const auto fake = std::make_shared<collective::FakeCommunicator>(1, 4);
+  const Group group(fake);
+  const at::Tensor two = at::zeros({2});
+  const at::Tensor eight = at::zeros({8});
+  group.all_gather(eight, two);
+  group.scatter(two, eight, 1);
+  group.gather(eight, two, 1);
+  group.all_to_all(at::zeros({8}), eight);
+  group.broadcast(two, 3);
+  group.reduce({two}, 0);
+  std::vector<std::tuple<Kind, std::size_t, int>> calls;
+  for (const auto& call : fake->calls()) calls.emplace_back(call.kind, call.count, call.peer);
+  EXPECT_EQ(calls, (std::vector<std::tuple<Kind, std::size_t, int>>{{Kind::kAllGather, 2, -1},
+                                                                    {Kind::kScatter, 2, 1},
+                                                                    {Kind::kGather, 2, 1},
+                                                                    {Kind::kAllToAll, 2, -1},
+                                                                    {Kind::kBroadcast, 2, 3},
+                                                                    {Kind::kReduce, 2, 0}}));
+}
+
+TEST(Group, HandsOnTheOptionsOfACall) {
+  const auto fake = std::make_shared<collective::FakeCommunicator>(1, 4);
+  const Group group(fake);
+  const Options options{.reduction = Reduction::kPremulSum,
+                        .priority = 3,
+                        .timeout = std::chrono::seconds(5),
+                        .scale = 0.5,
+                        .label = 7};
+  const at::Tensor two = at::zeros({2});
+  const at::Tensor eight = at::zeros({8});
+  group.all_reduce(two, options);
+  group.all_reduce({two, eight}, options);
+  group.all_gather(eight, two, options);
+  group.all_gather(std::vector<at::Tensor>{eight}, std::vector<at::Tensor>{two}, options);
+  group.reduce_scatter(two, eight, options);
+  group.reduce_scatter(std::vector<at::Tensor>{two}, std::vector<at::Tensor>{eight}, options);
+  group.all_to_all(at::zeros({8}), eight, {}, {}, options);
+  group.broadcast(two, 0, options);
+  group.broadcast({two, eight}, 0, options);
+  group.reduce(two, 0, options);
+  group.gather(eight, two, 1, options);
+  group.scatter(two, eight, 1, options);
+  group.barrier(options);
+  ASSERT_EQ(fake->calls().size(), 13u);
+  for (const auto& call : fake->calls()) {
+    EXPECT_EQ(call.tag, 7u) << name(call.kind);
+    EXPECT_EQ(call.priority, 3) << name(call.kind);
+    EXPECT_EQ(call.timeout, std::chrono::seconds(5)) << name(call.kind);
+    if (collective::reduces(call.kind)) {
+      EXPECT_EQ(call.scale, 0.5) << name(call.kind);
+    }
+  }
+}
+
+TEST(Group, HasTheDefaultsOfItsDocumentation) {
+  const Options options;
+  EXPECT_EQ(options.reduction, Reduction::kSum);
+  EXPECT_FALSE(options.async);
+  EXPECT_EQ(options.priority, 0);
+  EXPECT_EQ(options.timeout, Duration::zero());
+  EXPECT_EQ(options.scale, 1);
+  EXPECT_EQ(options.label, 0u);
+  EXPECT_FALSE(options.shared_output);
+  const WorldOptions world;
+  EXPECT_EQ(world.rank, 0);
+  EXPECT_EQ(world.size, 1);
+  EXPECT_TRUE(world.arena);
+  EXPECT_EQ(world.memory_limit_bytes, 0u);
+  EXPECT_EQ(world.transport, Transport::kAutomatic);
+  EXPECT_EQ(world.meeting_timeout, std::chrono::minutes(2));
+  EXPECT_EQ(world.timeout, std::chrono::minutes(10));
+}
+
+TEST(ElementTypes, AreThoseOfLibTorch) {
+  const std::pair<at::ScalarType, const char*> all[] = {
+      {at::kBool, "bool"},         {at::kByte, "u8"},
+      {at::kChar, "i8"},           {at::kUInt16, "u16"},
+      {at::kShort, "i16"},         {at::kUInt32, "u32"},
+      {at::kInt, "i32"},           {at::kUInt64, "u64"},
+      {at::kLong, "i64"},          {at::kFloat8_e4m3fn, "f8_e4m3"},
+      {at::kHalf, "f16"},          {at::kFloat8_e5m2, "f8_e5m2"},
+      {at::kBFloat16, "bf16"},     {at::kFloat, "f32"},
+      {at::kDouble, "f64"},        {at::kComplexFloat, "c64"},
+      {at::kComplexDouble, "c128"}};
+  for (const auto& [scalar, name] : all) {
+    EXPECT_STREQ(shoal::name(element_type(scalar)), name);
+    EXPECT_EQ(scalar_type(element_type(scalar)), scalar);
+  }
+  EXPECT_EQ(thrown([] { element_type(at::kQInt8); })->kind(), ErrorKind::kUsage);
+}
+
+TEST(Work, ThatIsEmptyIsComplete) {
+  Work work;
+  EXPECT_TRUE(work.test());
+  EXPECT_EQ(work.duration(), Duration::zero());
+  EXPECT_EQ(work.error(), nullptr);
+  EXPECT_NO_THROW(work.order());
+  EXPECT_NO_THROW(work.wait(Deadline::in(Duration::zero())));
+  EXPECT_NO_THROW(work.abort());
+}
+
+// Rank 1 gives its call up, which ends the group on both ranks; each keeps why.
+TEST(Work, AnAbortEndsTheGroup) {
+  run_on_threads(threads(2), [](const Group& group) {
+    const at::Tensor x = at::zeros({3});
+    Work work = group.recv(x, 1 - group.rank(), 0, {.async = true});
+    EXPECT_EQ(work.error(), nullptr);
+    EXPECT_EQ(work.duration(), Duration::zero());
+    if (group.rank() == 1) work.abort();
+    const auto error = thrown([&] { work.wait(Deadline::in(std::chrono::seconds(60))); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kAborted);
+    EXPECT_NE(work.error(), nullptr);
+  });
+}
+
+TEST(Connect, RanksAndPlacesThatMakeNoSenseAreRefused) {
+  for (const auto& [rank, size] : {std::pair{0, 0}, {-1, 2}, {2, 2}}) {
+    const auto error = thrown(
+        [&, rank = rank, size = size] { connect({.name = "x", .rank = rank, .size = size}); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kUsage);
+  }
+  EXPECT_EQ(thrown([] { run_on_threads({.size = 0}, [](const Group&) {}); })->kind(),
+            ErrorKind::kUsage);
+  // Ranks that meet at a file do not know which of their addresses leads to rank 0.
+  const auto error = thrown([] {
+    connect({.name = "x", .rank = 0, .size = 2, .arena = false, .rendezvous = "file:/nowhere/x"});
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::kConfig);
+  EXPECT_THAT(error->hint(), ::testing::HasSubstr("network interface"));
+}
+
+TEST(SharedBuffer, TensorsLieWithinIt) {
+  SharedBuffer buffer(256);
+  EXPECT_EQ(buffer.bytes(), 256u);
+  for (std::size_t i = 0; i < 256; ++i)
+    ASSERT_EQ(static_cast<const std::uint8_t*>(buffer.data())[i], 0) << "zero at first";
+  EXPECT_EQ(buffer.tensor(192, {16}, at::kFloat).data_ptr(),
+            static_cast<std::uint8_t*>(buffer.data()) + 192);
+  EXPECT_NO_THROW(buffer.tensor(0, {8, 8}, at::kFloat));
+  EXPECT_NO_THROW(buffer.tensor(256, {0}, at::kFloat));
+  const auto refused = [&](std::size_t offset, std::int64_t count) {
+    const auto error = thrown([&] { buffer.tensor(offset, {count}, at::kFloat); });
+    return error && error->kind() == ErrorKind::kUsage;
+  };
+  EXPECT_TRUE(refused(0, 65));
+  EXPECT_TRUE(refused(192, 17));
+  EXPECT_TRUE(refused(32, 1)) << "not a multiple of 64";
+  EXPECT_TRUE(refused(320, 0));
+  EXPECT_EQ(buffer.epoch(), 0u);
+  buffer.publish();
+  buffer.end_reading();
+  EXPECT_EQ(buffer.epoch(), 1u);
 }
 
 TEST(SharedBuffer, ExistsOnceAndIsReadInPlace) {

@@ -123,7 +123,11 @@ TEST(TcpWorld, ARankThatIsKilledIsNamedOnAllHosts) {
 // for all.
 TEST(TcpWorld, AlgorithmsAreChosenByTheCostsOfRank0) {
   const auto costs_of = [](int rank) {
-    return collective::CostModel{.inside = {1e-6 * (rank + 1), 1 / 3e9}, .between = {1, 2}};
+    const double own = rank + 1;
+    return collective::CostModel{.inside = {1e-6 * own, 1 / (3e9 * own)},
+                                 .between = {1e-5 / own, own / 7e9},
+                                 .overhead = 2e-6 / own,
+                                 .fold = own / 9e9};
   };
   const auto good = [&](const Group& group) {
     const auto* tcp = dynamic_cast<const collective::TcpCommunicator*>(group.communicator());

@@ -135,6 +135,21 @@ TEST(Generators, ActivationPeaksEqualTheClosedForms) {
   }
 }
 
+TEST(Generators, AScheduleHasItsNameAndItsStages) {
+  EXPECT_EQ(schedule_names(), (std::vector<std::string>{"gpipe", "1f1b", "interleaved", "zb-h1",
+                                                        "zb-h2", "zb-v", "dualpipe-v"}));
+  for (const std::string& name : schedule_names()) {
+    const Schedule schedule = make_schedule(name, 4, chunks_of(name), 8);
+    EXPECT_EQ(schedule.name, name);
+    EXPECT_EQ(schedule.micro_batches, 8);
+    EXPECT_EQ(schedule.stages(), 4 * chunks_of(name));
+  }
+  EXPECT_EQ(interleaved(2, 2, 2).rank_of_stage, (std::vector<int>{0, 1, 0, 1}));
+  EXPECT_EQ(zero_bubble_v(2, 4).rank_of_stage, (std::vector<int>{0, 1, 1, 0}));
+  EXPECT_EQ(interleaved(1, 3, 2).stages(), 3);
+  EXPECT_EQ(interleaved(3, 1, 2).table, one_forward_one_backward(3, 2).table);
+}
+
 TEST(Generators, WrongCountsAreRefused) {
   EXPECT_THROW(gpipe(0, 4), Error);
   EXPECT_THROW(one_forward_one_backward(4, 0), Error);
@@ -143,6 +158,13 @@ TEST(Generators, WrongCountsAreRefused) {
   EXPECT_THROW(make_schedule("1f1b", 4, 2, 8), Error);
   EXPECT_THROW(make_schedule("zb-v", 4, 1, 8), Error);
   EXPECT_THROW(make_schedule("2f2b", 4, 1, 8), Error);
+  EXPECT_THROW(interleaved(4, 0, 8), Error);
+  EXPECT_THROW(zero_bubble_h1(0, 1), Error);
+  EXPECT_THROW(zero_bubble_h2(1, 0), Error);
+  EXPECT_THROW(zero_bubble_v(0, 1), Error);
+  EXPECT_THROW(dual_pipe_v(0, 1), Error);
+  EXPECT_NO_THROW(dual_pipe_v(4, 8));
+  EXPECT_NO_THROW(interleaved(4, 1, 6)) << "it is 1F1B";
 }
 
 }  // namespace

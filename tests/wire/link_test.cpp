@@ -76,6 +76,14 @@ TEST(Link, LetsAllMemoryGoAtItsEnd) {
   const Bytes body(8 << 20, std::byte{1});
   const Released under_way = flag();
   const Released queued = flag();
+  const Released last_chunks = flag();
+  {
+    auto [a, b] = two_ends();
+    a.send({1, 1}, 0, {}, std::span(body).first(400 << 10), last_chunks);
+    EXPECT_FALSE(a.flush()) << "all of it is in chunks, and the kernel has not taken them";
+    EXPECT_FALSE(*last_chunks);
+  }
+  EXPECT_TRUE(*last_chunks);
   {
     auto [a, b] = two_ends();
     a.send({1, 1}, 0, {}, body, under_way);

@@ -194,6 +194,33 @@ TEST(LocalRendezvous, ARankThatIsNotExpectedIsAMistakeOfBothSides) {
   }
 }
 
+// The same of a caller that does not check what it says of itself.
+TEST(LocalRendezvous, ARankThatCannotBeIsRefused) {
+  for (const std::int32_t rank : {-1, 0, 2, 1 << 30}) {
+    struct {
+      std::uint32_t magic = 0x53484f31;
+      std::int32_t rank = 0, size = 2, shares = 0;
+      char key[64] = "secret";
+    } hello;
+    hello.rank = rank;
+    const LocalRendezvousOptions options = options_of("nobody", 0, 2);
+    const std::string path = rendezvous_directory(scratch()) + "/" + options.name;
+    Error leader(ErrorKind::kInternal, "none", "no error");
+    std::thread host(
+        [&] { leader = error_of([&] { local_rendezvous(options, soon(), scratch()); }); });
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    path.copy(address.sun_path, path.size());
+    const Descriptor caller(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    while (connect(caller.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      std::this_thread::yield();
+    EXPECT_EQ(send(caller.get(), &hello, sizeof hello, MSG_NOSIGNAL),
+              static_cast<ssize_t>(sizeof hello));
+    host.join();
+    EXPECT_EQ(leader.kind(), ErrorKind::kUsage) << rank << " " << leader.what();
+    EXPECT_EQ(leader.message().find("here already") != std::string::npos, rank == 0);
+  }
+}
+
 TEST(LocalRendezvous, WithoutRank0IsATimeoutThatNamesIt) {
   const Error error = error_of([] {
     local_rendezvous(options_of("alone", 1, 2), Deadline::in(milliseconds(20)), scratch());
@@ -214,6 +241,20 @@ TEST(LocalRendezvous, CallsThatMakeNoSenseAreRefused) {
     options.name = name;
     EXPECT_EQ(kind_of(options), ErrorKind::kUsage) << name;
   }
+}
+
+TEST(LocalRendezvous, ASmallerControlSegmentThanExpectedIsRefused) {
+  std::thread leader([] {
+    LocalRendezvousOptions options = options_of("small", 0, 2);
+    options.control_bytes = 4096;
+    // It may be done before rank 1 turns away, or fail because of it.
+    error_of([&] { local_rendezvous(options, soon(), scratch()); });
+  });
+  const Error error =
+      error_of([] { local_rendezvous(options_of("small", 1, 2), soon(), scratch()); });
+  leader.join();
+  EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+  EXPECT_EQ(error.peer(), 0);
 }
 
 // A rank that shares no memory is known to share none, and is there all the same.

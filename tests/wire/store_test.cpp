@@ -89,6 +89,17 @@ TEST_F(StoreOfOneRank, ForgetsTheQuestionsOfWhoIsGone) {
   EXPECT_EQ(client_.get("late", soon()), "here");
 }
 
+// The answer to a question that was given up lies in front of the next one.
+TEST_F(StoreOfOneRank, AnAnswerBelongsToItsQuestion) {
+  EXPECT_EQ(error_of([&] { client_.wait("late", Deadline::in(milliseconds(20))); }).kind(),
+            ErrorKind::kTimeout);
+  StoreClient other = connect();
+  other.set("late", "here", soon());
+  for (int i = 0; i < 20; ++i) other.get("x", soon());  // the answer has been written by then
+  EXPECT_EQ(client_.get("x", soon()), std::nullopt);
+  EXPECT_EQ(client_.get("late", soon()), "here");
+}
+
 TEST_F(StoreOfOneRank, ThatEndsIsNamed) {
   server_.reset();
   const Error error = error_of([&] { client_.wait("x", soon()); });
