@@ -40,9 +40,6 @@ TEST(FlightRecorder, GivesTheLastEntriesOldestFirst) {
   EXPECT_EQ(recorder.standing().left, 0u) << "the first is not complete";
   recorder.leave(1);
   EXPECT_EQ(recorder.standing().left, 2u);
-  EXPECT_THAT(recorder.text(), HasSubstr("#1 all_gather of 10 x f32 (ring), began "));
-  EXPECT_THAT(recorder.text(), HasSubstr("#3 all_gather of 30 x f32 (ring), began "));
-  EXPECT_THAT(recorder.text(), HasSubstr("s ago, not complete\n"));
 
   for (std::uint64_t s = 4; s <= FlightRecorder::kKept + 1; ++s) recorder.enter(s, call(s));
   entries = recorder.entries(0);
