@@ -154,7 +154,8 @@ HostCommunicator::Settings Fabric::host_settings() const {
   return {.timeout = settings_.timeout,
           .flight = settings_.flight,
           .world_ranks = in_one_memory() ? std::vector<int>() : ranks_of_this_host(),
-          .arena = arena_};
+          .arena = arena_,
+          .progress = settings_.progress};
 }
 
 TcpCommunicator::Settings Fabric::tcp_settings() const {
@@ -163,7 +164,8 @@ TcpCommunicator::Settings Fabric::tcp_settings() const {
           .model = settings_.network.link_costs,
           .algorithms = settings_.network.algorithms,
           .flight = settings_.flight,
-          .in_rank_order = settings_.network.in_rank_order};
+          .in_rank_order = settings_.network.in_rank_order,
+          .progress = settings_.progress};
 }
 
 std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator> host,
@@ -173,7 +175,8 @@ std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator
       HierarchicalCommunicator::Settings{.timeout = settings_.timeout,
                                          .arena = world_->size() > 1 ? arena_ : nullptr,
                                          .world_ranks = ranks_of_this_host(),
-                                         .in_rank_order = settings_.network.in_rank_order});
+                                         .in_rank_order = settings_.network.in_rank_order,
+                                         .progress = settings_.progress});
 }
 
 std::unique_ptr<Communicator> Fabric::group_of_all() const {

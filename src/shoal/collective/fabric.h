@@ -34,6 +34,9 @@ class Fabric {
     TransportOptions network;
     std::shared_ptr<FlightBook> flight;  ///< all groups record their operations here; null: nowhere
     Duration timeout = std::chrono::minutes(10);  ///< for operations that bring none of their own
+    /// Is shared by all groups of this rank, which one thread uses. Null: a wait in one group
+    /// advances no other, for ranks that use groups on threads of their own.
+    std::shared_ptr<Progress> progress;
   };
   /// Makes the memory of this rank that its peers map. It is called once it is known how many ranks
   /// share the host, and may return null: the rank then shares no memory.

@@ -46,7 +46,8 @@ Group connect_over_network(const WorldOptions& options) {
                                     .shares_memory = options.transport != Transport::kTcp,
                                     .network = options.network,
                                     .flight = options.flight,
-                                    .timeout = options.timeout},
+                                    .timeout = options.timeout,
+                                    .progress = std::make_shared<collective::Progress>()},
                                    meeting->store(), arena_for, deadline);
   std::shared_ptr<collective::Communicator> all = fabric->group_of_all();
   if (fabric->in_one_memory()) {

@@ -40,7 +40,8 @@ Group connect(const WorldOptions& options) {
        .rank = options.rank,
        .size = options.size,
        .flight = options.flight,
-       .timeout = options.timeout},
+       .timeout = options.timeout,
+       .progress = std::make_shared<collective::Progress>()},
       [&](int) { return arena; }, Deadline::in(options.meeting_timeout));
   return Group(fabric->group_of_all());
 }
@@ -59,8 +60,11 @@ void run_on_threads(const WorldOptions& options, const std::function<void(const 
   const auto rank_main = [&](int rank) {
     memory_context().rank = rank;
     const Group group(std::make_shared<HostCommunicator>(
-        worlds[rank], HostCommunicator::Settings{
-                          .timeout = options.timeout, .flight = options.flight, .arena = arena}));
+        worlds[rank],
+        HostCommunicator::Settings{.timeout = options.timeout,
+                                   .flight = options.flight,
+                                   .arena = arena,
+                                   .progress = std::make_shared<collective::Progress>()}));
     try {
       body(group);
     } catch (const std::exception& thrown) {

@@ -71,7 +71,7 @@ class SpinPolicy {
 };
 
 /// Waits until `ready()`: spins, yields, then sleeps in `lot`. `check()` runs now and then off the
-/// fast path; it throws to give up.
+/// fast path; it throws to give up, and returns how long a sleep may be.
 template <class Ready, class Check>
 void wait_for(ParkingLot& lot, SpinPolicy& policy, Ready&& ready, Check&& check);
 
@@ -92,16 +92,16 @@ void wait_for(ParkingLot& lot, SpinPolicy& policy, Ready&& ready, Check&& check)
   for (;;) {
     for (int i = 0; i < policy.yields; ++i) {
       if (ready()) return;
-      if (i % 64 == 0) check();
+      if (i % 64 == 0) static_cast<void>(check());
       yield_to_others();
     }
-    check();
+    const Duration longest = check();
     // `wakeups` is read before the last look: a wake in between changes it, and the futex call then
     // returns at once. The time limit bounds the wait for a peer that died without a wake.
     const std::uint32_t wakeups = lot.wakeups.load(std::memory_order_seq_cst);
     lot.sleepers.fetch_add(1, std::memory_order_seq_cst);
     const bool done = ready();
-    if (!done) sleep_in(lot, wakeups, std::chrono::milliseconds(5));
+    if (!done) sleep_in(lot, wakeups, longest);
     lot.sleepers.fetch_sub(1, std::memory_order_seq_cst);
     if (done) return;
   }

@@ -35,7 +35,8 @@ HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunica
     : local_in_(std::move(local)),
       world_(std::move(world)),
       settings_(std::move(settings)),
-      layout_(world_->choice().hosts(), world_->rank()) {
+      layout_(world_->choice().hosts(), world_->rank()),
+      place_(settings_.progress, *this) {
   SHOAL_CHECK(local_in_->size() == layout_.local_size() && local_in_->rank() == layout_.local,
               "rank {} of {} on its host, not {} of {}", local_in_->rank(), local_in_->size(),
               layout_.local, layout_.local_size());
@@ -44,6 +45,11 @@ HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunica
   if (settings_.world_ranks.empty())
     settings_.world_ranks = layout_.members[static_cast<std::size_t>(layout_.host)];
   across_ = world_->split(layout_.local < layout_.columns ? layout_.local : -1, layout_.host);
+  // Others advance this communicator, which advances its stages in the order of its phases.
+  local_in_->place().leave();
+  static_cast<HostCommunicator&>(*local_out_).place().leave();
+  world_->place().leave();
+  if (across_) static_cast<TcpCommunicator&>(*across_).place().leave();
 }
 
 HierarchicalCommunicator::~HierarchicalCommunicator() = default;
@@ -360,6 +366,9 @@ int HierarchicalCommunicator::take_source(Handle handle) {
 /// whose behalf the stage was called.
 template <class Body>
 void HierarchicalCommunicator::guarded(Body&& body) {
+  // A stage that waits advances other communicators, but not this one, which is in the middle of
+  // its call.
+  const Progress::InCall in_call(settings_.progress.get(), *this);
   current_ = {};
   try {
     body();

@@ -42,6 +42,8 @@ class HierarchicalCommunicator final : public Communicator {
     std::vector<int> world_ranks;
     /// Reductions fold once, in rank order, wherever the ranks are. `world` must have it set too.
     bool in_rank_order = false;
+    /// As in the Settings of `local` and `world`, which name the same.
+    std::shared_ptr<Progress> progress;
   };
   /// `local`: the ranks of `world` on this rank's node, in their order there. `world` knows which
   /// rank is on which node. Collective.
@@ -134,6 +136,7 @@ class HierarchicalCommunicator final : public Communicator {
     Kind kind = Kind::kBarrier;
     Handle handle = 0;
   } current_;
+  Progress::Place place_;
 };
 
 }  // namespace shoal::collective

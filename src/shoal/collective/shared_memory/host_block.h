@@ -82,11 +82,18 @@ struct alignas(128) RankLine {
 /// same. The kernel provides pages as they are touched. Announcements says who may write what when.
 class HostBlock {
  public:
-  HostBlock(std::byte* base, int ranks) : base_(base), ranks_(static_cast<std::size_t>(ranks)) {}
+  /// `lot`: where ranks sleep; null: at the beginning of the block. All groups of a node use the
+  /// lot of the first, so that a store of any group ends the sleep of a rank that waits in another.
+  HostBlock(std::byte* base, int ranks, wire::ParkingLot* lot = nullptr)
+      : base_(base),
+        lot_(lot != nullptr ? lot : reinterpret_cast<wire::ParkingLot*>(base)),
+        ranks_(static_cast<std::size_t>(ranks)) {}
 
   static std::size_t bytes(int ranks) { return HostBlock(nullptr, ranks).end(); }
 
-  wire::ParkingLot& lot() const { return *reinterpret_cast<wire::ParkingLot*>(base_); }
+  wire::ParkingLot& lot() const { return *lot_; }
+  /// Returns where the block begins.
+  const std::byte* base() const { return base_; }
   RankLine& line(int rank) const { return reinterpret_cast<RankLine*>(base_ + kLines)[rank]; }
   Descriptor& descriptor(int rank, std::uint64_t sequence) const {
     return reinterpret_cast<Descriptor*>(
@@ -130,6 +137,7 @@ class HostBlock {
   }
 
   std::byte* base_;
+  wire::ParkingLot* lot_;
   std::size_t ranks_;
 };
 

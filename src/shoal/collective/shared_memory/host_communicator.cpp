@@ -13,12 +13,23 @@
 #include "shoal/collective/operation_check.h"
 
 namespace shoal::collective {
+namespace {
+
+/// Bounds the wait for a peer that died without a wake.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(5);
+
+/// Returns the block of a group of `ranks` at an offset of the control memory.
+HostBlock block_of(const HostWorld& world, std::size_t control_offset, int ranks) {
+  const HostBlock first(world.at(HostWorld::first_block(), HostBlock::bytes(world.size())),
+                        world.size());
+  return {world.at(control_offset, HostBlock::bytes(ranks)), ranks, &first.lot()};
+}
+
+}  // namespace
 
 HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings)
     : HostCommunicator(
-          world, settings,
-          HostBlock(world->at(HostWorld::first_block(), HostBlock::bytes(world->size())),
-                    world->size()),
+          world, settings, block_of(*world, HostWorld::first_block(), world->size()),
           [&] {
             std::vector<int> all(static_cast<std::size_t>(world->size()));
             for (int r = 0; r < world->size(); ++r) all[r] = r;
@@ -41,7 +52,8 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       announcements_(*world_, block_, rank_, static_cast<int>(members_.size())),
       inline_(block_, rank_, static_cast<int>(members_.size())),
       direct_(block_, world_->memory(), rank_, static_cast<int>(members_.size())),
-      staged_(block_, rank_, static_cast<int>(members_.size())) {
+      staged_(block_, rank_, static_cast<int>(members_.size())),
+      place_(settings_.progress, *this) {
   if (settings_.flight) keep_in(*settings_.flight);
 }
 
@@ -54,7 +66,7 @@ std::unique_ptr<HostCommunicator> HostCommunicator::on_block(std::shared_ptr<Hos
   SHOAL_USER_CHECK(own != members.end(), "group", "rank {} is not one of the group's {} members",
                    world->rank(), ranks);
   const int rank = static_cast<int>(own - members.begin());
-  const HostBlock block(world->at(control_offset, HostBlock::bytes(ranks)), ranks);
+  const HostBlock block = block_of(*world, control_offset, ranks);
   return std::unique_ptr<HostCommunicator>(
       new HostCommunicator(std::move(world), settings, block, std::move(members), rank));
 }
@@ -161,7 +173,9 @@ void HostCommunicator::wait_until(Handle handle, Check&& check) {
         [&] {
           world_->check();
           check_present(handle);
+          place_.advance_others();
           go_on = check();
+          return place_.longest_sleep(kLongestSleep);
         });
   } catch (const Error& error) {
     fail(error);
@@ -260,13 +274,13 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
   const auto offsets =
       gather({first ? static_cast<std::int64_t>(world_->take_control(bytes)) : 0, 0});
   if (color < 0) return nullptr;
-  std::byte* base = world_->at(static_cast<std::size_t>(offsets[chosen.front()][0]), bytes);
+  const auto offset = static_cast<std::size_t>(offsets[chosen.front()][0]);
   std::vector<int> members;
   for (const int r : chosen) members.push_back(members_[r]);
   const auto own = std::find(chosen.begin(), chosen.end(), rank_) - chosen.begin();
-  return std::unique_ptr<Communicator>(
-      new HostCommunicator(world_, settings_, HostBlock(base, static_cast<int>(chosen.size())),
-                           std::move(members), static_cast<int>(own)));
+  return std::unique_ptr<Communicator>(new HostCommunicator(
+      world_, settings_, block_of(*world_, offset, static_cast<int>(chosen.size())),
+      std::move(members), static_cast<int>(own)));
 }
 
 void HostCommunicator::abort(const Error& cause) { world_->abort(cause); }
@@ -307,7 +321,7 @@ void HostCommunicator::keep_in(FlightBook& book) const {
       member = settings_.world_ranks.at(static_cast<std::size_t>(member));
   }
   // The offset of the block tells groups of the same ranks apart, equally on every rank.
-  const auto place = reinterpret_cast<const std::byte*>(&block_.lot()) - world_->control();
+  const auto place = block_.base() - world_->control();
   const int first = settings_.world_ranks.empty() ? 0 : settings_.world_ranks.front();
   book.add(fmt::format("host-of-{}-{:x}", first, place), names,
            // The book may outlive the communicator: the world keeps the block mapped.

@@ -8,6 +8,7 @@
 
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/flight/flight_book.h"
+#include "shoal/collective/progress.h"
 #include "shoal/collective/shared_memory/announcements.h"
 #include "shoal/collective/shared_memory/direct_executor.h"
 #include "shoal/collective/shared_memory/host_block.h"
@@ -48,6 +49,9 @@ class HostCommunicator final : public Communicator {
     /// The memory that peers map, in which shared blocks are allocated. Null: only ranks that are
     /// threads share blocks.
     std::shared_ptr<wire::Arena> arena;
+    /// Is shared with the rank's other communicators and with those that split off; null: a wait in
+    /// this group advances no other.
+    std::shared_ptr<Progress> progress;
   };
   /// Makes the group of all ranks of `world`.
   HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
@@ -90,6 +94,8 @@ class HostCommunicator final : public Communicator {
   /// flight; -1: there is none.
   int find_message(std::uint32_t tag) const { return mailbox_.find_message(tag); }
   HostWorld& world() const { return *world_; }
+  /// Returns the place in the list of communicators that advance one another.
+  Progress::Place& place() { return place_; }
   /// Describes the ranks that have not entered, or not left, an operation, and the messages that
   /// wait: for error messages.
   std::string report() const override;
@@ -136,6 +142,7 @@ class HostCommunicator final : public Communicator {
   DirectExecutor direct_;
   StagedExecutor staged_;
   std::exception_ptr failure_;
+  Progress::Place place_;
 };
 
 }  // namespace shoal::collective

@@ -44,7 +44,8 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Setting
       settings_(std::move(settings)),
       members_{.peers = peers_, .ranks = std::move(ranks), .rank = rank},
       group_(group),
-      choice_(hosts_of(settings_.hosts, members_.ranks), settings_.model, settings_.algorithms) {
+      choice_(hosts_of(settings_.hosts, members_.ranks), settings_.model, settings_.algorithms),
+      place_(settings_.progress, *this) {
   if (!settings_.hosts.empty()) members_.hosts = choice_.hosts();
   if (settings_.flight) {
     settings_.flight->add(
@@ -278,8 +279,9 @@ void TcpCommunicator::wait(Handle handle, Deadline deadline) {
     advance_all();
     if (complete(handle)) return;
     check_times(handle, deadline, seen);
-    peers_->wait_for_event(seen,
-                           std::min<Duration>(deadline.left(), std::chrono::milliseconds(100)));
+    place_.advance_others();
+    const Duration longest = place_.longest_sleep(std::chrono::milliseconds(100));
+    peers_->wait_for_event(seen, std::min<Duration>(deadline.left(), longest));
   }
 }
 
@@ -292,7 +294,8 @@ bool TcpCommunicator::wait_briefly(Handle handle, Duration longest) {
     if (complete(handle)) return true;
     check_times(0, Deadline::never(), seen);
     if (end.passed()) return false;
-    peers_->wait_for_event(seen, end.left());
+    place_.advance_others();
+    peers_->wait_for_event(seen, place_.longest_sleep(end.left()));
   }
   return true;
 }

@@ -9,6 +9,7 @@
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/flight/flight_recorder.h"
+#include "shoal/collective/progress.h"
 #include "shoal/collective/tcp/tcp_operation.h"
 #include "shoal/wire/transport.h"
 
@@ -36,6 +37,9 @@ class TcpCommunicator final : public Communicator {
     std::shared_ptr<FlightBook> flight;
     /// Every reduction folds once, in the order of ranks, and so gives the bits of shared memory.
     bool in_rank_order = false;
+    /// Is shared with the rank's other communicators and with those that split off; null: a wait in
+    /// this group advances no other.
+    std::shared_ptr<Progress> progress;
   };
   TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings);
   /// Makes a group of `members`: ranks in the world, this one among them, in the group's order. All
@@ -77,6 +81,8 @@ class TcpCommunicator final : public Communicator {
   /// Throws the first cause once something has failed on any rank.
   void check() const { peers_->check(); }
   const Choice& choice() const { return choice_; }
+  /// Returns the place in the list of communicators that advance one another.
+  Progress::Place& place() { return place_; }
   /// Describes how far every rank of the group has come, relative to this rank's oldest collective
   /// that is not complete.
   std::string report() const override;
@@ -117,6 +123,7 @@ class TcpCommunicator final : public Communicator {
   std::map<std::tuple<Algorithm, Kind, std::size_t, int, bool>,
            std::shared_ptr<const std::vector<Step>>>
       tables_;
+  Progress::Place place_;
 };
 
 }  // namespace shoal::collective
