@@ -20,8 +20,9 @@ import sys
 
 WARNING = re.compile(r"^(\S+?):(\d+):\d+: (?:warning|error): (.*)$", re.MULTILINE)
 PRECOMPILED = re.compile(r"-include (\S+/cmake_pch\.hxx)")
-# Options of gcc that clang 14 does not know, and those that belong to gcc's precompiled headers.
-FOREIGN = re.compile(r"-fpch-preprocess|-Winvalid-pch|-Werror|-Wno-stringop-\S+|-Wno-restrict")
+# Options of gcc that clang 14 does not know, those that belong to gcc's precompiled headers, and
+# OpenMP, whose header clang has in a package of its own.
+FOREIGN = re.compile(r"-fopenmp|-fpch-preprocess|-Winvalid-pch|-Werror|-Wno-stringop-\S+|-Wno-restrict")
 
 
 def tool(name):

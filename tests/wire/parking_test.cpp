@@ -97,6 +97,8 @@ TEST(SpinPolicy, WithMoreRanksThanCoresItNeverSpins) {
   EXPECT_EQ(policy.spins(), 1);
 }
 
+constexpr Duration kSleep = std::chrono::milliseconds(1);
+
 // The time limit of a sleep bounds the wait for a peer that ended without a wake, so `check` runs
 // again and again.
 TEST(WaitFor, ThrowsWhatTheCheckThrowsAndLeavesNoSleeper) {
@@ -108,6 +110,7 @@ TEST(WaitFor, ThrowsWhatTheCheckThrowsAndLeavesNoSleeper) {
         lot, policy, [] { return false; },
         [&] {
           if (++looked == 6) throw looked;
+          return kSleep;
         });
   };
   EXPECT_THROW(wait(), int);
@@ -121,7 +124,11 @@ TEST(WaitFor, EndsWhenItIsReadyAndLooksAboutMeanwhile) {
   int asked = 0;
   int looked = 0;
   wait_for(
-      lot, policy, [&] { return ++asked > 20; }, [&] { ++looked; });
+      lot, policy, [&] { return ++asked > 20; },
+      [&] {
+        ++looked;
+        return kSleep;
+      });
   EXPECT_EQ(asked, 21);
   EXPECT_GT(looked, 0);
   EXPECT_EQ(lot.sleepers.load(), 0u);
