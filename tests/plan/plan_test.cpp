@@ -545,6 +545,7 @@ TEST(Simulator, RandomFailuresMeetDalysModel) {
   const SimulatedRun calm = simulate_run(10, 100, 100, {0, 5, 0}, 1);
   EXPECT_DOUBLE_EQ(calm.seconds, 1000 + 9 * 5);
   EXPECT_EQ(calm.failures, 0);
+  EXPECT_EQ(calm.checkpoints, 9) << "the last of 10 segments writes none";
 }
 
 }  // namespace

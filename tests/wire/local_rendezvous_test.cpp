@@ -148,6 +148,51 @@ TEST(LocalRendezvous, ALateHelloMessageIsRead) {
   other.join();
 }
 
+// Rank 2 connects and dies; its hello message comes when its process is gone.
+TEST(LocalRendezvous, ARankThatDiedIsNamed) {
+  struct {
+    std::uint32_t magic = 0x53484f31;
+    std::int32_t rank = 1, size = 3, shares = 0;
+    char key[64] = "secret";
+  } hello;
+  const LocalRendezvousOptions options = options_of("dead", 0, 3);
+  const std::string path = rendezvous_directory(scratch()) + "/" + options.name;
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  ASSERT_LT(path.size(), sizeof address.sun_path);
+  path.copy(address.sun_path, path.size());
+  int peer = -1;
+  ErrorKind kind = ErrorKind::kInternal;
+  std::thread host([&] {
+    try {
+      local_rendezvous(options, soon(), scratch());
+    } catch (const Error& error) {
+      peer = error.peer();
+      kind = error.kind();
+    }
+  });
+  const auto connect_soon = [&](const Descriptor& caller) {
+    while (connect(caller.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      usleep(1000);
+  };
+  const Descriptor alive(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const Descriptor dead(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  connect_soon(alive);
+  const pid_t child = fork();
+  if (child == 0) {
+    connect_soon(dead);
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(send(alive.get(), &hello, sizeof hello, MSG_NOSIGNAL),
+            static_cast<ssize_t>(sizeof hello));
+  hello.rank = 2;
+  EXPECT_EQ(send(dead.get(), &hello, sizeof hello, MSG_NOSIGNAL),
+            static_cast<ssize_t>(sizeof hello));
+  host.join();
+  EXPECT_EQ(kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(peer, 2);
+}
+
 TEST(LocalRendezvous, TwoOfOneRankAreRefused) {
   std::thread first([] {
     EXPECT_THROW(local_rendezvous(options_of("twice", 1, 3), Deadline::in(seconds(2)), scratch()),

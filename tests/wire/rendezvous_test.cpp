@@ -1,5 +1,6 @@
 #include "shoal/wire/rendezvous.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/store.h"
 
 namespace shoal::wire {
 namespace {
@@ -106,6 +108,16 @@ TEST(Rendezvous, TriesTheFifteenPortsAboveToo) {
   Rendezvous rank_0(place, "key", 0, "", soon());
   EXPECT_NO_THROW(
       StoreClient(Endpoint{"127.0.0.1", static_cast<std::uint16_t>(first + 15)}, "key", soon()));
+}
+
+// Half a second at each of the 15 ports before the store's would be more than the deadline.
+TEST(Rendezvous, PortsThatRefuseDoNotHoldUpARankThatLooksForTheStore) {
+  constexpr int kPorts = 16;
+  const StoreServer store("127.0.0.1", {0, 0}, "key");
+  const int first = store.endpoint().port - (kPorts - 1);
+  const Deadline deadline = Deadline::in(std::chrono::seconds(4));
+  Rendezvous rendezvous(fmt::format("127.0.0.1:{}", first), "key", 1, "127.0.0.1", deadline);
+  EXPECT_FALSE(deadline.passed());
 }
 
 }  // namespace

@@ -168,12 +168,13 @@ SimulatedRun simulate_run(double step_s, std::int64_t steps, double checkpoint_i
     const double training = std::min(checkpoint_interval_s, useful - done);
     // A segment counts only when its checkpoint is written; a failure before that loses all of it.
     // The last segment needs none.
-    const double segment = training + (done + training < useful ? failures.checkpoint_s : 0);
+    const bool last = done + training >= useful;
+    const double segment = training + (last ? 0 : failures.checkpoint_s);
     if (segment <= until_failure) {
       run.seconds += segment;
       until_failure -= segment;
       done += training;
-      ++run.checkpoints;
+      if (!last) ++run.checkpoints;
       continue;
     }
     ++run.failures;

@@ -58,7 +58,7 @@ void set_option(int fd, int level, int option) {
   setsockopt(fd, level, option, &on, sizeof on);
 }
 
-/// Connects within `deadline`; returns an empty descriptor when that address does not answer.
+/// Connects within `deadline`; returns an empty descriptor when this address does not answer.
 Descriptor try_connect(const addrinfo& to, Deadline deadline) {
   Descriptor fd(socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return Descriptor();
@@ -90,6 +90,14 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
     return Descriptor();
   set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY);
   return fd;
+}
+
+/// Tries every address of the name once. `error`: why the name has none, or 0.
+Descriptor try_connect(const Endpoint& to, Deadline deadline, int* error) {
+  const Addresses addresses = resolve(to.host, to.port, 0, error);
+  for (const addrinfo* a = addresses.get(); a; a = a->ai_next)
+    if (Descriptor fd = try_connect(*a, deadline); fd.get() >= 0) return fd;
+  return Descriptor();
 }
 
 }  // namespace
@@ -185,9 +193,7 @@ Descriptor connect_to(const Endpoint& to, Deadline deadline) {
     // The name is resolved anew in each round, because a node that is still starting may not be in
     // the name service yet. A refused connection may only mean that the peer does not listen yet.
     int error = 0;
-    const Addresses addresses = resolve(to.host, to.port, 0, &error);
-    for (const addrinfo* a = addresses.get(); a; a = a->ai_next)
-      if (Descriptor fd = try_connect(*a, deadline); fd.get() >= 0) return fd;
+    if (Descriptor fd = try_connect(to, deadline, &error); fd.get() >= 0) return fd;
     if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "connect",
                   error ? fmt::format("cannot resolve '{}': {}", to.host, gai_strerror(error))
@@ -195,6 +201,11 @@ Descriptor connect_to(const Endpoint& to, Deadline deadline) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+}
+
+Descriptor connect_once(const Endpoint& to, Deadline deadline) {
+  int error = 0;
+  return try_connect(to, deadline, &error);
 }
 
 namespace {

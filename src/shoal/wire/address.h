@@ -41,6 +41,9 @@ Descriptor listen_on(const std::string& host, PortRange ports);
 /// Returns a connected non-blocking socket without delay for small messages. Tries every address of
 /// the name, again and again, until `deadline`; then throws Error(timeout).
 Descriptor connect_to(const Endpoint& to, Deadline deadline);
+/// As connect_to, but tries every address of the name once. Returns an empty descriptor when none
+/// answers.
+Descriptor connect_once(const Endpoint& to, Deadline deadline);
 /// Return the two ends of a connected socket: the one on this host, and the one on the other.
 Endpoint local_endpoint(int socket);
 Endpoint remote_endpoint(int socket);

@@ -125,6 +125,8 @@ bool Link::flush() {
   }
 }
 
+void Link::finish_sending() { ::shutdown(fd(), SHUT_WR); }
+
 void Link::wrote(std::size_t bytes) {
   bytes_sent_ += bytes;
   while (!writing_.empty()) {

@@ -36,6 +36,8 @@ class Link {
             Released released);
   /// Writes what the kernel takes. Returns false when something is left. Throws Error(peer_lost).
   bool flush();
+  /// Ends this direction: behind what was written the peer reads the end of the connection.
+  void finish_sending();
   /// Reads once what is there, up to about a chunk. Returns false at the end of the connection.
   /// Throws Error(peer_lost) or Error(data).
   bool receive(ChunkSink& sink);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -204,8 +205,21 @@ class Leader {
     member.shares = hello.shares != 0 && !descriptors.empty();
     if (member.shares) member.arena = std::move(descriptors.front());
     member.process = Descriptor(process_of(caller.get()));
+    if (member.process.get() < 0) throw no_process_of(hello.rank);
     member.socket = std::move(caller);
     return 1;
+  }
+
+  /// For errno of process_of. Without the pidfd, sending it would fail and blame the receiver.
+  Error no_process_of(int rank) const {
+    Error error =
+        errno == ESRCH
+            ? Error(ErrorKind::kPeerLost, kOperation,
+                    fmt::format("the process of rank {} ended before the others had come", rank))
+                  .hint("look at its log")
+            : system_error(ErrorKind::kResource, kOperation,
+                           fmt::format("cannot watch the process of rank {}", rank));
+    return error.at(0, options_.size).from(rank);
   }
 
   void send_to(int to, const Answer& answer, const std::vector<int>& descriptors) {

@@ -40,7 +40,8 @@ std::string rendezvous_directory(const std::string& runtime_directory = "/tmp");
 /// connect to it. A caller must be of the same user (SO_PEERCRED) and show the key; anything else
 /// is turned away without disturbing the members. A token that each rank reads from the shared
 /// segment proves that all are on one host. Throws Error(timeout) that names the ranks that did
-/// not come, Error(usage) when two come as the same rank.
+/// not come, Error(peer_lost) that names a rank whose process ended meanwhile, Error(usage) when
+/// two come as the same rank.
 LocalRendezvousResult local_rendezvous(const LocalRendezvousOptions& options, Deadline deadline,
                                        const std::string& runtime_directory = "/tmp");
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/base/file.h"
@@ -33,15 +34,19 @@ Endpoint read_endpoint(const std::string& path, Deadline deadline) {
   }
 }
 
-/// Tries all ports in turn; each gets half a second to prove that it is the store.
+/// Tries all ports in turn, again and again. A port that answers gets half a second to prove that
+/// it is the store. One that refuses costs nothing: of a store that starts late, every port but one
+/// may refuse.
 std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports,
                                         const std::string& key, Deadline deadline) {
   for (;;) {
     for (int port = ports.first; port <= ports.last; ++port) {
+      const Deadline end =
+          Deadline::in(std::min<Duration>(deadline.left(), std::chrono::milliseconds(500)));
       try {
-        return std::make_unique<StoreClient>(
-            Endpoint{host, static_cast<std::uint16_t>(port)}, key,
-            Deadline::in(std::min<Duration>(deadline.left(), std::chrono::milliseconds(500))));
+        Descriptor socket = connect_once({host, static_cast<std::uint16_t>(port)}, end);
+        if (socket.get() < 0) continue;
+        return std::make_unique<StoreClient>(std::move(socket), key, end);
       } catch (const Error& error) {
         // Nobody listens, another program does, or it is a store of another job: the next port.
         if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
@@ -54,6 +59,8 @@ std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports
           .from(0)
           .hint("is rank 0 running there, is the port open, and have all ranks the same job key?");
     }
+    // Each port of the next round may ask the name service anew.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/check.h"
@@ -169,15 +170,17 @@ StoreServer::~StoreServer() {
 }
 
 namespace {
-Descriptor connect_and_prove(const Endpoint& server, const std::string& key, Deadline deadline) {
-  Descriptor socket = connect_to(server, deadline);
+Descriptor proven(Descriptor socket, const std::string& key, Deadline deadline) {
   handshake_as_caller(socket.get(), key, {}, deadline);
   return socket;
 }
 }  // namespace
 
 StoreClient::StoreClient(const Endpoint& server, const std::string& key, Deadline deadline)
-    : link_(connect_and_prove(server, key, deadline), kMaxValue) {}
+    : StoreClient(connect_to(server, deadline), key, deadline) {}
+
+StoreClient::StoreClient(Descriptor socket, const std::string& key, Deadline deadline)
+    : link_(proven(std::move(socket), key, deadline), kMaxValue) {}
 
 StoreClient::Reply StoreClient::request(int what, const std::string& key, const std::string& value,
                                         Deadline deadline) {

@@ -37,6 +37,8 @@ class StoreServer {
 class StoreClient final : public KeyValues {
  public:
   StoreClient(const Endpoint& server, const std::string& key, Deadline deadline);
+  /// `socket` is connected to what may be the server.
+  StoreClient(Descriptor socket, const std::string& key, Deadline deadline);
   void set(const std::string& key, const std::string& value, Deadline deadline) override;
   std::optional<std::string> get(const std::string& key, Deadline deadline);
   std::string wait(const std::string& key, Deadline deadline) override;

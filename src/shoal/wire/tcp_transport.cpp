@@ -143,7 +143,7 @@ void TcpTransport::await_all(Deadline deadline) {
 }
 
 // A rank that has received the goodbye does not treat the end of this connection as a failure. What
-// was queued before it is still written, see ~TcpTransport.
+// was queued before it is still written, see `finish_sending`.
 void TcpTransport::leave() {
   const std::lock_guard lock(mutex_);
   if (left_) return;
@@ -205,9 +205,10 @@ void TcpTransport::run() {
     {
       const std::lock_guard lock(mutex_);
       if (Clock::now() >= next_heartbeat_) send_heartbeats();
-      const bool idle = std::all_of(peers_.begin(), peers_.end(),
-                                    [](const Peer& p) { return !p.link || p.link->idle(); });
-      if (stop_by_ && (idle || Clock::now() >= *stop_by_)) break;
+      if (stop_by_) finish_sending();
+      const bool all_closed =
+          std::all_of(peers_.begin(), peers_.end(), [](const Peer& p) { return !p.link; });
+      if (stop_by_ && (all_closed || Clock::now() >= *stop_by_)) break;
       if (stop_by_) limit = std::chrono::milliseconds(10);
       const bool aside = !stop_by_ && (driving_ || Clock::now() - last_driven_ < kTakeOverAfter);
       if (aside) limit = std::min(limit, driving_ ? kPollDriver : kTakeOverAfter);
@@ -222,6 +223,18 @@ void TcpTransport::run() {
   const std::lock_guard lock(mutex_);
   for (int r = 0; r < size_; ++r)
     if (peers_[r].link) close(r);
+}
+
+// A connection that is closed before its peer's end is read resets it: the kernel then drops what
+// it has not delivered yet, the goodbye too, and the peer would take this rank for lost. So a rank
+// that leaves says that nothing more comes and reads on, until the peer has closed as well (see
+// `serve`).
+void TcpTransport::finish_sending() {
+  for (Peer& peer : peers_) {
+    if (!peer.link || peer.finished || !peer.link->idle()) continue;
+    peer.link->finish_sending();
+    peer.finished = true;
+  }
 }
 
 // `ready_` is an epoll set itself, which the loop watches as one descriptor: it is readable when
@@ -259,7 +272,7 @@ void TcpTransport::send_heartbeats() {
 void TcpTransport::send_control(std::uint64_t what, const Bytes& message) {
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
-    if (!peer.link || peer.goodbye) continue;
+    if (!peer.link || peer.goodbye || peer.finished) continue;
     // Heartbeats do not pile up behind a peer that takes nothing.
     if (what == kHeartbeat && !peer.link->idle({0, kHeartbeat})) continue;
     // A goodbye waits for what was sent before it; everything else overtakes.

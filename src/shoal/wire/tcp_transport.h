@@ -48,7 +48,8 @@ class TcpTransport final : public Transport {
   /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout), which
   /// names the ranks that have not connected by `deadline`.
   TcpTransport(const Options& options, KeyValues& store, int rank, int size, Deadline deadline);
-  /// Calls `leave`, unless that was done, and waits up to a second until everything is written.
+  /// Calls `leave`, unless that was done, and waits up to a second until everything is written and
+  /// the peers have closed their connections too, which they do when they read the end of this one.
   ~TcpTransport() override;
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
@@ -89,6 +90,7 @@ class TcpTransport final : public Transport {
     bool unflushed = false;
     Clock::time_point last_received;
     bool goodbye = false;
+    bool finished = false;  ///< nothing more is sent there
     bool gone = false;
     std::optional<Bytes> answer;  ///< to the open question
   };
@@ -96,6 +98,7 @@ class TcpTransport final : public Transport {
   void add_peer(int rank, Descriptor socket);
   void await_all(Deadline deadline);
   void run();
+  void finish_sending();
   void watch_connections(bool watch);
   void move_bytes(std::unique_lock<std::mutex>& lock, Duration limit);
   void serve(int peer, std::uint32_t events);

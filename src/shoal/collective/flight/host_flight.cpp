@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <utility>
 
 namespace shoal::collective {
@@ -37,8 +38,10 @@ std::vector<FlightEntry> recorded_entries(const HostBlock& block, const std::vec
       FlightEntry entry{
           names[static_cast<std::size_t>(r)], s, describe(d), clock.time_at(d.started), {}};
       if (ended != 0) entry.ended = clock.time_at(ended);
-      // The slot may have been overwritten while it was read.
-      if (d.sequence.load(std::memory_order_acquire) == s) entries.push_back(std::move(entry));
+      // The slot may have been overwritten while it was read. The fence keeps the reads above
+      // before this one, and pairs with that of Announcements::publish.
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (d.sequence.load(std::memory_order_relaxed) == s) entries.push_back(std::move(entry));
     }
   }
   return entries;

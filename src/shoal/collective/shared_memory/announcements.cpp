@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <utility>
 
@@ -70,7 +71,11 @@ void Announcements::publish(std::uint64_t sequence, const PendingOperation& own)
   const Operation& o = own.operation;
   Descriptor& d = block_.descriptor(rank_, sequence);
   // The slot still holds operation `sequence - kSlots`, with which every rank has finished
-  // (invariant 3), so plain stores are enough up to the last line.
+  // (invariant 3), so plain stores are enough up to the last line. Reports alone may be reading it:
+  // the fence keeps the stores below behind this one, so a report that saw any of them finds the
+  // sequence changed afterwards.
+  d.sequence.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   d.kind = o.kind;
   d.type = o.type;
   d.reduction = o.reduction;

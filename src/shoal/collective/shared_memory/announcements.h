@@ -21,12 +21,13 @@ namespace shoal::collective {
 /// slot of operation n is written again, for a later operation, only after RankLine::finished of
 /// every rank is at least n: no peer compares a descriptor, or reads a payload, that changes under
 /// its eyes. Only reports read without this guarantee; they load the sequence again afterwards and
-/// drop what has changed. 4. Counters in shared memory never fall. 5. A store that a sleeping peer
-/// may wait for is an exchange, which is sequentially consistent, followed by wire::wake. A peer
-/// registers as a sleeper, also sequentially consistent, before it looks a last time. So either the
-/// peer sees the store or this rank sees the sleeper. Nothing in shared memory is trusted as an
-/// index or a length: a peer may have written anything. Threads: only the thread of the rank may
-/// call it; that thread may call `report` at any time.
+/// drop what has changed, and a rank takes the sequence away before it writes the rest. 4. Counters
+/// in shared memory never fall, but for that. 5. A store that a sleeping peer may wait for is an
+/// exchange, which is sequentially consistent, followed by wire::wake. A peer registers as a
+/// sleeper, also sequentially consistent, before it looks a last time. So either the peer sees the
+/// store or this rank sees the sleeper. Nothing in shared memory is trusted as an index or a
+/// length: a peer may have written anything. Threads: only the thread of the rank may call it; that
+/// thread may call `report` at any time.
 class Announcements {
  public:
   Announcements(const HostWorld& world, HostBlock block, int rank, int ranks)
