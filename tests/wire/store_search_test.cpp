@@ -1,10 +1,9 @@
-#include "shoal/wire/rendezvous.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 
+#include "shoal/wire/rendezvous.h"
 #include "shoal/wire/store.h"
 
 namespace shoal::wire {
