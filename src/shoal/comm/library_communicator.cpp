@@ -291,6 +291,9 @@ void LibraryCommunicator::wait(Handle handle, Deadline deadline) {
   const auto it = std::find_if(in_flight_.begin(), in_flight_.end(),
                                [&](const auto& operation) { return operation->handle == handle; });
   if (it == in_flight_.end()) return;
+  // After a failure no transfer is asked again: MPI, for one, forgets a request that has failed and
+  // would then call it complete.
+  if (failed_) check();
   const auto operation = *it;
   while (true) {
     try {
@@ -315,8 +318,12 @@ void LibraryCommunicator::poll(Duration budget) {
   do {
     test(0);
     if (!in_flight_.empty() && !end.passed()) {
-      in_flight_.front()->steps.back().transfer->wait_briefly(
-          std::min<Duration>(end.left(), kPollSlice));
+      try {
+        in_flight_.front()->steps.back().transfer->wait_briefly(
+            std::min<Duration>(end.left(), kPollSlice));
+      } catch (const Error& error) {
+        fail(error);
+      }
     }
   } while (!in_flight_.empty() && !end.passed());
 }
