@@ -174,6 +174,7 @@ Handle LibraryCommunicator::start(const Operation& o) {
   // memory of the earlier ones.
   in_flight_.push_back(operation);
   try {
+    collective::check_own_part(o, rank_, size_);
     for (std::size_t i = 0; i < operation->steps.size(); ++i) {
       Step& step = operation->steps[i];
       Request request;
