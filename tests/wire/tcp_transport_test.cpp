@@ -2,11 +2,13 @@
 #include "shoal/wire/tcp_transport.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -69,6 +71,38 @@ TEST(TcpTransport, AReceivePostedForAnotherSizeWhileAChunkArrivesIsNotWritten) {
   const auto chunk = transport.take(1, kStream);
   ASSERT_TRUE(chunk);
   EXPECT_EQ(chunk->total(), kSent);
+}
+
+// A transport that closed while its peer still sends would reset the connection, and with it lose
+// what the peer has not read yet, such as the goodbye. It reads on for a second at most: the test
+// is repeated where the machine took longer.
+TEST(TcpTransport, OneThatLeavesReadsOnUntilItsPeerHasClosed) {
+  const ChunkHeader heartbeat{.length = 0, .stream = {0, 1}, .total = 0};
+  for (bool in_time = false; !in_time;) {
+    StoreServer store("127.0.0.1", {0, 0}, "key");
+    auto connected =
+        std::async(std::launch::async, [&] { return connect_as_rank_1(store.endpoint()); });
+    StoreClient client(store.endpoint(), "key", soon());
+    auto transport =
+        std::make_unique<TcpTransport>(TcpTransport::Options{.key = "key"}, client, 0, 2, soon());
+    Descriptor peer = connected.get();
+    const auto begin = Clock::now();
+    auto left = std::async(std::launch::async, [&] { transport.reset(); });
+    Bytes received(1 << 16);
+    for (ssize_t n = 1; n != 0; n = recv(peer.get(), received.data(), received.size(), 0)) {
+      pollfd wait{peer.get(), POLLIN, 0};
+      poll(&wait, 1, -1);
+    }
+    // The answer to the first would be the reset, which the second meets.
+    for (int i = 0; i < 2; ++i) {
+      const ssize_t sent = send(peer.get(), &heartbeat, sizeof heartbeat, MSG_NOSIGNAL);
+      in_time = Clock::now() - begin < std::chrono::milliseconds(800);
+      if (!in_time) break;
+      EXPECT_EQ(sent, static_cast<ssize_t>(sizeof heartbeat)) << i;
+    }
+    peer = Descriptor();
+    left.get();
+  }
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
+#include "shoal/wire/rendezvous.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 
-#include "shoal/wire/rendezvous.h"
 #include "shoal/wire/store.h"
 
 namespace shoal::wire {
