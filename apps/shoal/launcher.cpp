@@ -23,6 +23,7 @@
 #include "apps/shoal/self_exec.h"
 #include "shoal/base/check.h"
 #include "shoal/base/system_error.h"
+#include "shoal/wire/descriptor.h"
 
 namespace shoal::apps {
 namespace {
@@ -61,10 +62,11 @@ struct Child {
 
 /// A file in memory with `text` in it, whose descriptor the ranks inherit: a command line would
 /// show the job's key to every user.
-int memory_file(const std::string& text) {
+wire::Descriptor memory_file(const std::string& text) {
   // Without MFD_CLOEXEC: the descriptor must survive exec.
-  const int file = ::memfd_create("shoal-launch", 0);
-  if (file < 0 || ::write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+  wire::Descriptor file(::memfd_create("shoal-launch", 0));
+  if (file.get() < 0 ||
+      ::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     throw system_error(ErrorKind::kResource, "launcher", "cannot make shared memory");
   return file;
 }
@@ -100,7 +102,6 @@ class Launcher {
     launch_file_ = memory_file(random_job_key() + "\n" + launch.job_text);
     children_.resize(launch.ranks);
   }
-  ~Launcher() { ::close(launch_file_); }
 
   int run() {
     for (int rank = 0; rank < launch_.ranks; ++rank) start(rank);
@@ -130,7 +131,7 @@ class Launcher {
   const Launch& launch_;
   RankProgress progress_;
   SignalWatch signals_;
-  int launch_file_ = -1;
+  wire::Descriptor launch_file_;
   std::vector<Child> children_;
   int stop_signal_ = 0;  ///< the first signal that asked the launcher to stop
   std::optional<std::chrono::steady_clock::time_point> failed_at_;
@@ -197,7 +198,7 @@ std::vector<std::string> Launcher::command_line(int rank, int report_pipe) const
                                         "--threads",
                                         fmt::format("{}", launch_.threads),
                                         "--launch-fd",
-                                        fmt::format("{}", launch_file_),
+                                        fmt::format("{}", launch_file_.get()),
                                         "--report-fd",
                                         fmt::format("{}", report_pipe),
                                         "--progress-fd",

@@ -97,7 +97,9 @@ int run_rank(RankArguments arguments) {
     arguments.progress = own_progress.get();
   }
   if (!arguments.cores.empty()) keep_to(arguments.cores);
-  make_log_folder(arguments.run_directory);
+  // Under another launcher rank 0 may still move an earlier run aside: the other ranks write
+  // nothing there before the rendezvous. Under Shoal's own the launcher has made the folder.
+  if (arguments.rank == 0) make_log_folder(arguments.run_directory);
   const AppLibrary library;
   return library.entry<int(const RankArguments*)>("shoal_rank_main")(&arguments);
 }

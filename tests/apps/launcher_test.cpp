@@ -277,6 +277,16 @@ TEST_F(LauncherTest, IsOneRankUnderAnotherLauncher) {
   EXPECT_NE(said(0, "process"), said(1, "process"));
 }
 
+// Rank 0 may be about to move an earlier run aside; a folder of another rank would look like one.
+TEST_F(LauncherTest, OtherRanksUnderAnotherLauncherLeaveTheDirectoryToRank0) {
+  const std::map<std::string, std::string> environment = {
+      {"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "127.0.0.1"},    {"RANK", "1"},       {"LOCAL_RANK", "1"},
+      {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(run(words({"--fresh"}), folder.path(), environment).code, 0);
+  EXPECT_FALSE(folder.has("run"));
+}
+
 TEST_F(LauncherTest, RefusesAnotherNumberThanItsLauncherStarted) {
   const std::map<std::string, std::string> environment = {{"OMPI_COMM_WORLD_RANK", "0"},
                                                           {"OMPI_COMM_WORLD_SIZE", "2"},

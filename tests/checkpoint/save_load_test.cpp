@@ -341,5 +341,20 @@ TEST(SaveLoad, BoxesMustCoverATensorOnce) {
   EXPECT_TRUE(fs::is_empty(scratch.path())) << "a save that failed leaves nothing behind";
 }
 
+// Its name grows when it is taken out of sight, and is then too long.
+TEST(SaveLoad, ACheckpointStandsThoughAnOlderOneCannotBeRemoved) {
+  Scratch scratch;
+  const GlobalState state;
+  const std::string old = scratch / ("step-" + std::string(240, '0') + "1");
+  fs::create_directory(old);
+  spill(old + "/" + format::kManifestName, "{}");
+  std::string path;
+  EXPECT_NO_THROW(path = save(scratch.path(), 2, items_of(state, Sharding::kRows, 0, 1), "{}",
+                              kAlone, {.keep_last = 1, .fsync = false}));
+  EXPECT_EQ(path, scratch / "step-2");
+  EXPECT_EQ(format::newest_step(scratch.path())->step, 2);
+  EXPECT_TRUE(fs::exists(old));
+}
+
 }  // namespace
 }  // namespace shoal::checkpoint

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <new>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -94,6 +96,19 @@ TEST(Snapshot, TheOwnerWaitsForWhatDoesNotFit) {
   std::thread owner([&] { EXPECT_TRUE(snapshot.detach(kLong)); });
   snapshot.read(0, 3);
   owner.join();
+}
+
+TEST(Snapshot, WithoutMemoryForStagingTheWriterReadsAllOfTheOwners) {
+  const Memory memory;
+  Snapshot snapshot(memory.all(), 20 * kBlock,
+                    [](std::size_t) -> char* { throw std::bad_alloc(); });
+  EXPECT_THROW((void)snapshot.detach(kLong), std::bad_alloc);
+  EXPECT_FALSE(snapshot.detach(Duration::zero()));
+  auto writer = std::async(std::launch::async, [&] { return read_all(snapshot, memory.all(), 0); });
+  EXPECT_TRUE(snapshot.detach(kLong));
+  if (writer.wait_for(kLong) != std::future_status::ready) snapshot.cancel();
+  EXPECT_EQ(writer.get(), memory.ranges);
+  EXPECT_TRUE(snapshot.detach(Duration::zero()));
 }
 
 TEST(Snapshot, RestEndsWhenSomebodyWaits) {

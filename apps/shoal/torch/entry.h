@@ -26,7 +26,8 @@ struct RankArguments {
   /// The place of the rendezvous of ranks on several hosts, as wire::Rendezvous reads it; empty:
   /// all ranks are on this host.
   std::string rendezvous;
-  std::string run_directory;  ///< exists, and logs/ in it; its lock is held
+  std::string run_directory;  ///< of rank 0: exists, and logs/ in it, and its lock is held; the
+                              ///< other ranks use it only after the rendezvous
   std::string job_text;       ///< the job as resolved (train::to_toml); `parse_job` reads it
   std::string job_file;       ///< name of the job file in messages
   int threads = 1;            ///< threads that compute, per rank

@@ -36,7 +36,8 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   comm::WorldOptions options;
   options.name = options.key = arguments.job_key;
   options.transport = transport_of(config.parallelism.transport);
-  options.rank = arguments.rank, options.size = arguments.world;
+  options.rank = arguments.rank;
+  options.size = arguments.world;
   options.rendezvous = arguments.rendezvous;
   options.network.interface = config.parallelism.interface;
   options.network.ports = wire::parse_port_range(config.parallelism.ports);
@@ -58,14 +59,19 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   return options;
 }
 
+std::string log_folder(const RankArguments& arguments) { return arguments.run_directory + "/logs"; }
+
 /// The rank's own file; the console is the progress line's and the launcher's.
 Log rank_log(const RankArguments& arguments, int rank) {
-  return Log(fmt::format("{}/logs/rank-{}.log", arguments.run_directory, rank), rank,
-             LogLevel::kInfo, LogLevel::kNothing);
+  return Log(fmt::format("{}/rank-{}.log", log_folder(arguments), rank), rank, LogLevel::kInfo,
+             LogLevel::kNothing);
 }
 
 int run_one(const RankArguments& arguments, const train::Job& job, const comm::Group& world) {
   at::set_num_threads(arguments.threads);
+  // Files of an earlier start would be taken for this one's. The ranks are connected by now: before
+  // that, rank 0 may still move the earlier run aside.
+  collective::forget_flight(log_folder(arguments), world.rank());
   const Log log = rank_log(arguments, world.rank());
   log.info("rank {} of {} in process {}, {} threads", world.rank(), world.size(), ::getpid(),
            arguments.threads);
@@ -86,7 +92,7 @@ int run_one(const RankArguments& arguments, const train::Job& job, const comm::G
 template <class Body>
 int recorded(const RankArguments& arguments, int rank, const collective::FlightBook& book,
              Body&& body) {
-  const std::string logs = arguments.run_directory + "/logs";
+  const std::string logs = log_folder(arguments);
   // The key is a secret; 32 bits of its hash tell one start of the job from another and nothing
   // else.
   const std::string run = fmt::format("{:08x}", Key(0).child(arguments.job_key).value() >> 32);
@@ -98,8 +104,6 @@ int recorded(const RankArguments& arguments, int rank, const collective::FlightB
                  error.what());
     }
   };
-  // Files of an earlier start would be taken for this one's.
-  collective::forget_flight(logs, rank);
   try {
     return body();
   } catch (const Error& error) {

@@ -67,7 +67,8 @@ HostReading::HostReading(const std::vector<StateItem>& items, const comm::Group&
       // All holders compute the same readers from the same items.
       const auto reader = std::min_element(bytes.begin(), bytes.end());
       *reader += items[i].local.nbytes();
-      alike.items.push_back(i), alike.readers.push_back(static_cast<int>(reader - bytes.begin()));
+      alike.items.push_back(i);
+      alike.readers.push_back(static_cast<int>(reader - bytes.begin()));
     }
     alike_.push_back(std::move(alike));
   }

@@ -30,7 +30,8 @@ class Pace {
     const auto passed = Duration(Clock::now() - clock_);
     const auto due = std::chrono::duration_cast<Duration>(work / share_);
     if (due > passed) snapshot.rest(due - passed);
-    processor_ = processor_time(), clock_ = Clock::now();
+    processor_ = processor_time();
+    clock_ = Clock::now();
   }
 
  private:
@@ -114,9 +115,12 @@ void Saver::start(const std::string& directory, std::int64_t step, std::vector<S
   held_up_ = Duration::zero();
   task_ = std::make_unique<Task>();  // its time begins here and holds all that the caller waits
   const Stopwatch watch(held_up_);
-  task_->directory = directory, task_->metadata = metadata, task_->step = step,
+  task_->directory = directory;
+  task_->metadata = metadata;
+  task_->step = step;
   task_->options = options;
-  task_->rank = group_.rank(), task_->share = options_.writer_share;
+  task_->rank = group_.rank();
+  task_->share = options_.writer_share;
   try {
     task_->folder = agree(group_, options.timeout, [&] {
       return group_.rank() == 0 ? format::begin_step(directory, step) : "";
@@ -220,7 +224,8 @@ std::optional<Saved> Saver::advance() {
     give_up();
     throw;
   }
-  saved.took = Clock::now() - task_->marked, saved.held_up = held_up_;
+  saved.took = Clock::now() - task_->marked;
+  saved.held_up = held_up_;
   task_.reset();
   return saved;
 }

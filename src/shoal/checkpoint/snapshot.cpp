@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "shoal/base/check.h"
@@ -63,7 +64,8 @@ std::vector<Snapshot::Block*> Snapshot::choose_staged() {
   // next.
   for (auto block = blocks_.rbegin(); block != blocks_.rend() && !cancelled_; ++block) {
     if (block->state != State::kLive || block->bytes > left) continue;
-    left -= block->bytes, --live_;
+    left -= block->bytes;
+    --live_;
     block->state = State::kCopying;
     chosen.push_back(&*block);
   }
@@ -78,19 +80,39 @@ void Snapshot::stage() {
   lock.unlock();
   // The chosen blocks are the owner's alone now: it takes memory and copies without the lock, while
   // the writer reads others.
+  std::vector<const char*> copies;
+  std::exception_ptr no_memory;
+  try {
+    copies = copy_to_staging(chosen);
+  } catch (...) {
+    no_memory = std::current_exception();
+  }
+  lock.lock();
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    // Without a copy the writer, which may wait for this very block, reads the owner's memory.
+    chosen[i]->state = no_memory ? State::kLive : State::kStaged;
+    if (!no_memory) chosen[i]->data = copies[i];
+  }
+  if (no_memory) live_ += chosen.size();
+  --waiting_;
+  changed_.notify_all();
+  if (no_memory) std::rethrow_exception(no_memory);
+}
+
+/// Returns where the copy of each block lies.
+std::vector<const char*> Snapshot::copy_to_staging(const std::vector<Block*>& chosen) {
+  std::vector<const char*> copies(chosen.size());
+  if (chosen.empty()) return copies;
   std::vector<std::size_t> place(chosen.size() + 1);
   for (std::size_t i = 0; i < chosen.size(); ++i) place[i + 1] = place[i] + chosen[i]->bytes;
-  char* const to = chosen.empty() ? nullptr : staging_(place.back());
+  char* const to = staging_(place.back());
+  for (std::size_t i = 0; i < chosen.size(); ++i) copies[i] = to + place[i];
   at::parallel_for(0, static_cast<std::int64_t>(chosen.size()), 1,
                    [&](std::int64_t begin, std::int64_t end) {
                      for (std::int64_t i = begin; i < end; ++i)
                        std::memcpy(to + place[i], chosen[i]->data, chosen[i]->bytes);
                    });
-  lock.lock();
-  for (std::size_t i = 0; i < chosen.size(); ++i)
-    chosen[i]->data = to + place[i], chosen[i]->state = State::kStaged;
-  --waiting_;
-  changed_.notify_all();
+  return copies;
 }
 
 bool Snapshot::detach(Duration limit) {

@@ -40,7 +40,8 @@ class Snapshot {
   void rest(Duration duration);
 
   /// Returns true when the writer no longer needs the memory, so that it may change; false when
-  /// `limit` passed first, and the caller must call again.
+  /// `limit` passed first, and the caller must call again. Throws what `staging` throws; the writer
+  /// then reads all of the owner's memory, and later calls wait for it.
   [[nodiscard]] bool detach(Duration limit);
   /// Ends pauses: from here on the writer does not rest.
   void hurry();
@@ -57,6 +58,7 @@ class Snapshot {
 
   std::vector<Block*> choose_staged();
   void stage();
+  std::vector<const char*> copy_to_staging(const std::vector<Block*>& chosen);
 
   std::vector<Block> blocks_;
   std::vector<std::size_t> first_;  ///< by range: its first block

@@ -27,7 +27,8 @@ std::string write_own(const std::string& folder, int rank, std::vector<format::S
                       const SaveOptions& options);
 
 /// Rank 0 calls this after all ranks have written. It writes the manifest, gives the checkpoint its
-/// final name and removes older ones. Returns the path. Throws Error(output).
+/// final name and removes older ones; where it cannot remove one, a warning goes to stderr. Returns
+/// the path. Throws Error(output).
 std::string complete(const std::string& directory, const std::string& folder, std::int64_t step,
                      const std::string& metadata, const std::vector<std::string>& parts,
                      const SaveOptions& options);

@@ -12,8 +12,14 @@ namespace shoal::collective {
 /// Refused are: reductions that no fold supports, memory that is not the host's, a shared output
 /// (HierarchicalCommunicator, which offers it, checks without it), a root or peer that is no rank,
 /// a message to the rank itself unless `to_self`, per-rank counts of another length than the
-/// group's or that disagree about what a rank sends itself, and an all_to_all in place.
+/// group's, and an all_to_all in place.
 void check_operation(const Operation& operation, int rank, int size, const char* carrier,
                      bool to_self = false);
+
+/// Throws Error(mismatch) where per-rank counts disagree about what the rank sends itself. No
+/// message carries that part, so no other rank can find the difference. Counts that disagree
+/// between two ranks end the operation on all of them, and so must this: a communicator whose
+/// `start` meets it aborts. Comes after check_operation.
+void check_own_part(const Operation& operation, int rank, int size);
 
 }  // namespace shoal::collective

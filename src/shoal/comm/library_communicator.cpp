@@ -174,6 +174,7 @@ Handle LibraryCommunicator::start(const Operation& o) {
   // memory of the earlier ones.
   in_flight_.push_back(operation);
   try {
+    collective::check_own_part(o, rank_, size_);
     for (std::size_t i = 0; i < operation->steps.size(); ++i) {
       Step& step = operation->steps[i];
       Request request;
@@ -291,6 +292,9 @@ void LibraryCommunicator::wait(Handle handle, Deadline deadline) {
   const auto it = std::find_if(in_flight_.begin(), in_flight_.end(),
                                [&](const auto& operation) { return operation->handle == handle; });
   if (it == in_flight_.end()) return;
+  // After a failure no transfer is asked again: MPI, for one, forgets a request that has failed and
+  // would then call it complete.
+  if (failed_) check();
   const auto operation = *it;
   while (true) {
     try {
@@ -315,8 +319,12 @@ void LibraryCommunicator::poll(Duration budget) {
   do {
     test(0);
     if (!in_flight_.empty() && !end.passed()) {
-      in_flight_.front()->steps.back().transfer->wait_briefly(
-          std::min<Duration>(end.left(), kPollSlice));
+      try {
+        in_flight_.front()->steps.back().transfer->wait_briefly(
+            std::min<Duration>(end.left(), kPollSlice));
+      } catch (const Error& error) {
+        fail(error);
+      }
     }
   } while (!in_flight_.empty() && !end.passed());
 }

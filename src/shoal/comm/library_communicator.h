@@ -31,7 +31,8 @@ struct Request {
   Duration timeout{};
 };
 
-/// A request that a library carries out. Calls throw shoal::Error when it has failed.
+/// A request that a library carries out. Calls throw shoal::Error when it has failed, and none is
+/// made after that.
 class Transfer {
  public:
   virtual ~Transfer() = default;

@@ -162,6 +162,7 @@ std::byte* at(void* p, std::size_t offset) { return static_cast<std::byte*>(p) +
 
 class MpiCommunicator final : public LibraryCommunicator {
  public:
+  /// The caller holds the world's mutex: the constructor calls MPI.
   MpiCommunicator(std::shared_ptr<MpiWorld> world, MPI_Comm comm, int rank, int size,
                   Duration timeout, std::size_t largest)
       : LibraryCommunicator("MPI", rank, size, timeout,
@@ -345,16 +346,13 @@ std::unique_ptr<collective::Communicator> MpiCommunicator::part(int color, int k
 
 }  // namespace
 
-std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWorld> world,
+std::unique_ptr<collective::Communicator> mpi_communicator(const std::shared_ptr<MpiWorld>& world,
                                                            Duration timeout, std::size_t largest) {
+  const std::lock_guard lock(world->mutex());
   MPI_Comm comm = MPI_COMM_NULL;
-  {
-    const std::lock_guard lock(world->mutex());
-    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup", world->rank(), world->size());
-  }
-  const int rank = world->rank();
-  const int size = world->size();
-  return std::make_unique<MpiCommunicator>(std::move(world), comm, rank, size, timeout, largest);
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup", world->rank(), world->size());
+  return std::make_unique<MpiCommunicator>(world, comm, world->rank(), world->size(), timeout,
+                                           largest);
 }
 
 }  // namespace shoal::comm

@@ -63,7 +63,7 @@ void check_mpi(int code, const char* call, int rank, int size);
 
 /// Returns the communicator of all ranks of the world. A call of MPI counts at most `largest`
 /// elements: larger operations are several calls, or count in blocks.
-std::unique_ptr<collective::Communicator> mpi_communicator(std::shared_ptr<MpiWorld> world,
+std::unique_ptr<collective::Communicator> mpi_communicator(const std::shared_ptr<MpiWorld>& world,
                                                            Duration timeout, std::size_t largest);
 
 }  // namespace shoal::comm

@@ -65,7 +65,8 @@ void turn(const Shape& shape, const T* from, T* to, const float* table, std::int
         }
       }
       std::memcpy(to + turned, from + turned, shape.head_size * sizeof(T));
-      from += turned + shape.head_size, to += turned + shape.head_size;
+      from += turned + shape.head_size;
+      to += turned + shape.head_size;
     }
   }
 }

@@ -17,7 +17,8 @@ class Block {
  public:
   /// Elements [0, count) of `array` can be read at data().
   void open(const Stored& array, std::size_t count) {
-    array_ = array, count_ = count;
+    array_ = array;
+    count_ = count;
     if (direct()) return;
     kernels::widen(array.type, array.data, count, buffer_);
   }
@@ -71,15 +72,18 @@ void adamw_update(const StoredAdamW& a, std::size_t count, const AdamWFactors& f
   Block exp_avg_sq;
   for (std::size_t begin = 0; begin < count; begin += kBlock) {
     const std::size_t size = std::min(kBlock, count - begin);
-    parameter.open(a.parameter.from(begin), size), gradient.open(a.gradient.from(begin), size);
-    exp_avg.open(a.exp_avg.from(begin), size), exp_avg_sq.open(a.exp_avg_sq.from(begin), size);
+    parameter.open(a.parameter.from(begin), size);
+    gradient.open(a.gradient.from(begin), size);
+    exp_avg.open(a.exp_avg.from(begin), size);
+    exp_avg_sq.open(a.exp_avg_sq.from(begin), size);
     adamw_update(parameter.data(), gradient.data(), exp_avg.data(), exp_avg_sq.data(), size,
                  factors);
     // Draws go by the index within the parameter: ranks that own other parts of it round as one
     // rank would.
     const RoundingDraws here{draws.key, draws.first + begin};
-    parameter.close(here, "parameter"), exp_avg.close(here, "exp_avg"),
-        exp_avg_sq.close(here, "exp_avg_sq");
+    parameter.close(here, "parameter");
+    exp_avg.close(here, "exp_avg");
+    exp_avg_sq.close(here, "exp_avg_sq");
     if (a.copy.data) kernels::narrow(a.copy.type, parameter.data(), size, a.copy.from(begin).data);
   }
 }

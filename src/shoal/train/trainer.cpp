@@ -1,5 +1,8 @@
 #include "shoal/train/trainer.h"
 
+#include <exception>
+#include <string>
+
 #include "shoal/base/out_of_memory.h"
 #include "shoal/train/report/run_report.h"
 #include "shoal/train/run.h"
@@ -45,6 +48,13 @@ int train(const RunOptions& options) {
     // Without it the other ranks would wait for this one until their time limit: the abort tells
     // them the cause at once.
     options.world.abort(error);
+    throw;
+  } catch (const std::exception& error) {
+    const ErrorKind kind = out_of_memory(error) ? ErrorKind::kResource : ErrorKind::kInternal;
+    // LibTorch's stack trace begins in the second line.
+    const std::string text = error.what();
+    options.world.abort(Error(kind, "train", text.substr(0, text.find('\n')))
+                            .at(options.world.rank(), options.world.size()));
     throw;
   }
 }

@@ -31,7 +31,8 @@ struct RunOptions {
 /// that is complete already ends at once. Collective.
 ///
 /// Returns 0, or 128 + the signal that stopped it, after it has saved. Before it throws, it aborts
-/// `world` with the error, so that the other ranks end too.
+/// `world` with the error (of LibTorch and the standard library too), so that the other ranks end
+/// too.
 int train(const RunOptions& options);
 
 }  // namespace shoal::train

@@ -80,7 +80,8 @@ std::vector<Difference> compare(Reader& first, Reader& second) {
         // Checksums do not depend on how a tensor is sharded, so only tensors that differ are read.
         differences.push_back(compare_values(*a, first.read(*a), second.read(*b)));
       }
-      ++a, ++b;
+      ++a;
+      ++b;
     }
   }
   return differences;

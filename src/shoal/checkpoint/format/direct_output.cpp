@@ -26,7 +26,9 @@ int write_all(int descriptor, const char* data, std::size_t count, std::int64_t 
     const ssize_t put = ::pwrite(descriptor, data, count, offset);
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) return errno;
-    data += put, offset += put, count -= static_cast<std::size_t>(put);
+    data += put;
+    offset += put;
+    count -= static_cast<std::size_t>(put);
   }
   return 0;
 }
@@ -49,7 +51,9 @@ bool DirectOutput::append(const void* data, std::size_t count) {
     if (!buffer) throw std::bad_alloc();
     const std::size_t part = std::min(count, kBufferBytes - filled_);
     std::memcpy(buffer.get() + filled_, from, part);
-    from += part, count -= part, filled_ += part;
+    from += part;
+    count -= part;
+    filled_ += part;
     if (filled_ == kBufferBytes && !flush()) return false;
   }
   return true;
@@ -62,7 +66,9 @@ bool DirectOutput::flush() {
   if (begin_ == 0) set_direct(descriptor_, true);
   flight_ =
       std::async(std::launch::async, write_buffer, descriptor_, buffers_[current_].get(), begin_);
-  begin_ += static_cast<std::int64_t>(kBufferBytes), filled_ = 0, current_ ^= 1;
+  begin_ += static_cast<std::int64_t>(kBufferBytes);
+  filled_ = 0;
+  current_ ^= 1;
   return true;
 }
 
@@ -77,7 +83,8 @@ bool DirectOutput::finish() {
   if (!wait()) return false;
   set_direct(descriptor_, false);  // the last bytes are no whole block
   const int error = write_all(descriptor_, buffers_[current_].get(), filled_, begin_);
-  begin_ += static_cast<std::int64_t>(filled_), filled_ = 0;
+  begin_ += static_cast<std::int64_t>(filled_);
+  filled_ = 0;
   errno = error;
   return error == 0;
 }

@@ -68,8 +68,10 @@ std::vector<std::vector<Source>> cut_into_files(std::vector<Source> sources,
   std::vector<std::vector<Source>> files(1);
   std::int64_t bytes = 0;
   for (Source& source : sources) {
-    if (!files.back().empty() && bytes + source.bytes() > max_file_bytes)
-      files.emplace_back(), bytes = 0;
+    if (!files.back().empty() && bytes + source.bytes() > max_file_bytes) {
+      files.emplace_back();
+      bytes = 0;
+    }
     bytes += source.bytes();
     files.back().push_back(std::move(source));
   }
@@ -84,8 +86,10 @@ void write_files(const std::string& folder, const std::vector<std::vector<Source
         files.size() == 1 ? "model.safetensors"
                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
     write_shard(folder, name, files[i], {{"format", "pt"}}, true);
-    for (const Source& source : files[i])
-      index["weight_map"][source.tensor] = name, total += source.bytes();
+    for (const Source& source : files[i]) {
+      index["weight_map"][source.tensor] = name;
+      total += source.bytes();
+    }
   }
   index["metadata"]["total_size"] = total;
   if (files.size() > 1)
@@ -216,7 +220,10 @@ void export_hugging_face(Reader& from, const std::string& folder, std::int64_t m
   for (const SameTensor& same : all) {
     const LogicalTensor* tensor = ours.at(same.ours);
     const auto data = [&from, &buffers, &same, tensor]() -> const void* {
-      if (buffers.name != same.ours) buffers.ours = from.read(*tensor), buffers.name = same.ours;
+      if (buffers.name != same.ours) {
+        buffers.ours = from.read(*tensor);
+        buffers.name = same.ours;
+      }
       buffers.theirs.resize(count_of(same.their_shape) * size_of(tensor->type));
       move_rows(same, size_of(tensor->type), buffers.ours.data(), buffers.theirs.data(), false);
       return buffers.theirs.data();

@@ -19,8 +19,10 @@ constexpr const char* kDamaged =
 
 Box shifted(const Box& box, const Shape& origin) {
   Box moved = box;
-  for (std::size_t d = 0; d < origin.size(); ++d)
-    moved.begin[d] -= origin[d], moved.end[d] -= origin[d];
+  for (std::size_t d = 0; d < origin.size(); ++d) {
+    moved.begin[d] -= origin[d];
+    moved.end[d] -= origin[d];
+  }
   return moved;
 }
 
@@ -118,7 +120,9 @@ void Reader::copy_shared(const LogicalTensor& tensor, const Piece& piece, const 
         std::memcpy(data + in_box * element, buffer_.data() + (in_piece - begin) * element,
                     part * element);
       }
-      in_piece += part, in_box += part, length -= part;
+      in_piece += part;
+      in_box += part;
+      length -= part;
     }
   };
   const Box in_piece = shifted(shared, piece.box.begin);

@@ -107,7 +107,8 @@ HierarchicalCommunicator::Pending& HierarchicalCommunicator::add_pending(const O
   p.handle = handle;
   p.deadline = Clock::now() + operation.timeout;
   p.operation = operation;
-  p.operation.send_counts = {}, p.operation.receive_counts = {};
+  p.operation.send_counts = {};
+  p.operation.receive_counts = {};
   return p;
 }
 

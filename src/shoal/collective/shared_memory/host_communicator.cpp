@@ -83,6 +83,11 @@ Handle HostCommunicator::start(const Operation& operation) {
   if (failure_) std::rethrow_exception(failure_);
   if (world_->ended()) refuse();
   validate(operation);
+  try {
+    check_own_part(operation, rank_, size());
+  } catch (const Error& error) {
+    fail(error);
+  }
   if (point_to_point(operation.kind)) return start_message(operation);
   // All-reduce takes several buffers at once, as many as a list holds; the other kinds take one.
   const std::size_t together = operation.kind == Kind::kAllReduce ? kListEntries : 1;

@@ -99,6 +99,12 @@ Handle TcpCommunicator::start_between_hosts(const Operation& operation) {
 Handle TcpCommunicator::enqueue_all(const Operation& operation, bool between_hosts) {
   peers_->check();
   validate(operation);
+  try {
+    check_own_part(operation, rank(), size());
+  } catch (const Error& error) {
+    peers_->abort(error);
+    peers_->check();
+  }
   const Handle handle = ++started_;
   // Coalesced buffers are operations of their own under one handle, which is complete when all are.
   Operation part = operation;

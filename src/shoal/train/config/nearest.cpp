@@ -31,8 +31,10 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   int least = std::max<int>(2, static_cast<int>(word.size()) / 3) + 1;
   for (const std::string& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
-    if (distance < least && distance < static_cast<int>(std::max(word.size(), candidate.size())))
-      least = distance, best = candidate;
+    if (distance < least && distance < static_cast<int>(std::max(word.size(), candidate.size()))) {
+      least = distance;
+      best = candidate;
+    }
   }
   return best;
 }

@@ -21,7 +21,8 @@ std::string toml_text(const std::string& value) {
   std::string text = "\"";
   for (const unsigned char c : value) {
     if (c == '"' || c == '\\') {
-      text += '\\', text += static_cast<char>(c);
+      text += '\\';
+      text += static_cast<char>(c);
     } else if (c == '\n') {
       text += "\\n";
     } else if (c == '\t') {
