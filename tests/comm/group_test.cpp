@@ -146,7 +146,7 @@ TEST(Group, ListsAndRootsThatDoNotFitAreTheCallersMistake) {
                 group.all_gather(std::vector<at::Tensor>{eight}, std::vector<at::Tensor>{two},
                                  {.shared_output = true});
               }),
-              ::testing::HasSubstr("calls with one tensor"));
+              ::testing::HasSubstr("needs a call with one tensor"));
   EXPECT_THAT(mistake([&] {
                 group.reduce_scatter({two}, {eight, eight});
               }),

@@ -42,7 +42,7 @@ TEST(PlannedTraining, TakesItsFiguresFromTheKeys) {
   EXPECT_FALSE(plain.offload_optimizer);
   EXPECT_EQ(plain.gather_ahead, 1);
   EXPECT_TRUE(plain.reshard_after_forward);
-  EXPECT_FALSE(plain.reduce_every_micro_batch);
+  EXPECT_FALSE(plain.reduces_every_micro_batch());
   EXPECT_EQ(plain.recompute, plan::Recompute::kNone);
   EXPECT_EQ(plain.kept, std::vector<model::Keep>(4, model::Keep::kEverything));
   EXPECT_EQ(planned({"training.micro_batch=2"}).micro_batch, 2);
@@ -54,7 +54,7 @@ TEST(PlannedTraining, TakesItsFiguresFromTheKeys) {
   EXPECT_TRUE(planned({"optimizer.state_folder=x"}).offload_optimizer);
   EXPECT_EQ(planned({"parallelism.gather_ahead=3"}).gather_ahead, 3);
   EXPECT_FALSE(planned({"parallelism.reshard_after_forward=false"}).reshard_after_forward);
-  EXPECT_TRUE(planned({"parallelism.reduce_every_micro_batch=true"}).reduce_every_micro_batch);
+  EXPECT_TRUE(planned({"parallelism.reduce_every_micro_batch=true"}).reduces_every_micro_batch());
   EXPECT_EQ(planned({"optimizer.name=sgd"}).optimizer, plan::Optimizer::kMomentum);
   EXPECT_EQ(planned({"optimizer.name=sgd", "optimizer.momentum=0"}).optimizer,
             plan::Optimizer::kSgd);
