@@ -16,7 +16,7 @@ namespace {
 
 using plan::Cluster;
 
-[[noreturn]] void refuse(const std::string& file, const toml::node& at, const std::string& what) {
+[[noreturn]] void reject(const std::string& file, const toml::node& at, const std::string& what) {
   throw Error(ErrorKind::kConfig, "cluster",
               fmt::format("{}:{}: {}", file, at.source().begin.line, what));
 }
@@ -70,13 +70,13 @@ bool read_timed(Cluster& cluster, const std::string& key, const toml::node& node
   for (const std::string& kernel : plan::kernel_names()) {
     if (key != "kernels." + kernel + ".timed") continue;
     const toml::array* rows = node.as_array();
-    if (!rows) refuse(file, node, fmt::format("{}: must be a list of rows", key));
+    if (!rows) reject(file, node, fmt::format("{}: must be a list of rows", key));
     for (const toml::node& row : *rows) {
       const toml::array* cells = row.as_array();
       if (!cells || cells->size() != 4 ||
           !std::all_of(cells->begin(), cells->end(),
                        [](const toml::node& cell) { return cell.is_number(); })) {
-        refuse(file, row,
+        reject(file, row,
                fmt::format("{}: a row has four numbers: FLOPs, bytes of weights, bytes, seconds",
                            key));
       }
@@ -113,7 +113,7 @@ void read(const toml::table& table, const std::string& prefix, const std::string
     if (key == "runtime") {
       const auto known =
           node.is_string() ? plan::runtime(*node.value<std::string>()) : std::nullopt;
-      if (!known) refuse(file, node, "runtime: must be \"published\" or \"shoal\"");
+      if (!known) reject(file, node, "runtime: must be \"published\" or \"shoal\"");
       cluster.runtime = *known;
       continue;
     }
@@ -122,19 +122,19 @@ void read(const toml::table& table, const std::string& prefix, const std::string
       const auto type = element_type(name.str());
       const auto value = node.value<double>();
       if (!type) {
-        refuse(file, node,
+        reject(file, node,
                fmt::format("{}: no such element type (f32, bf16, f16, f8_e4m3 ...)", key));
       }
-      if (!value || !node.is_number()) refuse(file, node, fmt::format("{}: must be a number", key));
+      if (!value || !node.is_number()) reject(file, node, fmt::format("{}: must be a number", key));
       cluster.device.peak_flops[*type] = *value;
     } else if (const auto number = known.find(key); number != known.end()) {
-      if (!node.is_number()) refuse(file, node, fmt::format("{}: must be a number", key));
+      if (!node.is_number()) reject(file, node, fmt::format("{}: must be a number", key));
       *number->second = *node.value<double>();
     } else if (const auto count = counts.find(key); count != counts.end()) {
-      if (!node.is_integer()) refuse(file, node, fmt::format("{}: must be a whole number", key));
+      if (!node.is_integer()) reject(file, node, fmt::format("{}: must be a whole number", key));
       *count->second = *node.value<std::int64_t>();
     } else if (const auto text = texts.find(key); text != texts.end()) {
-      if (!node.is_string()) refuse(file, node, fmt::format("{}: must be text", key));
+      if (!node.is_string()) reject(file, node, fmt::format("{}: must be text", key));
       *text->second = *node.value<std::string>();
     } else if (double* number = node.is_number() ? kernel_number(cluster, key) : nullptr) {
       *number = *node.value<double>();
@@ -143,7 +143,7 @@ void read(const toml::table& table, const std::string& prefix, const std::string
     } else if (node.is_table() && is_section(key)) {
       read(*node.as_table(), key + ".", file, cluster);
     } else {
-      refuse(file, node, fmt::format("{}: no such key", key));
+      reject(file, node, fmt::format("{}: no such key", key));
     }
   }
 }
@@ -164,7 +164,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
     const auto known =
         preset->is_string() ? plan::cluster_preset(*preset->value<std::string>()) : std::nullopt;
     if (!known) {
-      refuse(file, *preset,
+      reject(file, *preset,
              fmt::format("preset: must be one of {}", fmt::join(plan::cluster_names(), ", ")));
     }
     cluster = *known;

@@ -48,7 +48,7 @@ constexpr Duration kPreparation = std::chrono::hours(2);
 
 }  // namespace
 
-void prepare_job_data(const train::Job& job, bool tell) {
+void prepare_job_data(const train::Job& job, bool announce) {
   const train::DataSection& section = job.config.data;
   using train::DataPreparation;
   const bool prepares = section.prepare != DataPreparation::kNothing;
@@ -74,7 +74,7 @@ void prepare_job_data(const train::Job& job, bool tell) {
   if (prepared) return check_prepared(job, options);
   options.threads = cores_of_this_process().usable();
   options.patience = kPreparation;
-  if (!tell) {
+  if (!announce) {
     data::prepare(options);
     return;
   }

@@ -89,14 +89,14 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const model::Mode
                                    const plan::Training& training, const plan::Cluster& cluster,
                                    const std::optional<schedule::Schedule>& table) {
   const int ranks = static_cast<int>(training.mesh.pipeline);
-  const auto refuse = [&] {
+  const auto fail_to_write = [&] {
     throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be written", options.trace));
   };
   std::ofstream file;
   std::optional<plan::TraceWriter> writer;
   if (!options.trace.empty()) {
     file.open(options.trace, std::ios::binary);
-    if (!file) refuse();
+    if (!file) fail_to_write();
     writer.emplace(file, ranks);
   }
   // A trace goes to its file span by span, so that its length costs no memory; a drawing needs them
@@ -115,7 +115,7 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const model::Mode
   if (!writer) return step;
   writer->finish();
   file.close();
-  if (!file) refuse();
+  if (!file) fail_to_write();
   return step;
 }
 

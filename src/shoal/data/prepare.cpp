@@ -44,7 +44,7 @@ class Preparation {
     // Names, sizes and times first, which reads nothing; then contents, which decide.
     if (auto done = finished_before()) return {std::move(*done), true, 0};
     Split split = read_corpus();
-    if (auto done = refuse_or_take_over()) return {std::move(*done), true, 0};
+    if (auto done = reject_or_take_over()) return {std::move(*done), true, 0};
     start_or_continue();
     make_tokenizer(split.train);
     write_split("train", split.train);
@@ -64,7 +64,7 @@ class Preparation {
   void find_inputs();
   std::optional<Manifest> finished_before() const;
   Split read_corpus();
-  std::optional<Manifest> refuse_or_take_over() const;
+  std::optional<Manifest> reject_or_take_over() const;
   void start_or_continue() const;
   void make_tokenizer(const std::vector<Document>& documents);
   void write_split(const std::string& name, const std::vector<Document>& documents);
@@ -217,7 +217,7 @@ Split Preparation::read_corpus() {
   return split_documents(std::move(documents), options_.validation_fraction, options_.seed);
 }
 
-std::optional<Manifest> Preparation::refuse_or_take_over() const {
+std::optional<Manifest> Preparation::reject_or_take_over() const {
   if (!fs::exists(path(kManifestFile))) return {};
   Manifest there = read_manifest(options_.out);
   if (there.fingerprint != manifest_.fingerprint) {

@@ -13,13 +13,13 @@ Activation read_activation(JsonFields& fields, const std::string& key,
     return Activation::kGeluTanh;
   if (word == "swish") return Activation::kSilu;
   if (const auto known = activation(word)) return *known;
-  fields.refuse(key, fmt::format("= \"{}\": no such activation here (relu, gelu, gelu_new, "
+  fields.reject(key, fmt::format("= \"{}\": no such activation here (relu, gelu, gelu_new, "
                                  "gelu_pytorch_tanh, silu, tanh, sigmoid)",
                                  word));
 }
 
 void require_absent(JsonFields& fields, const std::string& key, bool absent, const char* rule) {
-  if (!absent) fields.refuse(key, fmt::format("= {}: {}", fields.at(key).dump(), rule));
+  if (!absent) fields.reject(key, fmt::format("= {}: {}", fields.at(key).dump(), rule));
 }
 
 ModelSpec read_gpt2(JsonFields& fields) {
@@ -56,7 +56,7 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
   const std::string type = fields.text("rope_type", fields.text("type", "default"));
   if (type == "default") return {};
   if (type != "llama3") {
-    fields.refuse("rope_type",
+    fields.reject("rope_type",
                   fmt::format("= \"{}\": only \"llama3\" and \"default\" are supported", type));
   }
   return {fields.real("factor"), fields.real("low_freq_factor"), fields.real("high_freq_factor"),
@@ -161,7 +161,7 @@ ModelSpec from_hugging_face(std::string_view text, const std::string& file) {
   } else if (type == "mixtral") {
     spec = read_mixtral(fields, file);
   } else {
-    fields.refuse(
+    fields.reject(
         "model_type",
         fmt::format("= \"{}\": must be gpt2, llama, mistral, mixtral, qwen2 or qwen3", type));
   }

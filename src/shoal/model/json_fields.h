@@ -17,7 +17,7 @@ class JsonFields {
  public:
   JsonFields(const nlohmann::json& object, std::string file, std::string path = "")
       : object_(object), file_(std::move(file)), path_(std::move(path)) {
-    if (!object_.is_object()) refuse("", "must be a JSON object");
+    if (!object_.is_object()) reject("", "must be a JSON object");
   }
 
   static nlohmann::json parse(std::string_view text, const std::string& file) {
@@ -48,13 +48,13 @@ class JsonFields {
     return at != object_.end() && !at->is_null();
   }
   const nlohmann::json& at(const std::string& key) {
-    if (!has(key)) refuse(key, "is missing");
+    if (!has(key)) reject(key, "is missing");
     return object_.at(key);
   }
   std::int64_t integer(const std::string& key) {
     const auto& value = at(key);
     if (!value.is_number_integer())
-      refuse(key, fmt::format("= {}: must be a whole number", value.dump()));
+      reject(key, fmt::format("= {}: must be a whole number", value.dump()));
     return value.get<std::int64_t>();
   }
   std::int64_t integer(const std::string& key, std::int64_t otherwise) {
@@ -62,13 +62,13 @@ class JsonFields {
   }
   double real(const std::string& key) {
     const auto& value = at(key);
-    if (!value.is_number()) refuse(key, fmt::format("= {}: must be a number", value.dump()));
+    if (!value.is_number()) reject(key, fmt::format("= {}: must be a number", value.dump()));
     return value.get<double>();
   }
   double real(const std::string& key, double otherwise) { return has(key) ? real(key) : otherwise; }
   bool boolean(const std::string& key) {
     const auto& value = at(key);
-    if (!value.is_boolean()) refuse(key, fmt::format("= {}: must be true or false", value.dump()));
+    if (!value.is_boolean()) reject(key, fmt::format("= {}: must be true or false", value.dump()));
     return value.get<bool>();
   }
   bool boolean(const std::string& key, bool otherwise) {
@@ -76,7 +76,7 @@ class JsonFields {
   }
   std::string text(const std::string& key) {
     const auto& value = at(key);
-    if (!value.is_string()) refuse(key, fmt::format("= {}: must be text", value.dump()));
+    if (!value.is_string()) reject(key, fmt::format("= {}: must be text", value.dump()));
     return value.get<std::string>();
   }
   std::string text(const std::string& key, const std::string& otherwise) {
@@ -86,9 +86,9 @@ class JsonFields {
   /// Throws Error(config) for the first key that was never read.
   void no_others() const {
     for (const auto& item : object_.items())
-      if (!read_.contains(item.key())) refuse(item.key(), "is not a known key");
+      if (!read_.contains(item.key())) reject(item.key(), "is not a known key");
   }
-  [[noreturn]] void refuse(const std::string& key, const std::string& rule) const {
+  [[noreturn]] void reject(const std::string& key, const std::string& rule) const {
     std::string where = path_ + key;
     if (where.ends_with('.')) where.pop_back();  // the object itself
     throw Error(ErrorKind::kConfig, "model",

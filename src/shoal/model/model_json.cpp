@@ -19,7 +19,7 @@ Enum one_of(JsonFields& fields, const std::string& key, const char* const (&name
   const std::string text = fields.text(key);
   for (std::size_t i = 0; i < n; ++i)
     if (text == names[i]) return static_cast<Enum>(i);
-  fields.refuse(key, fmt::format("= \"{}\": must be one of {}", text, fmt::join(names, ", ")));
+  fields.reject(key, fmt::format("= \"{}\": must be one of {}", text, fmt::join(names, ", ")));
 }
 
 void write_transformer(const ModelSpec& spec, ordered_json& json) {
@@ -78,10 +78,10 @@ void read_mlp(JsonFields& fields, ModelSpec& spec) {
   spec.inputs = fields.integer("inputs");
   spec.outputs = fields.integer("outputs");
   const auto& widths = fields.at("widths");
-  if (!widths.is_array()) fields.refuse("widths", "must be a list of whole numbers");
+  if (!widths.is_array()) fields.reject("widths", "must be a list of whole numbers");
   for (const auto& width : widths) {
     if (!width.is_number_integer()) {
-      fields.refuse("widths",
+      fields.reject("widths",
                     fmt::format("holds {}: must be a list of whole numbers", width.dump()));
     }
     spec.widths.push_back(width.get<std::int64_t>());
@@ -123,7 +123,7 @@ ModelSpec from_json(std::string_view text, const std::string& file) {
   const std::string activation_name = fields.text("activation");
   const auto known = activation(activation_name);
   if (!known) {
-    fields.refuse("activation",
+    fields.reject("activation",
                   fmt::format("= \"{}\": must be relu, gelu, gelu_tanh, silu, tanh or sigmoid",
                               activation_name));
   }

@@ -26,31 +26,31 @@ constexpr double kMostParameters = 1e17;
 constexpr std::int64_t kMostBlocks = 100000;
 constexpr std::int64_t kMostExperts = 1000000;
 
-[[noreturn]] void refuse(const ModelSpec& spec, const std::string& what) {
+[[noreturn]] void reject(const ModelSpec& spec, const std::string& what) {
   throw Error(ErrorKind::kConfig, "model",
               spec.name.empty() ? what : fmt::format("{}: {}", spec.name, what));
 }
 
 void require_size(const ModelSpec& spec, const char* field, std::int64_t value) {
   if (value < 1 || value > kLargestSize)
-    refuse(spec, fmt::format("{} = {}: must lie between 1 and {}", field, value, kLargestSize));
+    reject(spec, fmt::format("{} = {}: must lie between 1 and {}", field, value, kLargestSize));
 }
 
 void require_zero(const ModelSpec& spec, const char* field, std::int64_t value, const char* where) {
   if (value != 0)
-    refuse(spec, fmt::format("{} = {}: {} has none, leave it 0", field, value, where));
+    reject(spec, fmt::format("{} = {}: {} has none, leave it 0", field, value, where));
 }
 
 void require(const ModelSpec& spec, bool holds, const char* field, double value, const char* rule) {
-  if (!holds || !std::isfinite(value)) refuse(spec, fmt::format("{} = {}: {}", field, value, rule));
+  if (!holds || !std::isfinite(value)) reject(spec, fmt::format("{} = {}: {}", field, value, rule));
 }
 
 void validate_transformer(const ModelSpec& spec) {
   if (spec.layers < 1 || spec.layers > kMostBlocks)
-    refuse(spec, fmt::format("layers = {}: must lie between 1 and {}", spec.layers, kMostBlocks));
+    reject(spec, fmt::format("layers = {}: must lie between 1 and {}", spec.layers, kMostBlocks));
   // Divided, not multiplied: the product could overflow before it is compared.
   if (spec.experts > kMostExperts / spec.layers) {
-    refuse(spec, fmt::format("experts = {}: {} layers can have {} each", spec.experts, spec.layers,
+    reject(spec, fmt::format("experts = {}: {} layers can have {} each", spec.experts, spec.layers,
                              kMostExperts / spec.layers));
   }
   require_size(spec, "hidden", spec.hidden);
@@ -61,7 +61,7 @@ void validate_transformer(const ModelSpec& spec) {
   require_size(spec, "vocab", spec.vocab);
   require_size(spec, "sequence", spec.sequence);
   if (spec.heads % spec.kv_heads != 0) {
-    refuse(spec, fmt::format("kv_heads = {}: must divide heads = {}, so that every key-value head "
+    reject(spec, fmt::format("kv_heads = {}: must divide heads = {}, so that every key-value head "
                              "serves as many queries",
                              spec.kv_heads, spec.heads));
   }
@@ -79,16 +79,16 @@ void validate_transformer(const ModelSpec& spec) {
     require_size(spec, "rope_scaling.original_sequence", scaling.original_sequence);
   }
   if (spec.qkv_bias && spec.bias)
-    refuse(spec, "qkv_bias = true: bias = true gives every linear layer one already");
+    reject(spec, "qkv_bias = true: bias = true gives every linear layer one already");
   if (spec.qk_norm && spec.norm != Norm::kRms)
-    refuse(spec, "qk_norm = true: queries and keys have RMSNorm alone; set norm = rms");
+    reject(spec, "qk_norm = true: queries and keys have RMSNorm alone; set norm = rms");
   require(spec, spec.norm_epsilon > 0, "norm_epsilon", spec.norm_epsilon, "must be positive");
   require(spec, spec.init_std >= 0, "init_std", spec.init_std, "must not be negative");
   if (spec.experts != 0) require_size(spec, "experts", spec.experts);
   if (spec.experts == 0) {
     require_zero(spec, "experts_per_token", spec.experts_per_token, "a dense model");
   } else if (spec.experts_per_token < 1 || spec.experts_per_token > spec.experts) {
-    refuse(spec, fmt::format("experts_per_token = {}: must lie between 1 and experts = {}",
+    reject(spec, fmt::format("experts_per_token = {}: must lie between 1 and experts = {}",
                              spec.experts_per_token, spec.experts));
   }
   require_zero(spec, "inputs", spec.inputs, "a transformer");
@@ -270,7 +270,7 @@ void validate(const ModelSpec& spec) {
           "must lie in [0, 1)");
   const double count = approximate_parameters(spec);
   if (count > kMostParameters) {
-    refuse(
+    reject(
         spec,
         fmt::format("its sizes multiply to {:.3g} parameters: more than {:.0e} is surely a mistake",
                     count, kMostParameters));
@@ -282,7 +282,7 @@ ModelSpec complete(ModelSpec spec) {
   if (spec.kv_heads == 0) spec.kv_heads = spec.heads;
   if (spec.head_size == 0 && spec.heads > 0) {
     if (spec.hidden % spec.heads != 0) {
-      refuse(spec, fmt::format("heads = {}: must divide hidden = {} when head_size is not given",
+      reject(spec, fmt::format("heads = {}: must divide hidden = {} when head_size is not given",
                                spec.heads, spec.hidden));
     }
     spec.head_size = spec.hidden / spec.heads;
@@ -312,7 +312,7 @@ double training_flops_per_token(const ModelSpec& spec, std::int64_t context, boo
   validate(spec);
   double attention = 0;
   if (spec.family == Family::kTransformer) {
-    if (context < 1) refuse(spec, fmt::format("context = {}: must be positive", context));
+    if (context < 1) reject(spec, fmt::format("context = {}: must be positive", context));
     // Two matmuls (scores, values) of 2 FLOPs, three times (forward, and backward for both
     // factors).
     attention = 12.0 * spec.layers * spec.heads * spec.head_size * context * (causal ? 0.5 : 1.0);

@@ -11,7 +11,7 @@
 namespace shoal::plan {
 namespace {
 
-[[noreturn]] void refuse(const Cluster& cluster, const std::string& what) {
+[[noreturn]] void reject(const Cluster& cluster, const std::string& what) {
   throw Error(ErrorKind::kConfig, "cluster",
               cluster.name.empty() ? what : cluster.name + ": " + what);
 }
@@ -19,7 +19,7 @@ namespace {
 void require(const Cluster& cluster, bool holds, const char* field, double value,
              const char* rule) {
   if (!holds || !std::isfinite(value))
-    refuse(cluster, fmt::format("{} = {}: {}", field, value, rule));
+    reject(cluster, fmt::format("{} = {}: {}", field, value, rule));
 }
 
 void require_share(const Cluster& cluster, const char* field, double value) {
@@ -167,7 +167,7 @@ void validate(const Cluster& cluster) {
           kPositive);
   // Maps are checked entry by entry, so that an error names the one that is wrong.
   if (device.peak_flops.empty())
-    refuse(cluster, "device.peak_flops is empty: at least one element type needs a peak");
+    reject(cluster, "device.peak_flops is empty: at least one element type needs a peak");
   for (const auto& [type, peak] : device.peak_flops) {
     require(cluster, peak > 0, fmt::format("device.peak_flops.{}", name(type)).c_str(), peak,
             kPositive);

@@ -39,16 +39,16 @@ SimulatedStep simulate_table(const schedule::Schedule& table, schedule::Costs co
 Training with_stages_of(const schedule::Schedule& table, const ModelSpec& spec, Training training) {
   const std::int64_t p = training.mesh.pipeline;
   const std::int64_t m = training.micro_batches();
-  const auto refuse = [&](const std::string& what) {
+  const auto reject = [&](const std::string& what) {
     throw Error(ErrorKind::kConfig, "simulate", fmt::format("schedule {}: {}", table.name, what));
   };
-  if (table.ranks() != p) refuse(fmt::format("it has {} ranks, and pp = {}", table.ranks(), p));
+  if (table.ranks() != p) reject(fmt::format("it has {} ranks, and pp = {}", table.ranks(), p));
   if (table.micro_batches != m)
-    refuse(fmt::format("it has {} micro-batches, and a step has {}", table.micro_batches, m));
+    reject(fmt::format("it has {} micro-batches, and a step has {}", table.micro_batches, m));
   if (table.stages() % p != 0)
-    refuse(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
+    reject(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
   if (table.stages() > spec.layers) {
-    refuse(fmt::format("its {} stages are more than the model's {} blocks", table.stages(),
+    reject(fmt::format("its {} stages are more than the model's {} blocks", table.stages(),
                        spec.layers));
   }
   // The stage times need the number of stages alone: any schedule with as many will do.

@@ -12,10 +12,10 @@
 namespace shoal::plan {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kConfig, "plan", what); }
+[[noreturn]] void reject(const std::string& what) { throw Error(ErrorKind::kConfig, "plan", what); }
 
 void require(bool holds, const char* option, std::int64_t value, const std::string& rule) {
-  if (!holds) refuse(fmt::format("{} = {}: {}", option, value, rule));
+  if (!holds) reject(fmt::format("{} = {}: {}", option, value, rule));
 }
 
 void require_range(const char* option, std::int64_t value, std::int64_t least,
@@ -39,7 +39,7 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
   for (const std::int64_t ranks : {mesh.data, mesh.tensor, mesh.pipeline, mesh.context})
     devices *= static_cast<double>(ranks);
   if (devices > 1e7)
-    refuse(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
+    reject(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
   require_range("shard", mesh.shard, 0);
   if (mesh.shard > 0) {
     require(mesh.data * mesh.context % mesh.shard == 0, "shard", mesh.shard,
@@ -95,12 +95,12 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
 void validate_pipeline(const ModelSpec& spec, const Training& training) {
   const auto names = schedule::schedule_names();
   if (std::find(names.begin(), names.end(), training.schedule) == names.end()) {
-    refuse(
+    reject(
         fmt::format("schedule = {}: must be one of {}", training.schedule, fmt::join(names, ", ")));
   }
   const Mesh& mesh = training.mesh;
   if (mesh.virtual_stages > 1 && training.schedule != "interleaved") {
-    refuse(fmt::format("vpp = {}: only the interleaved schedule has virtual stages, not {}",
+    reject(fmt::format("vpp = {}: only the interleaved schedule has virtual stages, not {}",
                        mesh.virtual_stages, training.schedule));
   }
   if (mesh.pipeline == 1) return;
@@ -172,14 +172,14 @@ void validate(const ModelSpec& spec, const Training& training) {
             fmt::format("the model has {} learned positions", spec.sequence));
   }
   if (!precision(training.precision)) {
-    refuse(fmt::format("precision = {}: must be one of {}", training.precision,
+    reject(fmt::format("precision = {}: must be one of {}", training.precision,
                        fmt::join(precision_names(), ", ")));
   }
   // ZeRO++ is about the gathers of stage 3, and from 16 bits to 8.
   if (training.zero_plus_plus) {
     require(training.zero_stage == 3, "zero", training.zero_stage, "ZeRO++ is a way of stage 3");
     if (precision(training.precision)->state.parameter != 2) {
-      refuse(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits",
+      reject(fmt::format("precision = {}: ZeRO++ gathers 16-bit parameters in 8 bits",
                          training.precision));
     }
   }
@@ -187,13 +187,13 @@ void validate(const ModelSpec& spec, const Training& training) {
     require(training.zero_stage == 3, "zero", training.zero_stage,
             "parameters are offloaded shard by shard: stage 3");
     if (!training.offload_optimizer) {
-      refuse(
+      reject(
           "offload-parameters: the optimizer that updates them must be offloaded too "
           "(offload-optimizer)");
     }
   }
   if (!(training.expert_imbalance >= 1))
-    refuse(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
+    reject(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
   validate_mesh(spec, training);
   // Every data rank runs equally many whole micro-batches.
   const std::int64_t per_round = training.mesh.data * training.micro_batch;

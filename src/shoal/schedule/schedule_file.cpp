@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMost = 1'000'000;  // the most stages, and the most micro-batches
 
-[[noreturn]] void refuse(const std::string& file, const std::string& what) {
+[[noreturn]] void reject(const std::string& file, const std::string& what) {
   throw Error(ErrorKind::kConfig, "schedule", file + ": " + what);
 }
 
@@ -67,7 +67,7 @@ std::vector<int> owners(const Schedule& schedule, const std::string& file) {
       // The first rank that computes a stage owns it; a second one is a mistake.
       const auto [at, fresh] = owner.emplace(action.stage, rank);
       if (!fresh && at->second != rank) {
-        refuse(file, fmt::format("line {}: {}: stage {} is computed on line {} already", rank + 1,
+        reject(file, fmt::format("line {}: {}: stage {} is computed on line {} already", rank + 1,
                                  to_string(action), action.stage, at->second + 1));
       }
     }
@@ -75,7 +75,7 @@ std::vector<int> owners(const Schedule& schedule, const std::string& file) {
   std::vector<int> list;
   for (const auto& [stage, rank] : owner) {
     if (stage != static_cast<int>(list.size()))
-      refuse(file, fmt::format("nobody computes stage {}", list.size()));
+      reject(file, fmt::format("nobody computes stage {}", list.size()));
     list.push_back(rank);
   }
   return list;
@@ -99,7 +99,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
   bool transfers = false;
   auto lines = pieces(text, '\n');
   while (!lines.empty() && lines.back().empty()) lines.pop_back();
-  if (lines.empty()) refuse(file, "is empty: one line a rank is expected");
+  if (lines.empty()) reject(file, "is empty: one line a rank is expected");
   // One line a rank; an empty cell is a slot in which the rank idles.
   for (std::size_t line = 0; line < lines.size(); ++line) {
     auto& actions = schedule.table.emplace_back();
@@ -107,7 +107,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
       if (cell.empty()) continue;
       const auto action = parse(cell);
       if (!action || action->stage > kMost || action->micro_batch > kMost) {
-        refuse(file, fmt::format("line {}: \"{}\": must be stage, mark (F, B, I, W, SEND_F, "
+        reject(file, fmt::format("line {}: \"{}\": must be stage, mark (F, B, I, W, SEND_F, "
                                  "RECV_F, SEND_B, RECV_B) and micro-batch",
                                  line + 1, cell));
       }
@@ -116,7 +116,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
       actions.push_back(*action);
     }
     if (actions.empty())
-      refuse(file, fmt::format("line {} holds no action: every rank computes something", line + 1));
+      reject(file, fmt::format("line {} holds no action: every rank computes something", line + 1));
   }
   // The file names no owners: who computes a stage holds it.
   schedule.rank_of_stage = owners(schedule, file);

@@ -36,7 +36,7 @@ Rows fused_rows(const ModelSpec& spec, Kind kind) {
   return rows;
 }
 
-[[noreturn]] void refuse(const ModelSpec& spec, const std::string& why) {
+[[noreturn]] void reject(const ModelSpec& spec, const std::string& why) {
   throw Error(
       ErrorKind::kConfig, "checkpoint",
       fmt::format("model '{}' is no GPT-2, Llama, Mixtral, Qwen2 or Qwen3 of Hugging Face: {}",
@@ -44,25 +44,25 @@ Rows fused_rows(const ModelSpec& spec, Kind kind) {
 }
 
 bool is_gpt2(const ModelSpec& spec) {
-  if (spec.family != model::Family::kTransformer) refuse(spec, "it is no transformer");
+  if (spec.family != model::Family::kTransformer) reject(spec, "it is no transformer");
   const bool gpt2 = spec.positions == model::Positions::kLearned;
   if (gpt2) {
     if (spec.norm != model::Norm::kLayer || !spec.bias || spec.gated || spec.experts > 0) {
-      refuse(spec,
+      reject(spec,
              "learned positions go with LayerNorm, biases and a plain feed-forward layer there");
     }
     if (spec.kv_heads != spec.heads || spec.heads * spec.head_size != spec.hidden)
-      refuse(spec, "GPT-2 has one key a head, and hidden / heads elements in each");
+      reject(spec, "GPT-2 has one key a head, and hidden / heads elements in each");
   } else {
     if (spec.norm != model::Norm::kRms || spec.bias || !spec.gated) {
-      refuse(spec,
+      reject(spec,
              "rotary positions go with RMSNorm, a gated feed-forward layer and no biases there "
              "(Qwen2: of queries, keys and values only)");
     }
-    if (spec.qkv_bias && spec.experts > 0) refuse(spec, "Mixtral has no biases");
+    if (spec.qkv_bias && spec.experts > 0) reject(spec, "Mixtral has no biases");
     if (spec.qk_norm && (spec.qkv_bias || spec.experts > 0))
-      refuse(spec, "norms of queries and keys go with no biases and no experts there (Qwen3)");
-    if (spec.dropout != 0) refuse(spec, "Llama has no dropout");
+      reject(spec, "norms of queries and keys go with no biases and no experts there (Qwen3)");
+    if (spec.dropout != 0) reject(spec, "Llama has no dropout");
   }
   return gpt2;
 }

@@ -44,7 +44,7 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
       block_(block),
       members_(std::move(members)),
       rank_(rank),
-      patience_(wire::SpinPolicy::for_ranks(world_->size())),
+      spin_policy_(wire::SpinPolicy::for_ranks(world_->size())),
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(),
                block_.lot()),
       shared_memory_(*this, world_, settings_.arena),
@@ -81,7 +81,7 @@ void HostCommunicator::validate(const Operation& operation) const {
 
 Handle HostCommunicator::start(const Operation& operation) {
   if (failure_) std::rethrow_exception(failure_);
-  if (world_->ended()) refuse();
+  if (world_->ended()) throw_cause();
   validate(operation);
   try {
     check_own_part(operation, rank_, size());
@@ -122,7 +122,7 @@ Handle HostCommunicator::start_in_parts(const Operation& operation, std::size_t 
 }
 
 // Refuses new operations after an abort, even where all ranks are there to complete them.
-void HostCommunicator::refuse() {
+void HostCommunicator::throw_cause() {
   try {
     world_->check();
   } catch (const Error&) {
@@ -170,7 +170,7 @@ void HostCommunicator::wait_until(Handle handle, Check&& check) {
   bool go_on = true;
   try {
     wire::wait_for(
-        block_.lot(), patience_,
+        block_.lot(), spin_policy_,
         [&] {
           advance(handle, WorkLimit::kAll);
           return complete(handle) || !go_on;

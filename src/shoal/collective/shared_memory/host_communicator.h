@@ -107,7 +107,7 @@ class HostCommunicator final : public Communicator {
   static constexpr Handle kMessage = Handle{1} << 63;
 
   void validate(const Operation& operation) const;
-  void refuse();
+  void throw_cause();
   Handle start_message(const Operation& operation);
   Handle start_in_parts(const Operation& operation, std::size_t buffers_a_part);
 
@@ -132,7 +132,7 @@ class HostCommunicator final : public Communicator {
   HostBlock block_;
   std::vector<int> members_;  ///< rank here -> rank in the world
   int rank_;
-  wire::SpinPolicy patience_;
+  wire::SpinPolicy spin_policy_;
   HostMailbox mailbox_;
   HostSharedMemory shared_memory_;
   OperationQueue queue_;

@@ -55,17 +55,17 @@ struct HostWorld::Header {
   std::array<std::atomic<std::uint8_t>, kMostRanks> left;
 };
 
-HostWorld::HostWorld(int rank, wire::LocalRendezvousResult acquaintance,
+HostWorld::HostWorld(int rank, wire::LocalRendezvousResult rendezvous,
                      const wire::SharedSegment* own_arena)
     : rank_(rank),
-      size_(static_cast<int>(acquaintance.arenas.size())),
-      acquaintance_(std::move(acquaintance)),
-      control_(acquaintance_.control.data()),
+      size_(static_cast<int>(rendezvous.arenas.size())),
+      rendezvous_(std::move(rendezvous)),
+      control_(rendezvous_.control.data()),
       memory_(MemoryMap::of_processes(
           [&] {
             std::vector<MemoryMap::Region> regions;
             for (int r = 0; r < size_; ++r) {
-              const wire::SharedSegment* segment = r == rank ? own_arena : &acquaintance_.arenas[r];
+              const wire::SharedSegment* segment = r == rank ? own_arena : &rendezvous_.arenas[r];
               regions.push_back(segment && *segment
                                     ? MemoryMap::Region{segment->data(), segment->bytes()}
                                     : MemoryMap::Region{});
@@ -73,8 +73,8 @@ HostWorld::HostWorld(int rank, wire::LocalRendezvousResult acquaintance,
             return regions;
           }(),
           rank)) {
-  SHOAL_CHECK(acquaintance_.control.bytes() >= control_bytes(), "a control segment of {} bytes",
-              acquaintance_.control.bytes());
+  SHOAL_CHECK(rendezvous_.control.bytes() >= control_bytes(), "a control segment of {} bytes",
+              rendezvous_.control.bytes());
 }
 
 HostWorld::HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> control)
@@ -156,10 +156,10 @@ void HostWorld::throw_cause() const {
 
 // A process that ends makes its pidfd readable. Ranks that have left in good order are not asked.
 int HostWorld::ended_peer() const {
-  if (acquaintance_.processes.empty()) return -1;
+  if (rendezvous_.processes.empty()) return -1;
   std::vector<pollfd> wait;
-  for (std::size_t r = 0; r < acquaintance_.processes.size(); ++r) {
-    wait.push_back({.fd = has_left(static_cast<int>(r)) ? -1 : acquaintance_.processes[r].get(),
+  for (std::size_t r = 0; r < rendezvous_.processes.size(); ++r) {
+    wait.push_back({.fd = has_left(static_cast<int>(r)) ? -1 : rendezvous_.processes[r].get(),
                     .events = POLLIN,
                     .revents = 0});
   }

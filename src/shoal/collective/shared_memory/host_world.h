@@ -26,8 +26,7 @@ namespace shoal::collective {
 class HostWorld {
  public:
   /// For ranks that are processes and have completed the rendezvous.
-  HostWorld(int rank, wire::LocalRendezvousResult acquaintance,
-            const wire::SharedSegment* own_arena);
+  HostWorld(int rank, wire::LocalRendezvousResult rendezvous, const wire::SharedSegment* own_arena);
   /// For ranks that are threads of this process: `control` is zeroed memory that they all use.
   HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> control);
 
@@ -69,7 +68,7 @@ class HostWorld {
 
   int rank_;
   int size_;
-  wire::LocalRendezvousResult acquaintance_;
+  wire::LocalRendezvousResult rendezvous_;
   std::shared_ptr<wire::SharedSegment> own_control_;
   std::byte* control_;
   MemoryMap memory_;
