@@ -755,9 +755,10 @@ TEST(PlanText, LeavesOutTheMiddleOfADeepPipeline) {
     const std::string text =
         to_text(make_plan(PublishedEstimator(), spec, training, cluster_of(8)));
     std::vector<std::int64_t> list;
-    for (std::int64_t rank = 0; rank < pipeline; ++rank)
+    for (std::int64_t rank = 0; rank < pipeline; ++rank) {
       if (text.find(fmt::format("\n  {:<5} steady state", rank)) != std::string::npos)
         list.push_back(rank);
+    }
     return list;
   };
   EXPECT_THAT(stages(8), testing::ElementsAre(0, 1, 6, 7));
