@@ -110,6 +110,23 @@ TEST_P(ProgressOf, TwoGroupsUsedInDifferentOrders) {
   }
 }
 
+// As above, by ranks that ask again and again in place of waiting.
+TEST_P(ProgressOf, ATestOfOneGroupAdvancesTheOthers) {
+  expect_none(run(2, [&](const Groups& groups, wire::Arena* arena, int rank) {
+    Floats x(arena, 300'000, 1);
+    Floats y(arena, 300'000, 2);
+    const auto until_complete = [](Communicator& group, Handle handle) {
+      for (const Deadline end = soon(); !group.test(handle);) ASSERT_FALSE(end.passed());
+    };
+    const Handle first = groups[0]->start(x.all_reduce());
+    if (rank % 2 != 0) until_complete(*groups[0], first);
+    until_complete(*groups[1], groups[1]->start(y.all_reduce()));
+    until_complete(*groups[0], first);
+    EXPECT_TRUE(x.all_are(kRanks));
+    EXPECT_TRUE(y.all_are(2 * kRanks));
+  }));
+}
+
 // Ranks 2 and 3 wait for messages whose senders wait in another group, for them.
 TEST_P(ProgressOf, AMessageIsSentWhileItsSenderWaitsInAnotherGroup) {
   expect_none(run(2, [&](const Groups& groups, wire::Arena* arena, int rank) {

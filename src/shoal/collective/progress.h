@@ -37,8 +37,8 @@ class Progress {
     }
 
     /// Advances all other listed communicators with operations in flight, without waiting. Call it
-    /// in every wait, now and then and before sleeping. Their errors are not thrown here: the
-    /// communicator that failed keeps its first cause, and throws it when it is used.
+    /// in `test`, and in every wait now and then and before sleeping. Their errors are not thrown
+    /// here: the communicator that failed keeps its first cause, and throws it when it is used.
     void advance_others() const {
       if (progress_) progress_->advance_all_but(communicator_);
     }

@@ -262,6 +262,7 @@ bool HierarchicalCommunicator::complete(Handle handle) const {
 
 bool HierarchicalCommunicator::test(Handle handle) {
   if (complete(handle)) return true;
+  place_.advance_others();
   guarded([&] {
     make_progress();
     check_times(0, Deadline::never());
@@ -297,6 +298,7 @@ bool HierarchicalCommunicator::wait_briefly(Handle handle, Duration longest) {
 
 /// Blocks for about `longest` in the stage that `handle` waits for; true when it is complete.
 bool HierarchicalCommunicator::wait_in_stage(Handle handle, Duration longest, Deadline deadline) {
+  place_.advance_others();
   guarded([&] {
     advance();
     if (complete(handle)) return;

@@ -152,6 +152,7 @@ bool HostCommunicator::test(Handle handle) {
     if (!complete(handle)) {
       world_->check();
       check_present(handle);
+      place_.advance_others();
     }
   } catch (const Error& error) {
     fail(error);
