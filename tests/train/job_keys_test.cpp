@@ -333,9 +333,14 @@ TEST_F(JobKeys, GathersTravelInTheTypeAskedFor) {
                      "training.global_batch_sequences=12"};
   const auto usual = train(sharded, 3);
   const auto rounded = train(sharded + Sets{"precision.gathers=bf16"}, 3);
-  expect_apart(rounded[0].loss, usual[0].loss, "rounded");
-  for (std::size_t i = 0; i < usual.size(); ++i)
+  // One loss alone may hardly move: the errors of its tokens have both signs.
+  double moved = 0;
+  for (std::size_t i = 0; i < usual.size(); ++i) {
     EXPECT_NEAR(rounded[i].loss, usual[i].loss, 0.02 * usual[i].loss);
+    moved = std::max(moved, std::fabs(rounded[i].loss / usual[i].loss - 1));
+    moved = std::max(moved, std::fabs(rounded[i].grad_norm / usual[i].grad_norm - 1));
+  }
+  EXPECT_GT(moved, 5e-5) << moved;
 }
 
 // How far ahead units are gathered changes when, and never what. That the number arrives where
