@@ -24,8 +24,9 @@ endforeach()
 target_compile_options(torch::c10 INTERFACE "SHELL:-idirafter ${SHOAL_TORCH}/include" "SHELL:-idirafter ${SHOAL_TORCH}/include/torch/csrc/api/include")
 # NDEBUG in every build type: the wheel was built with it, and classes in its headers (at::RecordFunction) have another layout without.
 target_compile_definitions(torch::c10 INTERFACE NDEBUG USE_DISTRIBUTED USE_C10D)
-# LibTorch's parallel loops (ATen/Parallel.h) are compiled into those who use them, and are serial without OpenMP. Both must use one OpenMP, so
-# that at::set_num_threads counts for all loops: the one that LibTorch brings, else the compiler's.
+# LibTorch's parallel loops (ATen/Parallel.h) are compiled into those who use them, and are serial
+# without OpenMP. Both must use one OpenMP, so that at::set_num_threads counts for all loops: the one
+# that LibTorch brings, else the compiler's.
 target_compile_options(torch::c10 INTERFACE -fopenmp)
 if(EXISTS ${SHOAL_TORCH}/lib/libgomp.so.1)
   target_link_libraries(torch::c10 INTERFACE ${SHOAL_TORCH}/lib/libgomp.so.1)

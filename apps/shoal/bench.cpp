@@ -109,7 +109,7 @@ int run(Options& options) {
   BenchArguments& a = options.arguments;
   if (!options.link_costs.empty())
     a.network.link_costs = train::read_link_costs(options.link_costs);
-  // What contradicts itself is refused before anything is started.
+  // Options that contradict each other are rejected before any rank is started.
   if (a.hosts > a.world) {
     throw Error(
         ErrorKind::kUsage, "bench",

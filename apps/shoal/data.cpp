@@ -244,7 +244,7 @@ void run_stats(const StatsArguments& arguments) {
         "n", "bits per byte", "nats per token");
   }
   for (const int order : arguments.orders) {
-    // What a model of counts takes is the bar for a trained one on the same split.
+    // A trained model must need fewer bits than this model of counts on the same split.
     const double bits = data::NgramModel(text(train, train_tokens), order)
                             .bits(text(validation, validation_tokens));
     const double per_byte = bits / static_cast<double>(validation.bytes());

@@ -66,7 +66,7 @@ void show_processor(Findings& findings) {
           : "";
   findings.show("cores", fmt::format("{} usable of {} online (affinity {}){}", cores.usable(),
                                      ::sysconf(_SC_NPROCESSORS_ONLN), cores.list.size(), quota));
-  // What kernels of the libraries and ours look for; what is missing explains a slow machine.
+  // Kernels, ours and the libraries', choose by these flags; a missing one explains slowness.
   std::istringstream flags(field("/proc/cpuinfo", "flags"));
   const std::vector<std::string> all{std::istream_iterator<std::string>(flags), {}};
   std::vector<std::string> present;

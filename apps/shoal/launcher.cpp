@@ -56,7 +56,7 @@ struct Child {
     if (WIFSIGNALED(status)) return WTERMSIG(status) == asked_with;
     return code() == signal_exit_code(SIGTERM) || code() == signal_exit_code(SIGINT);
   }
-  // What the launcher did itself, or asked for, is no failure of the rank.
+  // A rank that the launcher killed, or asked to stop, has not failed.
   bool failed() const { return ended && !killed_by_launcher && status != 0 && !stopped(); }
 };
 
@@ -282,7 +282,7 @@ bool Launcher::is_stopped(const Child& child) const {
 }
 
 std::string Launcher::describe(const Child& child) {
-  // What the rank wrote into shared memory outlives it.
+  // The step counter lies in shared memory, so it can be read after the rank has died.
   const std::int64_t step = progress_.of(child.rank).load();
   const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
   std::string what;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "shoal/base/clock.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/instruction_sets.h"
 #include "shoal/ops/matmul.h"
 
@@ -63,7 +64,7 @@ void measure(const Case& c) {
   const auto seconds = [&](bool own) {
     const auto begin = Clock::now();
     own ? ops::matmul(ours, a, b) : static_cast<void>(at::mm_out(peer, a, b));
-    return std::chrono::duration<double>(Clock::now() - begin).count();
+    return to_seconds(Clock::now() - begin);
   };
   seconds(true);
   seconds(false);

@@ -6,23 +6,13 @@
 
 #include <string>
 
+#include "tests/plan/small_model.h"
+
 namespace shoal::plan {
 namespace {
 
-ModelSpec gpt() {
-  ModelSpec spec;
-  spec.layers = 4;
-  spec.hidden = 64;
-  spec.heads = spec.kv_heads = 4;
-  spec.head_size = 16;
-  spec.ffn = 256;
-  spec.vocab = 512;
-  spec.sequence = 128;
-  return spec;
-}
-
 ModelSpec llama() {
-  ModelSpec spec = gpt();
+  ModelSpec spec = small();
   spec.kv_heads = 2;
   spec.gated = true;
   spec.positions = Positions::kRotary;
@@ -94,7 +84,7 @@ TEST(Operations, OfAGatedBlockWithRotaryPositions) {
 // Without sequence parallelism a rank has all tokens between matmuls; without flash attention the
 // scores go through memory; a dropped element has a mask of a byte.
 TEST(Operations, OfABlockWithDropoutAndScores) {
-  ModelSpec spec = gpt();
+  ModelSpec spec = small();
   spec.dropout = 0.1;
   Training training = on_two();
   training.sequence_parallel = false;
@@ -148,10 +138,10 @@ TEST(Operations, OfExperts) {
 
 TEST(Operations, OfHeadAndEmbedding) {
   expect_operations(
-      head_operations(gpt(), on_two()),
+      head_operations(small(), on_two()),
       {pass("final norm", 4 * 128 * 64, 8 * 128 * 64), matmul("logits", 2 * 256 * 256 * 64),
        pass("cross-entropy", 38 * 256 * 256, 14 * 256 * 256)});
-  expect_operations(embedding_operations(gpt(), on_two()),
+  expect_operations(embedding_operations(small(), on_two()),
                     {pass("embedding", 6 * 256 * 64, 4 * 256 * 64)});
   ModelSpec mlp;
   mlp.family = Family::kMlp;

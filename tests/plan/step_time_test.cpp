@@ -6,26 +6,13 @@
 
 #include <algorithm>
 
-#include "shoal/model/model_spec.h"
 #include "shoal/plan/topology.h"
-#include "tests/plan/published.h"
+#include "tests/plan/small_model.h"
 
 namespace shoal::plan {
 namespace {
 
 constexpr double kFast = 1e30;
-
-ModelSpec small() {
-  ModelSpec spec;
-  spec.layers = 4;
-  spec.hidden = 64;
-  spec.heads = spec.kv_heads = 4;
-  spec.head_size = 16;
-  spec.ffn = 256;
-  spec.vocab = 512;
-  spec.sequence = 128;
-  return spec;
-}
 
 Cluster slow_links() {
   Cluster cluster;

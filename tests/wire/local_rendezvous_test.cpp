@@ -118,19 +118,28 @@ TEST(LocalRendezvous, AWrongKeyIsTurnedAwayAndDisturbsNobody) {
   member.join();
 }
 
+/// What one of three ranks sends first, as local_rendezvous.cpp lays it out.
+struct HelloMessage {
+  std::uint32_t magic = 0x53484f31;
+  std::int32_t rank = 0, size = 3, shares = 0;
+  char key[64] = "secret";
+};
+
+/// Returns where the leader of a rendezvous listens.
+sockaddr_un address_of(const LocalRendezvousOptions& options) {
+  const std::string path = rendezvous_directory(scratch()) + "/" + options.name;
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  EXPECT_LT(path.size(), sizeof address.sun_path);
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  return address;
+}
+
 // A rank whose hello message comes long after its connection is waited for. Connections that never
 // send one delay nobody.
 TEST(LocalRendezvous, ALateHelloMessageIsRead) {
-  struct {
-    std::uint32_t magic = 0x53484f31;
-    std::int32_t rank = 2, size = 3, shares = 0;
-    char key[64] = "secret";
-  } hello;
+  HelloMessage hello{.rank = 2};
   const LocalRendezvousOptions options = options_of("late", 0, 3);
-  const std::string path = rendezvous_directory(scratch()) + "/" + options.name;
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  ASSERT_LT(path.size(), sizeof address.sun_path);
-  path.copy(address.sun_path, path.size());
+  const sockaddr_un address = address_of(options);
   std::thread host([&] { EXPECT_NO_THROW(local_rendezvous(options, soon(), scratch())); });
   std::vector<Descriptor> callers;
   while (callers.size() < 4) {
@@ -150,16 +159,9 @@ TEST(LocalRendezvous, ALateHelloMessageIsRead) {
 
 // Rank 2 connects and dies; its hello message comes when its process is gone.
 TEST(LocalRendezvous, ARankThatDiedIsNamed) {
-  struct {
-    std::uint32_t magic = 0x53484f31;
-    std::int32_t rank = 1, size = 3, shares = 0;
-    char key[64] = "secret";
-  } hello;
+  HelloMessage hello{.rank = 1};
   const LocalRendezvousOptions options = options_of("dead", 0, 3);
-  const std::string path = rendezvous_directory(scratch()) + "/" + options.name;
-  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  ASSERT_LT(path.size(), sizeof address.sun_path);
-  path.copy(address.sun_path, path.size());
+  const sockaddr_un address = address_of(options);
   int peer = -1;
   ErrorKind kind = ErrorKind::kInternal;
   std::thread host([&] {

@@ -2,10 +2,6 @@
 
 #include "apps/shoal/torch/entry.h"
 
-namespace CLI {
-class App;
-}
-
 namespace shoal::apps {
 
 /// The largest number of ranks that are measured together.

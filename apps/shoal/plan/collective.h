@@ -5,10 +5,6 @@
 
 #include "shoal/plan/simulator.h"
 
-namespace CLI {
-class App;
-}
-
 namespace shoal::apps {
 
 /// Parses slower ranks and their factors: "3:1.5" or "3:1.5,7:2". Throws Error(usage) for other

@@ -4,10 +4,6 @@
 
 #include "shoal/forecast/drift.h"
 
-namespace CLI {
-class App;
-}
-
 namespace shoal::apps {
 
 /// Measures the drift in a new process of this program, as a training run starts its ranks. Throws

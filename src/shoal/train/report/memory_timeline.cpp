@@ -83,7 +83,8 @@ std::string memory_plot(const std::string& title, const std::vector<MemoryMark>&
   // The peak of a stretch is known, not where in it.
   for (std::size_t i = 1; i < step.size(); ++i) {
     const double peak = y(step[i].peak / kMB);
-    out += svg::line(x(step[i - 1].ms), peak, x(step[i].ms), peak, "stroke=\"#333\"");
+    out += svg::line(x(step[i - 1].ms), peak, x(step[i].ms), peak,
+                     fmt::format("stroke=\"{}\"", svg::kInk));
   }
   return out + legend(step) + "</svg>\n";
 }
