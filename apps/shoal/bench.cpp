@@ -26,7 +26,6 @@ namespace {
 
 struct Options {
   BenchArguments arguments;
-  std::vector<std::string> words;
   std::string range = "4:268435456";
   std::string transport = "shared_memory";
   std::string link_costs;  ///< the file
@@ -50,37 +49,38 @@ void read_range(const std::string& range, BenchArguments& arguments) {
 pid_t start_rank(int rank, const Options& options, const std::string& range) {
   const BenchArguments& a = options.arguments;
   // Each rank is told its number and everything that must be the same for all.
-  std::vector<std::string> words{program_path(),
-                                 "bench",
-                                 "collectives",
-                                 "--nproc",
-                                 std::to_string(a.world),
-                                 "--rank",
-                                 std::to_string(rank),
-                                 "--name",
-                                 a.name,
-                                 "--bytes",
-                                 range,
-                                 "--seconds",
-                                 fmt::format("{}", a.seconds),
-                                 "--factor",
-                                 std::to_string(a.factor)};
-  for (const std::string& op : a.operations) words.insert(words.end(), {"--op", op});
-  if (!a.arena) words.push_back("--foreign");
-  if (a.tcp) words.insert(words.end(), {"--transport", "tcp"});
-  if (a.hosts > 1) words.insert(words.end(), {"--hosts", std::to_string(a.hosts)});
+  std::vector<std::string> command{program_path(),
+                                   "bench",
+                                   "collectives",
+                                   "--nproc",
+                                   std::to_string(a.world),
+                                   "--rank",
+                                   std::to_string(rank),
+                                   "--name",
+                                   a.name,
+                                   "--bytes",
+                                   range,
+                                   "--seconds",
+                                   fmt::format("{}", a.seconds),
+                                   "--factor",
+                                   std::to_string(a.factor)};
+  for (const std::string& op : a.operations) command.insert(command.end(), {"--op", op});
+  if (!a.arena) command.push_back("--foreign");
+  if (a.tcp) command.insert(command.end(), {"--transport", "tcp"});
+  if (a.hosts > 1) command.insert(command.end(), {"--hosts", std::to_string(a.hosts)});
   if (!a.network.algorithms.empty())
-    words.insert(words.end(), {"--algorithms", a.network.algorithms});
-  if (!options.link_costs.empty()) words.insert(words.end(), {"--link-costs", options.link_costs});
-  words.insert(words.end(), {"--type", a.type});
-  if (a.json) words.push_back("--json");
+    command.insert(command.end(), {"--algorithms", a.network.algorithms});
+  if (!options.link_costs.empty())
+    command.insert(command.end(), {"--link-costs", options.link_costs});
+  command.insert(command.end(), {"--type", a.type});
+  if (a.json) command.push_back("--json");
   // posix_spawn wants pointers that it may not change, and a null behind them.
   std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
+  for (std::string& word : command) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   pid_t child = 0;
   // posix_spawn returns its error instead of setting errno.
-  errno = posix_spawn(&child, words[0].c_str(), nullptr, nullptr, pointers.data(), environ);
+  errno = posix_spawn(&child, command[0].c_str(), nullptr, nullptr, pointers.data(), environ);
   if (errno != 0)
     throw system_error(ErrorKind::kResource, "bench", fmt::format("cannot start rank {}", rank));
   return child;

@@ -36,8 +36,8 @@ std::exception_ptr Channel::failed(const std::exception_ptr& failure) {
 
 void Channel::abort(const char* operation, const char* why) {
   auto& fabric = *progress->fabric();
-  fabric.abort(Error(ErrorKind::kAborted, operation, why)
-                   .at(fabric.settings().rank, fabric.settings().size));
+  fabric.abort(
+      Error(ErrorKind::kAborted, operation, why).at(fabric.options().rank, fabric.options().size));
 }
 
 c10d::WorkResult work_result(const std::exception_ptr& failure) {

@@ -33,7 +33,7 @@ std::string random_text() {
   return text;
 }
 
-Fabric::Settings settings_of(const NetworkOptions& network, int rank, int size, Duration timeout) {
+Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, Duration timeout) {
   const std::string& transport = network.transport;
   SHOAL_USER_CHECK(transport.empty() || transport == "auto" || transport == "tcp", kOperation,
                    "the transport is auto or tcp, not '{}'", transport);
@@ -56,7 +56,7 @@ std::shared_ptr<wire::Arena> arena_for(int ranks_on_host) {
 /// The channel of all ranks of `fabric`, which have just met.
 std::shared_ptr<Channel> channel_of_all(std::shared_ptr<Fabric> fabric, Origin origin,
                                         const std::string& flight_directory) {
-  const Fabric::Settings& s = fabric->settings();
+  const Fabric::Options& s = fabric->options();
   // The first eight characters of the rendezvous's name, which is random and no secret, tell the
   // flight records of different jobs apart.
   const Flight flight{
@@ -74,7 +74,7 @@ std::shared_ptr<Channel> rendezvous(const c10::intrusive_ptr<c10d::Store>& store
   const Deadline deadline = Deadline::in(timeout);
   memory_context().rank = rank;
   TorchStore keys(store);
-  Fabric::Settings settings = settings_of(options.network, rank, size, timeout);
+  Fabric::Options settings = settings_of(options.network, rank, size, timeout);
   // Rank 0 draws a name, under which ranks of one host find each other's memory, and a secret key,
   // with which every connection opens.
   if (rank == 0)
@@ -91,16 +91,16 @@ std::shared_ptr<Channel> rendezvous_again(const Channel& met, const std::vector<
                                           int time, Duration timeout, const ShoalOptions& options) {
   const Deadline deadline = Deadline::in(timeout);
   const Fabric& old = *met.progress->fabric();
-  const int rank = static_cast<int>(std::find(members.begin(), members.end(), old.settings().rank) -
+  const int rank = static_cast<int>(std::find(members.begin(), members.end(), old.options().rank) -
                                     members.begin());
   const Origin& origin = met.progress->origin();
-  Fabric::Settings settings =
+  Fabric::Options settings =
       settings_of(options.network, rank, static_cast<int>(members.size()), timeout);
   // A name of its own for every attempt and every set of members: ranks that disagree on who is
   // left do not find each other, and time out.
   const auto survivors = std::hash<std::string>{}(fmt::format("{}", fmt::join(members, ",")));
-  settings.name = fmt::format("{}.{}.{:x}", old.settings().name, time, survivors);
-  settings.key = old.settings().key;
+  settings.name = fmt::format("{}.{}.{:x}", old.options().name, time, survivors);
+  settings.key = old.options().key;
   memory_context().rank = rank;
   const int host = old.hosts().at(static_cast<std::size_t>(members.front()));
   // Where all share a host, a rendezvous in its file system needs no store, whose process may have

@@ -89,7 +89,7 @@ struct Expected {
 void check_groups(Fabric& fabric, wire::KeyValues& store, const std::vector<Expected>& groups) {
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const auto& members = groups[i].members;
-    const auto own = std::find(members.begin(), members.end(), fabric.settings().rank);
+    const auto own = std::find(members.begin(), members.end(), fabric.options().rank);
     if (own == members.end()) continue;
     Prefixed own_keys(store, fmt::format("{}/", i));
     const auto group = fabric.group(members, own_keys, soon());
@@ -157,8 +157,8 @@ TEST(Fabric, AFailureOfOneHostReachesAll) {
   for (const int where : {0, 1}) {
     const auto errors =
         on_fabric({0, 0, 1, 1}, [&](Fabric& fabric, Communicator&, wire::KeyValues& store) {
-          const bool here = fabric.settings().rank / 2 == where;
-          Prefixed keys(store, fmt::format("{}/", fabric.settings().rank / 2));
+          const bool here = fabric.options().rank / 2 == where;
+          Prefixed keys(store, fmt::format("{}/", fabric.options().rank / 2));
           const auto pair = fabric.group(here ? std::vector<int>{2 * where, 2 * where + 1}
                                               : std::vector<int>{2 - 2 * where, 3 - 2 * where},
                                          keys, soon());

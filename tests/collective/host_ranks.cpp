@@ -34,7 +34,7 @@ void on_threads(int ranks, const std::function<void(HostCommunicator&, int)>& bo
 std::vector<int> on_processes(int ranks,
                               const std::function<int(HostCommunicator&, wire::Arena&, int)>& body,
                               const std::function<void(const std::vector<int>& pids)>& meanwhile,
-                              HostCommunicator::Settings settings) {
+                              HostCommunicator::Options options) {
   static std::atomic<int> meetings{0};
   const std::string name = "test-" + std::to_string(getpid()) + "-" + std::to_string(++meetings);
   std::vector<int> children;
@@ -54,7 +54,7 @@ std::vector<int> on_processes(int ranks,
         auto world = std::make_shared<HostWorld>(
             rank, local_rendezvous(meeting, Deadline::in(std::chrono::seconds(60))),
             &arena.segment());
-        HostCommunicator communicator(world, settings);
+        HostCommunicator communicator(world, options);
         code = body(communicator, arena, rank);
       } catch (const std::exception& error) {
         std::fprintf(stderr, "rank %d: %s\n", rank, error.what());

@@ -19,6 +19,6 @@ void on_threads(int ranks, const std::function<void(HostCommunicator&, int)>& bo
 std::vector<int> on_processes(
     int ranks, const std::function<int(HostCommunicator&, wire::Arena&, int)>& body,
     const std::function<void(const std::vector<int>& pids)>& meanwhile = {},
-    HostCommunicator::Settings settings = {.timeout = std::chrono::seconds(60)});
+    HostCommunicator::Options options = {.timeout = std::chrono::seconds(60)});
 
 }  // namespace shoal::collective

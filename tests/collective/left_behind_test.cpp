@@ -169,7 +169,7 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
     auto peers = std::make_shared<wire::TcpTransport>(wire::TcpTransport::Options{.key = "key"},
                                                       meeting->store(), rank, ranks, soon());
     meeting->all_ranks_connected();
-    c = std::make_unique<TcpCommunicator>(std::move(peers), TcpCommunicator::Settings{});
+    c = std::make_unique<TcpCommunicator>(std::move(peers), TcpCommunicator::Options{});
   } else {
     arena = std::make_unique<wire::Arena>(wire::Arena::Options{
         .virtual_bytes = std::size_t{1} << 30, .limit_bytes = std::size_t{1} << 28});
@@ -181,7 +181,7 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
                                              .arena = &arena->segment()};
     c = std::make_unique<HostCommunicator>(
         std::make_shared<HostWorld>(rank, wire::local_rendezvous(local, soon()), &arena->segment()),
-        HostCommunicator::Settings{});
+        HostCommunicator::Options{});
   }
   try {
     if (fate == Fate::kFails) fail_at_work(*c, memory);

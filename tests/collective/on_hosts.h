@@ -35,9 +35,9 @@ inline std::vector<std::optional<Error>> on_hosts(
     auto world =
         std::make_shared<HostWorld>(layout.local, layout.local_size(), controls.at(hosts[rank]));
     auto host =
-        std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{.timeout = minute});
+        std::make_unique<HostCommunicator>(world, HostCommunicator::Options{.timeout = minute});
     auto all = std::make_unique<TcpCommunicator>(
-        peers, TcpCommunicator::Settings{.hosts = hosts, .in_rank_order = in_rank_order});
+        peers, TcpCommunicator::Options{.hosts = hosts, .in_rank_order = in_rank_order});
     HierarchicalCommunicator c(
         std::move(host), std::move(all),
         {.timeout = minute, .arena = nullptr, .world_ranks = {}, .in_rank_order = in_rank_order});

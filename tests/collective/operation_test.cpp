@@ -60,12 +60,12 @@ TEST(Operation, HasTheDefaultsOfItsDocumentation) {
   EXPECT_EQ(o.scale, 1);
   EXPECT_EQ(o.timeout, Duration::zero());
   EXPECT_FALSE(o.shared_output);
-  EXPECT_EQ(HostCommunicator::Settings().timeout, std::chrono::minutes(10));
-  EXPECT_EQ(TcpCommunicator::Settings().timeout, std::chrono::minutes(10));
-  EXPECT_FALSE(TcpCommunicator::Settings().in_rank_order);
-  EXPECT_EQ(HierarchicalCommunicator::Settings().timeout, std::chrono::minutes(10));
-  EXPECT_EQ(Fabric::Settings().timeout, std::chrono::minutes(10));
-  EXPECT_TRUE(Fabric::Settings().shares_memory);
+  EXPECT_EQ(HostCommunicator::Options().timeout, std::chrono::minutes(10));
+  EXPECT_EQ(TcpCommunicator::Options().timeout, std::chrono::minutes(10));
+  EXPECT_FALSE(TcpCommunicator::Options().in_rank_order);
+  EXPECT_EQ(HierarchicalCommunicator::Options().timeout, std::chrono::minutes(10));
+  EXPECT_EQ(Fabric::Options().timeout, std::chrono::minutes(10));
+  EXPECT_TRUE(Fabric::Options().shares_memory);
   EXPECT_FALSE(TransportOptions().in_rank_order);
 }
 

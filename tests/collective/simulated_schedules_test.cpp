@@ -197,7 +197,7 @@ class Simulation {
       Rank& rank = ranks_[static_cast<std::size_t>(r)];
       rank.communicator = std::make_unique<TcpCommunicator>(
           network_.end(r),
-          TcpCommunicator::Settings{.timeout = timeout, .hosts = {}, .algorithms = overrides});
+          TcpCommunicator::Options{.timeout = timeout, .hosts = {}, .algorithms = overrides});
       for (Planned& p : planned_) add_operations(p, r, rank.operations);
     }
   }

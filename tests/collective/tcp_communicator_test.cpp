@@ -43,9 +43,9 @@ std::shared_ptr<wire::TcpTransport> join(const wire::Endpoint& store, int rank, 
 /// where it threw nothing.
 std::vector<std::optional<Error>> on_tcp(int ranks,
                                          const std::function<void(TcpCommunicator&)>& body,
-                                         const TcpCommunicator::Settings& settings = {}) {
+                                         const TcpCommunicator::Options& options = {}) {
   return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
-    TcpCommunicator c(join(store, rank, ranks), settings);
+    TcpCommunicator c(join(store, rank, ranks), options);
     body(c);
     c.run({.kind = Kind::kBarrier}, soon());
   });
@@ -73,8 +73,8 @@ TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
         overrides += fmt::format("{}{}={}", overrides.empty() ? "" : ",", name(kind),
                                  name(all[round % all.size()]));
       }
-      const TcpCommunicator::Settings settings{.hosts = std::vector<int>{0, 1, 0, 0, 1},
-                                               .algorithms = overrides};
+      const TcpCommunicator::Options options{.hosts = std::vector<int>{0, 1, 0, 0, 1},
+                                             .algorithms = overrides};
       expect_none(on_tcp(
           ranks,
           [&](TcpCommunicator& c) {
@@ -90,7 +90,7 @@ TEST(TcpCommunicator, EveryKindEqualsItsDefinitionByEveryAlgorithm) {
               }
             }
           },
-          settings));
+          options));
     }
   }
 }

@@ -28,7 +28,7 @@ struct Host {
     all.arenas.push_back(wire::SharedSegment::adopt(dup(arenas[1].fd())));
     all.shares = {true, true};
     world = std::make_shared<HostWorld>(0, std::move(all), &arenas[0]);
-    group = std::make_unique<HostCommunicator>(world, HostCommunicator::Settings{});
+    group = std::make_unique<HostCommunicator>(world, HostCommunicator::Options{});
   }
   HostBlock block() const {
     return HostBlock(world->at(HostWorld::first_block(), HostBlock::bytes(2)), 2);

@@ -26,10 +26,10 @@ TEST(EventLoop, CallsBackWhatIsReadyAsLongAsItIsWatched) {
   loop.run_once(kLong);  // nobody has read the byte
   EXPECT_EQ(called, 2);
   EXPECT_EQ(seen, static_cast<std::uint32_t>(EPOLLIN));
-  loop.forget(here.get());
+  loop.remove(here.get());
   loop.run_once(Duration::zero());
   EXPECT_EQ(called, 2);
-  loop.forget(here.get());  // once more does no harm
+  loop.remove(here.get());  // once more does no harm
 }
 
 TEST(EventLoop, WatchingAgainReplacesEventsAndCallback) {
@@ -50,8 +50,8 @@ TEST(EventLoop, ACallbackMayForgetItselfAndOthers) {
   int called = 0;
   const auto once = [&](std::uint32_t) {
     ++called;
-    loop.forget(here.get());
-    loop.forget(there.get());
+    loop.remove(here.get());
+    loop.remove(there.get());
   };
   loop.watch(here.get(), EPOLLOUT, once);
   loop.watch(there.get(), EPOLLOUT, once);

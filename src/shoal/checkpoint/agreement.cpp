@@ -39,15 +39,15 @@ Words all_gather_text(const comm::Group& group, const comm::Options& options,
 
 Words agree(const comm::Group& group, Duration timeout, const std::function<std::string()>& work) {
   // The first byte tells results from errors; that of an error is followed by its kind, then its
-  // words.
+  // message.
   constexpr char kResult = 'r';
   constexpr char kError = 'e';
   if (group.size() == 1) return {work()};
   std::exception_ptr mine;
   std::string report;
-  const auto failed = [&](ErrorKind kind, const std::string& words) {
+  const auto failed = [&](ErrorKind kind, const std::string& message) {
     mine = std::current_exception();
-    report = std::string{kError, static_cast<char>(kind)} + words;
+    report = std::string{kError, static_cast<char>(kind)} + message;
   };
   try {
     report = kResult + work();

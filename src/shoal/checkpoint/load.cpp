@@ -73,12 +73,12 @@ void check_same_model(const format::Reader& reader, const std::vector<StateItem>
     }
   }
   if (only_here.empty() && only_there.empty() && different.empty()) return;
-  std::string words =
+  std::string message =
       fmt::format("'{}' holds another model or optimizer than the job describes", reader.path());
-  if (!only_here.empty()) words += "; only in the job: " + some_of(only_here);
-  if (!only_there.empty()) words += "; only in the checkpoint: " + some_of(only_there);
-  if (!different.empty()) words += "; different: " + some_of(different);
-  throw Error(ErrorKind::kConfig, "checkpoint", words)
+  if (!only_here.empty()) message += "; only in the job: " + some_of(only_here);
+  if (!only_there.empty()) message += "; only in the checkpoint: " + some_of(only_there);
+  if (!different.empty()) message += "; different: " + some_of(different);
+  throw Error(ErrorKind::kConfig, "checkpoint", message)
       .hint("describe the model as it was saved, or begin a new run");
 }
 

@@ -70,19 +70,19 @@ std::uint64_t new_group_number() {
 
 }  // namespace
 
-std::shared_ptr<Fabric> Fabric::on_one_host(Settings settings, const ArenaFor& arena_for,
+std::shared_ptr<Fabric> Fabric::on_one_host(Options options, const ArenaFor& arena_for,
                                             Deadline deadline) {
-  const std::shared_ptr<Fabric> fabric(new Fabric(std::move(settings)));
-  fabric->hosts_.assign(static_cast<std::size_t>(fabric->settings_.size), 0);
-  fabric->arena_ = arena_for(fabric->settings_.size);
+  const std::shared_ptr<Fabric> fabric(new Fabric(std::move(options)));
+  fabric->hosts_.assign(static_cast<std::size_t>(fabric->options_.size), 0);
+  fabric->arena_ = arena_for(fabric->options_.size);
   fabric->share_memory(deadline);
   return fabric;
 }
 
-std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& store,
+std::shared_ptr<Fabric> Fabric::on_hosts(Options options, wire::KeyValues& store,
                                          const ArenaFor& arena_for, Deadline deadline) {
-  const std::shared_ptr<Fabric> fabric(new Fabric(std::move(settings)));
-  Settings& s = fabric->settings_;
+  const std::shared_ptr<Fabric> fabric(new Fabric(std::move(options)));
+  Options& s = fabric->options_;
   auto& hosts = fabric->hosts_;
   auto& world = fabric->world_;
   const std::string address =
@@ -127,7 +127,7 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Settings settings, wire::KeyValues& sto
 std::vector<int> Fabric::ranks_of_this_host() const {
   std::vector<int> result;
   for (std::size_t r = 0; r < hosts_.size(); ++r) {
-    if (hosts_[r] == hosts_[static_cast<std::size_t>(settings_.rank)])
+    if (hosts_[r] == hosts_[static_cast<std::size_t>(options_.rank)])
       result.push_back(static_cast<int>(r));
   }
   return result;
@@ -135,14 +135,14 @@ std::vector<int> Fabric::ranks_of_this_host() const {
 
 void Fabric::share_memory(Deadline deadline) {
   const auto here = ranks_of_this_host();
-  const int rank = static_cast<int>(index_of(here, settings_.rank));
+  const int rank = static_cast<int>(index_of(here, options_.rank));
   const int size = static_cast<int>(here.size());
   const wire::SharedSegment* memory = arena_ ? &arena_->segment() : nullptr;
   // Several hosts may be played on one machine, so the name tells their ranks apart.
   const wire::LocalRendezvousOptions options{
-      .name = size == settings_.size ? settings_.name
-                                     : fmt::format("{}.{}", settings_.name, here.front()),
-      .key = settings_.key,
+      .name =
+          size == options_.size ? options_.name : fmt::format("{}.{}", options_.name, here.front()),
+      .key = options_.key,
       .rank = rank,
       .size = size,
       .control_bytes = HostWorld::control_bytes(),
@@ -150,48 +150,48 @@ void Fabric::share_memory(Deadline deadline) {
   world_ = std::make_shared<HostWorld>(rank, wire::local_rendezvous(options, deadline), memory);
 }
 
-HostCommunicator::Settings Fabric::host_settings() const {
-  return {.timeout = settings_.timeout,
-          .flight = settings_.flight,
+HostCommunicator::Options Fabric::host_options() const {
+  return {.timeout = options_.timeout,
+          .flight = options_.flight,
           .world_ranks = in_one_memory() ? std::vector<int>() : ranks_of_this_host(),
           .arena = arena_,
-          .progress = settings_.progress};
+          .progress = options_.progress};
 }
 
-TcpCommunicator::Settings Fabric::tcp_settings() const {
-  return {.timeout = settings_.timeout,
+TcpCommunicator::Options Fabric::tcp_options() const {
+  return {.timeout = options_.timeout,
           .hosts = hosts_,
-          .model = settings_.network.link_costs,
-          .algorithms = settings_.network.algorithms,
-          .flight = settings_.flight,
-          .in_rank_order = settings_.network.in_rank_order,
-          .progress = settings_.progress};
+          .model = options_.network.link_costs,
+          .algorithms = options_.network.algorithms,
+          .flight = options_.flight,
+          .in_rank_order = options_.network.in_rank_order,
+          .progress = options_.progress};
 }
 
 std::unique_ptr<Communicator> Fabric::hierarchy(std::unique_ptr<HostCommunicator> host,
                                                 std::unique_ptr<TcpCommunicator> all) const {
   return std::make_unique<HierarchicalCommunicator>(
       std::move(host), std::move(all),
-      HierarchicalCommunicator::Settings{.timeout = settings_.timeout,
-                                         .arena = world_->size() > 1 ? arena_ : nullptr,
-                                         .world_ranks = ranks_of_this_host(),
-                                         .in_rank_order = settings_.network.in_rank_order,
-                                         .progress = settings_.progress});
+      HierarchicalCommunicator::Options{.timeout = options_.timeout,
+                                        .arena = world_->size() > 1 ? arena_ : nullptr,
+                                        .world_ranks = ranks_of_this_host(),
+                                        .in_rank_order = options_.network.in_rank_order,
+                                        .progress = options_.progress});
 }
 
 std::unique_ptr<Communicator> Fabric::group_of_all() const {
-  auto host = world_ ? std::make_unique<HostCommunicator>(world_, host_settings()) : nullptr;
+  auto host = world_ ? std::make_unique<HostCommunicator>(world_, host_options()) : nullptr;
   if (!transport_) return host;
-  auto tcp = std::make_unique<TcpCommunicator>(transport_, tcp_settings());
+  auto tcp = std::make_unique<TcpCommunicator>(transport_, tcp_options());
   if (!host) return tcp;
   return hierarchy(std::move(host), std::move(tcp));
 }
 
 std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wire::KeyValues& store,
                                             Deadline deadline) {
-  const std::size_t own = index_of(members, settings_.rank);
+  const std::size_t own = index_of(members, options_.rank);
   SHOAL_USER_CHECK(own < members.size(), "group", "rank {} is not one of the group's {} members",
-                   settings_.rank, members.size());
+                   options_.rank, members.size());
   std::vector<int> hosts;
   for (const int rank : members) hosts.push_back(hosts_.at(static_cast<std::size_t>(rank)));
   const HostLayout layout(hosts, static_cast<int>(own));
@@ -207,7 +207,7 @@ std::unique_ptr<Communicator> Fabric::group(const std::vector<int>& members, wir
   if (on_one_host) return host;
   // One member draws the number and the others read it.
   if (own == 0) store.set("group", std::to_string(new_group_number()), deadline);
-  auto tcp = TcpCommunicator::of_members(transport_, tcp_settings(), members,
+  auto tcp = TcpCommunicator::of_members(transport_, tcp_options(), members,
                                          std::stoull(store.wait("group", deadline)));
   if (apart) return tcp;
   return hierarchy(std::move(host), std::move(tcp));
@@ -220,7 +220,7 @@ std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& mem
   // The first member takes memory for the group. It is zero, so the others may use it as soon as
   // they know its offset.
   const std::string key = fmt::format("block/{}", members.front());
-  if (members.front() == settings_.rank) {
+  if (members.front() == options_.rank) {
     store.set(key,
               std::to_string(world_->take_control(
                   HostCommunicator::block_bytes(static_cast<int>(members.size())))),
@@ -228,7 +228,7 @@ std::unique_ptr<HostCommunicator> Fabric::host_group(const std::vector<int>& mem
   }
   std::vector<int> here;
   for (const int member : members) here.push_back(static_cast<int>(index_of(all, member)));
-  return HostCommunicator::on_block(world_, host_settings(), std::stoull(store.wait(key, deadline)),
+  return HostCommunicator::on_block(world_, host_options(), std::stoull(store.wait(key, deadline)),
                                     std::move(here));
 }
 
@@ -277,14 +277,14 @@ void Fabric::propagate(const Error& error) {
 }
 
 Error Fabric::with_job_ranks(const Error& error) const {
-  if (!transport_ || !world_ || error.size() != world_->size() || error.size() == settings_.size)
+  if (!transport_ || !world_ || error.size() != world_->size() || error.size() == options_.size)
     return error;
   const auto ranks = ranks_of_this_host();
   const bool known = error.peer() >= 0 && error.peer() < static_cast<int>(ranks.size());
   Error result(error.kind(), error.operation(),
                fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}",
                            fmt::join(ranks, ", "), error.message()));
-  return result.at(settings_.rank, settings_.size)
+  return result.at(options_.rank, options_.size)
       .from(known ? ranks[static_cast<std::size_t>(error.peer())] : -1)
       .in(error.sequence())
       .awaiting(error.awaited())

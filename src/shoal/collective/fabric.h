@@ -25,7 +25,7 @@ namespace shoal::collective {
 /// call `abort` and `propagate`.
 class Fabric {
  public:
-  struct Settings {
+  struct Options {
     std::string name;  ///< unique to the job on each of its hosts
     std::string key;   ///< members must show it; at most 64 bytes
     int rank = 0;
@@ -42,17 +42,17 @@ class Fabric {
   /// share the host, and may return null: the rank then shares no memory.
   using ArenaFor = std::function<std::shared_ptr<wire::Arena>(int ranks_on_host)>;
 
-  /// Connects ranks that are all on this host, by a rendezvous at `settings.name` and without a
+  /// Connects ranks that are all on this host, by a rendezvous at `options.name` and without a
   /// store. Throws what wire::local_rendezvous throws.
-  static std::shared_ptr<Fabric> on_one_host(Settings settings, const ArenaFor& arena_for,
+  static std::shared_ptr<Fabric> on_one_host(Options options, const ArenaFor& arena_for,
                                              Deadline deadline);
   /// Connects ranks on any hosts through `store`, under keys that nothing else uses. Where ranks of
   /// one host cannot share memory a warning goes to stderr, and TCP carries everything. Throws what
   /// wire::TcpTransport throws.
-  static std::shared_ptr<Fabric> on_hosts(Settings settings, wire::KeyValues& store,
+  static std::shared_ptr<Fabric> on_hosts(Options options, wire::KeyValues& store,
                                           const ArenaFor& arena_for, Deadline deadline);
 
-  const Settings& settings() const { return settings_; }
+  const Options& options() const { return options_; }
   const std::shared_ptr<wire::Arena>& arena() const { return arena_; }
   /// Returns a number for each rank, equal for ranks that share memory.
   const std::vector<int>& hosts() const { return hosts_; }
@@ -81,17 +81,17 @@ class Fabric {
   void leave();
 
  private:
-  explicit Fabric(Settings settings) : settings_(std::move(settings)) {}
+  explicit Fabric(Options options) : options_(std::move(options)) {}
   std::vector<int> ranks_of_this_host() const;
   void share_memory(Deadline deadline);
-  HostCommunicator::Settings host_settings() const;
-  TcpCommunicator::Settings tcp_settings() const;
+  HostCommunicator::Options host_options() const;
+  TcpCommunicator::Options tcp_options() const;
   std::unique_ptr<HostCommunicator> host_group(const std::vector<int>& members,
                                                wire::KeyValues& store, Deadline deadline) const;
   std::unique_ptr<Communicator> hierarchy(std::unique_ptr<HostCommunicator> host,
                                           std::unique_ptr<TcpCommunicator> all) const;
 
-  Settings settings_;
+  Options options_;
   std::shared_ptr<wire::Arena> arena_;
   std::vector<int> hosts_;
   std::shared_ptr<HostWorld> world_;               ///< null where no two ranks share memory

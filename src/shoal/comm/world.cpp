@@ -61,10 +61,10 @@ void run_on_threads(const WorldOptions& options, const std::function<void(const 
     memory_context().rank = rank;
     const Group group(std::make_shared<HostCommunicator>(
         worlds[rank],
-        HostCommunicator::Settings{.timeout = options.timeout,
-                                   .flight = options.flight,
-                                   .arena = arena,
-                                   .progress = std::make_shared<collective::Progress>()}));
+        HostCommunicator::Options{.timeout = options.timeout,
+                                  .flight = options.flight,
+                                  .arena = arena,
+                                  .progress = std::make_shared<collective::Progress>()}));
     try {
       body(group);
     } catch (const std::exception& thrown) {

@@ -36,8 +36,8 @@ void Acceptor::watch_listener() {
 }
 
 Acceptor::~Acceptor() {
-  loop_.forget(listener_.get());
-  for (const auto& [fd, caller] : callers_) loop_.forget(fd);
+  loop_.remove(listener_.get());
+  for (const auto& [fd, caller] : callers_) loop_.remove(fd);
 }
 
 // All ranks of a large job may connect at once. When too many are in their handshake the rest stay
@@ -47,7 +47,7 @@ void Acceptor::accept_all() {
     if (callers_.size() >= kMaxCallers) drop_older_than(kHandshakeLimitWhenFull);
     if (callers_.size() >= kMaxCallers) {
       full_ = true;
-      return loop_.forget(listener_.get());
+      return loop_.remove(listener_.get());
     }
     Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) return;
@@ -74,13 +74,13 @@ void Acceptor::continue_handshake(int fd) {
   if (!send_all(fd, caller.handshake.proof())) return drop(fd);
   // The caller is removed before `admit_` runs, which may close the socket: the next connection may
   // get the same number.
-  loop_.forget(fd);
+  loop_.remove(fd);
   auto node = callers_.extract(fd);
   admit_(std::move(node.mapped().socket), node.mapped().handshake.hello());
 }
 
 void Acceptor::drop(int fd) {
-  loop_.forget(fd);
+  loop_.remove(fd);
   callers_.erase(fd);
 }
 

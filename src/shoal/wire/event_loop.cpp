@@ -32,7 +32,7 @@ void EventLoop::watch(int fd, std::uint32_t events, std::function<void(std::uint
   watched_[fd] = std::make_shared<std::function<void(std::uint32_t)>>(std::move(ready));
 }
 
-void EventLoop::forget(int fd) {
+void EventLoop::remove(int fd) {
   if (watched_.erase(fd) > 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 

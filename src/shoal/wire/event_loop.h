@@ -19,7 +19,7 @@ class EventLoop {
   /// `events`: EPOLLIN, EPOLLOUT. A descriptor that is watched already gets new events and a new
   /// callback.
   void watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> ready);
-  void forget(int fd);
+  void remove(int fd);
   /// Waits until something is ready, `wake` was called or `limit` is over, and calls back.
   void run_once(Duration limit);
   /// Ends the wait of `run_once`. Any thread.

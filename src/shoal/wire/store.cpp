@@ -65,7 +65,7 @@ class StoreServer::Service {
     loop_.watch(fd, events, [this, fd](std::uint32_t) { serve(fd); });
   }
   void drop_link(int fd) {
-    loop_.forget(fd);
+    loop_.remove(fd);
     links_.erase(fd);
     // After this every waiter has a link, which `put` relies on.
     for (auto& [key, waiters] : waiters_)

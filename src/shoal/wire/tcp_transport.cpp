@@ -240,7 +240,7 @@ void TcpTransport::finish_sending() {
 // `ready_` is an epoll set itself, which the loop watches as one descriptor: it is readable when
 // any connection is.
 void TcpTransport::watch_connections(bool watch) {
-  if (!watch) return loop_.forget(ready_.get());
+  if (!watch) return loop_.remove(ready_.get());
   loop_.watch(ready_.get(), EPOLLIN, [this](std::uint32_t) {
     std::unique_lock lock(mutex_);
     // A caller may have begun to drive since epoll reported the event.

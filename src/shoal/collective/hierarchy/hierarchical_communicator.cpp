@@ -31,19 +31,19 @@ bool is_local(Stage stage) { return stage == Stage::kLocalIn || stage == Stage::
 
 HierarchicalCommunicator::HierarchicalCommunicator(std::unique_ptr<HostCommunicator> local,
                                                    std::unique_ptr<TcpCommunicator> world,
-                                                   Settings settings)
+                                                   Options options)
     : local_in_(std::move(local)),
       world_(std::move(world)),
-      settings_(std::move(settings)),
+      options_(std::move(options)),
       layout_(world_->choice().hosts(), world_->rank()),
-      place_(settings_.progress, *this) {
+      place_(options_.progress, *this) {
   SHOAL_CHECK(local_in_->size() == layout_.local_size() && local_in_->rank() == layout_.local,
               "rank {} of {} on its host, not {} of {}", local_in_->rank(), local_in_->size(),
               layout_.local, layout_.local_size());
   // A group of its own for the way out: its operations must not wait behind those of `local_in_`.
   local_out_ = local_in_->split(0, layout_.local);
-  if (settings_.world_ranks.empty())
-    settings_.world_ranks = layout_.members[static_cast<std::size_t>(layout_.host)];
+  if (options_.world_ranks.empty())
+    options_.world_ranks = layout_.members[static_cast<std::size_t>(layout_.host)];
   across_ = world_->split(layout_.local < layout_.columns ? layout_.local : -1, layout_.host);
   // Others advance this communicator, which advances its stages in the order of its phases.
   local_in_->place().leave();
@@ -70,12 +70,12 @@ Communicator* HierarchicalCommunicator::communicator_of(Stage stage) const {
 
 std::shared_ptr<std::byte> HierarchicalCommunicator::scratch(std::size_t bytes) const {
   if (bytes == 0) return nullptr;
-  if (!settings_.arena) {
+  if (!options_.arena) {
     return {static_cast<std::byte*>(::operator new(bytes)),
             [](std::byte* p) { ::operator delete(p); }};
   }
-  return {static_cast<std::byte*>(settings_.arena->allocate(bytes)),
-          [arena = settings_.arena](std::byte* p) { arena->free(p); }};
+  return {static_cast<std::byte*>(options_.arena->allocate(bytes)),
+          [arena = options_.arena](std::byte* p) { arena->free(p); }};
 }
 
 Handle HierarchicalCommunicator::start(const Operation& operation) {
@@ -114,7 +114,7 @@ HierarchicalCommunicator::Pending& HierarchicalCommunicator::add_pending(const O
 
 void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
   operation.more = {};
-  if (operation.timeout == Duration::zero()) operation.timeout = settings_.timeout;
+  if (operation.timeout == Duration::zero()) operation.timeout = options_.timeout;
   if (operation.kind == Kind::kAllToAll || operation.kind == Kind::kGather ||
       operation.kind == Kind::kScatter)
     return enqueue_exchange(operation, handle);
@@ -124,8 +124,8 @@ void HierarchicalCommunicator::enqueue(Operation operation, Handle handle) {
     p.unmatched = true;
     return;
   }
-  p.scratch = scratch(hierarchical_scratch_bytes(operation, layout_, settings_.in_rank_order));
-  p.program = plan_hierarchical(operation, layout_, settings_.in_rank_order, p.scratch.get());
+  p.scratch = scratch(hierarchical_scratch_bytes(operation, layout_, options_.in_rank_order));
+  p.program = plan_hierarchical(operation, layout_, options_.in_rank_order, p.scratch.get());
   // A flat operation starts at once: TCP keeps the order of the calls itself.
   if (p.program.phases.front().stage == Stage::kFlat) start_now(p, Stage::kFlat, {operation});
 }
@@ -371,7 +371,7 @@ template <class Body>
 void HierarchicalCommunicator::guarded(Body&& body) {
   // A stage that waits advances other communicators, but not this one, which is in the middle of
   // its call.
-  const Progress::InCall in_call(settings_.progress.get(), *this);
+  const Progress::InCall in_call(options_.progress.get(), *this);
   current_ = {};
   try {
     body();
@@ -409,7 +409,7 @@ void HierarchicalCommunicator::fail(const Error& error) {
 /// Translates an error of a local stage, which counts the ranks of its node from 0.
 Error HierarchicalCommunicator::in_world_ranks(const Error& error) const {
   if (!is_local(current_.stage)) return error;
-  const auto& ranks = settings_.world_ranks;
+  const auto& ranks = options_.world_ranks;
   const bool known = error.peer() >= 0 && error.peer() < static_cast<int>(ranks.size());
   Error result(error.kind(), name(current_.kind),
                fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}",
@@ -423,7 +423,7 @@ Error HierarchicalCommunicator::in_world_ranks(const Error& error) const {
 
 std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key) {
   // The splits below are collectives of the stages, so no phase may be left to start in between.
-  while (!in_flight_.empty()) wait(in_flight_.back().handle, Deadline::in(settings_.timeout));
+  while (!in_flight_.empty()) wait(in_flight_.back().handle, Deadline::in(options_.timeout));
   std::unique_ptr<Communicator> local;
   std::unique_ptr<Communicator> everywhere;
   guarded([&] {
@@ -436,7 +436,7 @@ std::unique_ptr<Communicator> HierarchicalCommunicator::split(int color, int key
   if (layout.hosts() == 1) return local;
   if (layout.hosts() == all->size()) return all;
   std::unique_ptr<HostCommunicator> host(static_cast<HostCommunicator*>(local.release()));
-  return std::make_unique<HierarchicalCommunicator>(std::move(host), std::move(all), settings_);
+  return std::make_unique<HierarchicalCommunicator>(std::move(host), std::move(all), options_);
 }
 
 void HierarchicalCommunicator::abort(const Error& cause) {

@@ -31,7 +31,7 @@ namespace shoal::collective {
 /// Threads: one at a time, except `abort`.
 class HierarchicalCommunicator final : public Communicator {
  public:
-  struct Settings {
+  struct Options {
     /// Applies to operations that bring no timeout of their own.
     Duration timeout = std::chrono::minutes(10);
     /// Provides scratch memory that the ranks of the node can address; null: the allocator does,
@@ -42,13 +42,13 @@ class HierarchicalCommunicator final : public Communicator {
     std::vector<int> world_ranks;
     /// Reductions fold once, in rank order, wherever the ranks are. `world` must have it set too.
     bool in_rank_order = false;
-    /// As in the Settings of `local` and `world`, which name the same.
+    /// As in the Options of `local` and `world`, which name the same.
     std::shared_ptr<Progress> progress;
   };
   /// `local`: the ranks of `world` on this rank's node, in their order there. `world` knows which
   /// rank is on which node. Collective.
   HierarchicalCommunicator(std::unique_ptr<HostCommunicator> local,
-                           std::unique_ptr<TcpCommunicator> world, Settings settings);
+                           std::unique_ptr<TcpCommunicator> world, Options options);
   ~HierarchicalCommunicator() override;
 
   int rank() const override { return world_->rank(); }
@@ -124,7 +124,7 @@ class HierarchicalCommunicator final : public Communicator {
   std::unique_ptr<Communicator> local_out_;
   std::unique_ptr<TcpCommunicator> world_;
   std::unique_ptr<Communicator> across_;  ///< null on ranks that belong to no column
-  Settings settings_;
+  Options options_;
   HostLayout layout_;
   Handle started_ = 0;
   std::uint64_t collectives_ = 0;

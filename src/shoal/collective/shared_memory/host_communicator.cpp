@@ -27,9 +27,9 @@ HostBlock block_of(const HostWorld& world, std::size_t control_offset, int ranks
 
 }  // namespace
 
-HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings)
+HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Options& options)
     : HostCommunicator(
-          world, settings, block_of(*world, HostWorld::first_block(), world->size()),
+          world, options, block_of(*world, HostWorld::first_block(), world->size()),
           [&] {
             std::vector<int> all(static_cast<std::size_t>(world->size()));
             for (int r = 0; r < world->size(); ++r) all[r] = r;
@@ -37,28 +37,28 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Setti
           }(),
           world->rank()) {}
 
-HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings,
+HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Options& options,
                                    HostBlock block, std::vector<int> members, int rank)
     : world_(std::move(world)),
-      settings_(settings),
+      options_(options),
       block_(block),
       members_(std::move(members)),
       rank_(rank),
       spin_policy_(wire::SpinPolicy::for_ranks(world_->size())),
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(),
                block_.lot()),
-      shared_memory_(*this, world_, settings_.arena),
+      shared_memory_(*this, world_, options_.arena),
       order_(queue_),
       announcements_(*world_, block_, rank_, static_cast<int>(members_.size())),
       inline_(block_, rank_, static_cast<int>(members_.size())),
       direct_(block_, world_->memory(), rank_, static_cast<int>(members_.size())),
       staged_(block_, rank_, static_cast<int>(members_.size())),
-      place_(settings_.progress, *this) {
-  if (settings_.flight) keep_in(*settings_.flight);
+      place_(options_.progress, *this) {
+  if (options_.flight) keep_in(*options_.flight);
 }
 
 std::unique_ptr<HostCommunicator> HostCommunicator::on_block(std::shared_ptr<HostWorld> world,
-                                                             const Settings& settings,
+                                                             const Options& options,
                                                              std::size_t control_offset,
                                                              std::vector<int> members) {
   const int ranks = static_cast<int>(members.size());
@@ -68,7 +68,7 @@ std::unique_ptr<HostCommunicator> HostCommunicator::on_block(std::shared_ptr<Hos
   const int rank = static_cast<int>(own - members.begin());
   const HostBlock block = block_of(*world, control_offset, ranks);
   return std::unique_ptr<HostCommunicator>(
-      new HostCommunicator(std::move(world), settings, block, std::move(members), rank));
+      new HostCommunicator(std::move(world), options, block, std::move(members), rank));
 }
 
 bool HostCommunicator::supports(Kind kind, ElementType type, Reduction reduction) const {
@@ -95,7 +95,7 @@ Handle HostCommunicator::start(const Operation& operation) {
 
   // Every rank has kSlots descriptors: with all of them in flight the oldest must complete first.
   if (queue_.in_flight() == kSlots) wait(queue_.completed() + 1);
-  queue_.start_next().reset(operation, rank_, size(), settings_.timeout);
+  queue_.start_next().reset(operation, rank_, size(), options_.timeout);
   order_.note_started(operation.priority);
   const Handle handle = queue_.started();
   try {
@@ -135,7 +135,7 @@ Handle HostCommunicator::start_message(const Operation& operation) {
   SHOAL_USER_CHECK(operation.more.empty(), name(operation.kind), "a message is one buffer, not {}",
                    operation.more.size() + 1);
   Operation message = operation;
-  if (message.timeout == Duration::zero()) message.timeout = settings_.timeout;
+  if (message.timeout == Duration::zero()) message.timeout = options_.timeout;
   try {
     return kMessage + mailbox_.start(message);
   } catch (const Error& error) {
@@ -241,7 +241,7 @@ bool HostCommunicator::wait_briefly(Handle handle, Duration longest) {
 Duration HostCommunicator::timeout_of(Handle handle) const {
   if (handle < kMessage) return queue_[handle].operation.timeout;
   const Operation* message = mailbox_.find(handle - kMessage);
-  return message ? message->timeout : settings_.timeout;
+  return message ? message->timeout : options_.timeout;
 }
 
 void HostCommunicator::poll(Duration) {
@@ -285,7 +285,7 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key) {
   for (const int r : chosen) members.push_back(members_[r]);
   const auto own = std::find(chosen.begin(), chosen.end(), rank_) - chosen.begin();
   return std::unique_ptr<Communicator>(new HostCommunicator(
-      world_, settings_, block_of(*world_, offset, static_cast<int>(chosen.size())),
+      world_, options_, block_of(*world_, offset, static_cast<int>(chosen.size())),
       std::move(members), static_cast<int>(own)));
 }
 
@@ -323,12 +323,12 @@ Error HostCommunicator::error_at(ErrorKind kind, Handle handle, std::string what
 void HostCommunicator::keep_in(FlightBook& book) const {
   std::vector<int> names = members_;
   for (int& member : names) {
-    if (!settings_.world_ranks.empty())
-      member = settings_.world_ranks.at(static_cast<std::size_t>(member));
+    if (!options_.world_ranks.empty())
+      member = options_.world_ranks.at(static_cast<std::size_t>(member));
   }
   // The offset of the block tells groups of the same ranks apart, equally on every rank.
   const auto place = block_.base() - world_->control();
-  const int first = settings_.world_ranks.empty() ? 0 : settings_.world_ranks.front();
+  const int first = options_.world_ranks.empty() ? 0 : options_.world_ranks.front();
   book.add(fmt::format("host-of-{}-{:x}", first, place), names,
            // The book may outlive the communicator: the world keeps the block mapped.
            [world = world_, block = block_, names, clock = TickClock()] {

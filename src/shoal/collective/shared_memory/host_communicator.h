@@ -39,7 +39,7 @@ namespace shoal::collective {
 /// times, readable by all.
 class HostCommunicator final : public Communicator {
  public:
-  struct Settings {
+  struct Options {
     /// Applies to operations that bring no timeout of their own.
     Duration timeout = std::chrono::minutes(10);
     /// Keeps the records of this group and of its splits; null: they are not kept.
@@ -54,12 +54,12 @@ class HostCommunicator final : public Communicator {
     std::shared_ptr<Progress> progress;
   };
   /// Makes the group of all ranks of `world`.
-  HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings);
+  HostCommunicator(std::shared_ptr<HostWorld> world, const Options& options);
   /// Makes a group of `members` (ranks in the world, in the group's order) over control memory that
   /// one of them has taken: `block_bytes` zero bytes at `control_offset`. The caller passes the
   /// offset to the other members itself; `split` does both.
   static std::unique_ptr<HostCommunicator> on_block(std::shared_ptr<HostWorld> world,
-                                                    const Settings& settings,
+                                                    const Options& options,
                                                     std::size_t control_offset,
                                                     std::vector<int> members);
   static std::size_t block_bytes(int ranks) { return HostBlock::bytes(ranks); }
@@ -101,7 +101,7 @@ class HostCommunicator final : public Communicator {
   std::string report() const override;
 
  private:
-  HostCommunicator(std::shared_ptr<HostWorld> world, const Settings& settings, HostBlock block,
+  HostCommunicator(std::shared_ptr<HostWorld> world, const Options& options, HostBlock block,
                    std::vector<int> members, int rank);
 
   static constexpr Handle kMessage = Handle{1} << 63;
@@ -128,7 +128,7 @@ class HostCommunicator final : public Communicator {
   Duration timeout_of(Handle handle) const;
 
   std::shared_ptr<HostWorld> world_;
-  Settings settings_;
+  Options options_;
   HostBlock block_;
   std::vector<int> members_;  ///< rank here -> rank in the world
   int rank_;

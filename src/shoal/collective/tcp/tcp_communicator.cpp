@@ -35,20 +35,20 @@ std::vector<int> hosts_of(const std::vector<int>& hosts, const std::vector<int>&
 
 }  // namespace
 
-TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings)
-    : TcpCommunicator(peers, std::move(settings), all_ranks(peers->size()), peers->rank(), 1) {}
+TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Options options)
+    : TcpCommunicator(peers, std::move(options), all_ranks(peers->size()), peers->rank(), 1) {}
 
-TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings,
+TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Options options,
                                  std::vector<int> ranks, int rank, std::uint64_t group)
     : peers_(std::move(peers)),
-      settings_(std::move(settings)),
+      options_(std::move(options)),
       members_{.peers = peers_, .ranks = std::move(ranks), .rank = rank},
       group_(group),
-      choice_(hosts_of(settings_.hosts, members_.ranks), settings_.model, settings_.algorithms),
-      place_(settings_.progress, *this) {
-  if (!settings_.hosts.empty()) members_.hosts = choice_.hosts();
-  if (settings_.flight) {
-    settings_.flight->add(
+      choice_(hosts_of(options_.hosts, members_.ranks), options_.model, options_.algorithms),
+      place_(options_.progress, *this) {
+  if (!options_.hosts.empty()) members_.hosts = choice_.hosts();
+  if (options_.flight) {
+    options_.flight->add(
         fmt::format("tcp-{:x}", group_), members_.ranks,
         [recorder = recorder_, rank = peers_->rank()] { return recorder->entries(rank); });
   }
@@ -58,7 +58,7 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Setting
 }
 
 std::unique_ptr<TcpCommunicator> TcpCommunicator::of_members(std::shared_ptr<wire::Transport> peers,
-                                                             Settings settings,
+                                                             Options options,
                                                              std::vector<int> members,
                                                              std::uint64_t group) {
   const auto own = std::find(members.begin(), members.end(), peers->rank());
@@ -67,7 +67,7 @@ std::unique_ptr<TcpCommunicator> TcpCommunicator::of_members(std::shared_ptr<wir
   SHOAL_USER_CHECK(group > 1, "group", "group number {}: a new group needs one above 1", group);
   const int rank = static_cast<int>(own - members.begin());
   return std::unique_ptr<TcpCommunicator>(
-      new TcpCommunicator(std::move(peers), std::move(settings), std::move(members), rank, group));
+      new TcpCommunicator(std::move(peers), std::move(options), std::move(members), rank, group));
 }
 
 TcpCommunicator::~TcpCommunicator() { peers_->answer_for(group_, nullptr); }
@@ -124,7 +124,7 @@ wire::Stream TcpCommunicator::stream_of_messages(std::uint32_t tag) const {
 void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_hosts) {
   const std::size_t bytes = o.kind == Kind::kBarrier ? 1 : o.buffer.count * size_of(o.type);
   const bool message = point_to_point(o.kind);
-  const bool once = must_fold_once(o) || (settings_.in_rank_order && reduces(o.kind));
+  const bool once = must_fold_once(o) || (options_.in_rank_order && reduces(o.kind));
   const Algorithm algorithm = message ? Algorithm::kDirect : choice_(o.kind, bytes, once);
   const wire::Stream stream =
       message ? stream_of_messages(o.tag) : wire::Stream{group_, ++sequence_};
@@ -132,7 +132,7 @@ void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_ho
   TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream,
                                             steps_for(o, algorithm, between_hosts));
   // Every wait and poll checks this time for all operations, not only for the awaited one.
-  p.give_up = Clock::now() + (o.timeout == Duration::zero() ? settings_.timeout : o.timeout);
+  p.give_up = Clock::now() + (o.timeout == Duration::zero() ? options_.timeout : o.timeout);
   if (o.kind == Kind::kReceive) p.set_in_flight(in_flight_);
   if (!message) recorder_->enter(sequence_, p.call());
 }
@@ -325,7 +325,7 @@ std::unique_ptr<Communicator> TcpCommunicator::split(int color, int key) {
   const std::int32_t own[2] = {color, key};
   std::vector<std::int32_t> all(2 * members_.ranks.size());
   run({.kind = Kind::kAllGather, .type = ElementType::kI32, .buffer = {own, all.data(), 2}},
-      Deadline::in(settings_.timeout));
+      Deadline::in(options_.timeout));
   if (color < 0) return nullptr;
   std::vector<int> chosen;
   for (int r = 0; r < size(); ++r)
@@ -342,7 +342,7 @@ std::unique_ptr<Communicator> TcpCommunicator::split(int color, int key) {
       splitmix64(splitmix64(group_ ^ splitmix64(sequence_)) ^ static_cast<std::uint64_t>(color)) |
       2;
   return std::unique_ptr<Communicator>(
-      new TcpCommunicator(peers_, settings_, std::move(chosen), rank, group));
+      new TcpCommunicator(peers_, options_, std::move(chosen), rank, group));
 }
 
 std::uint64_t TcpCommunicator::bytes_between_hosts_of_all() const {

@@ -26,7 +26,7 @@ namespace shoal::collective {
 /// are folded once, in the order of ranks.
 class TcpCommunicator final : public Communicator {
  public:
-  struct Settings {
+  struct Options {
     /// Applies to operations that bring no timeout of their own.
     Duration timeout = std::chrono::minutes(10);
     /// The host of each rank, for the choice of algorithms; empty: all ranks have equal links.
@@ -41,12 +41,12 @@ class TcpCommunicator final : public Communicator {
     /// this group advances no other.
     std::shared_ptr<Progress> progress;
   };
-  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings);
+  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Options options);
   /// Makes a group of `members`: ranks in the world, this one among them, in the group's order. All
   /// of them pass the same `group`, a number above 1 that no other group has and on which the
   /// callers have agreed by other means. `split` does all of this.
   static std::unique_ptr<TcpCommunicator> of_members(std::shared_ptr<wire::Transport> peers,
-                                                     Settings settings, std::vector<int> members,
+                                                     Options options, std::vector<int> members,
                                                      std::uint64_t group);
   ~TcpCommunicator() override;
 
@@ -95,7 +95,7 @@ class TcpCommunicator final : public Communicator {
   std::uint64_t bytes_between_hosts_of_all() const;
 
  private:
-  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Settings settings, std::vector<int> ranks,
+  TcpCommunicator(std::shared_ptr<wire::Transport> peers, Options options, std::vector<int> ranks,
                   int rank, std::uint64_t group);
   Handle enqueue_all(const Operation& operation, bool between_hosts);
   void enqueue(const Operation& operation, Handle handle, bool between_hosts);
@@ -109,7 +109,7 @@ class TcpCommunicator final : public Communicator {
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
 
   std::shared_ptr<wire::Transport> peers_;
-  Settings settings_;
+  Options options_;
   TcpMembers members_;
   std::uint64_t group_;
   Choice choice_;

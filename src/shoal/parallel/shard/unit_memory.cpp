@@ -64,9 +64,9 @@ void UnitMemory::take() {
   if (options_.slots) {
     slot_ = options_.slots->take(bytes());
     // The storage owns a reference to the slot: tensors over the unit may outlive this object.
-    const auto forget = [](void* slot) { delete static_cast<HostSlots::Slot*>(slot); };
+    const auto free_slot = [](void* slot) { delete static_cast<HostSlots::Slot*>(slot); };
     storage->set_data_ptr_noswap(
-        c10::DataPtr(slot_->data(), new HostSlots::Slot(slot_), forget, c10::Device(c10::kCPU)));
+        c10::DataPtr(slot_->data(), new HostSlots::Slot(slot_), free_slot, c10::Device(c10::kCPU)));
     storage->set_nbytes(bytes());
   } else {
     at::native::resize_bytes_cpu(storage, bytes());
