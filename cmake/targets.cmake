@@ -55,6 +55,9 @@ function(shoal_compile_together target size)
   endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
+    if(source MATCHES "^\\$<")  # objects of other targets
+      continue()
+    endif()
     file(STRINGS ${source} kernels REGEX "hwy/foreach_target.h" LIMIT_COUNT 1)
     if(kernels)
       set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -138,6 +141,15 @@ function(shoal_test name)
     endif()
   endforeach()
   shoal_precompile_headers(${name} PROGRAM TEST ${torch})
+  # What is tested is compiled as users get it, in the libraries; the tests themselves with fewer
+  # optimizations, which saves a fifth to a third of the compiler's time. The precompiled headers
+  # serve both.
+  # Under UBSan, whose checks take the compiler 40 % of its time, the libraries alone have them.
+  if(SHOAL_SANITIZE MATCHES "undefined")
+    target_compile_options(${name} PRIVATE -fno-sanitize=undefined)
+  elseif(NOT SHOAL_SANITIZE AND CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${name} PRIVATE -O1)
+  endif()
   add_test(NAME ${name} COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 2400)
