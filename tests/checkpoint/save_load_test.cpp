@@ -10,9 +10,11 @@
 #include "shoal/checkpoint/checkpoint.h"
 #include "shoal/checkpoint/format/reader.h"
 #include "shoal/checkpoint/format/store.h"
+#include "shoal/checkpoint/saver.h"
 #include "tests/checkpoint/sharded_state.h"
 #include "tests/checkpoint/thread_ranks.h"
 #include "tests/checkpoint_format/scratch.h"
+#include "tests/complaint.h"
 
 namespace shoal::checkpoint {
 namespace {
@@ -118,6 +120,38 @@ TEST(SaveLoad, ReplicasShareTheWriting) {
   EXPECT_LE(std::abs(bytes[0] - bytes[1]), largest);
   for (const auto& tensor : manifest.tensors)
     EXPECT_EQ(tensor.pieces.size(), 1) << "a replicated tensor stands whole in one file";
+}
+
+// Rank 0 takes itself for one of two holders of "b" and leaves it to the other, which has never
+// heard of it. Found when it is saved, not when it is missed.
+TEST(SaveLoad, ATensorThatNobodyWritesIsAnError) {
+  Scratch scratch;
+  const auto save_both = [&](bool with_saver) {
+    run_ranks(2, [&](const comm::Group& group) {
+      const auto item = [&](const char* name, int replica) {
+        return StateItem{.name = name,
+                         .local = at::full({4}, 1.0f),
+                         .global_shape = {4},
+                         .boxes = {},
+                         .replica = replica,
+                         .replicas = 2};
+      };
+      std::vector<StateItem> items{item("a", group.rank())};
+      if (group.rank() == 0) items.push_back(item("b", 0));
+      if (with_saver) {
+        Saver saver(group, {});
+        saver.start(scratch.path(), 1, items, "{}");
+        saver.wait();
+      } else {
+        save(scratch.path(), 1, items, "{}", group);
+      }
+    });
+  };
+  for (const bool with_saver : {false, true}) {
+    const std::string said = complaint([&] { save_both(with_saver); });
+    EXPECT_NE(said.find("no rank writes 'b'"), std::string::npos) << said;
+    EXPECT_FALSE(fs::exists(scratch / "step-1")) << "what was written is removed";
+  }
 }
 
 TEST(SaveLoad, FilesStayBelowTheirLimit) {

@@ -6,9 +6,9 @@
 namespace shoal::checkpoint {
 namespace {
 
-std::vector<format::Source> sources_of(const std::vector<StateItem>& items) {
+std::vector<format::Source> sources_of(std::vector<OwnBox> boxes) {
   std::vector<format::Source> sources;
-  for (OwnBox& own : own_boxes(items)) {
+  for (OwnBox& own : boxes) {
     // The closure keeps the memory until it dies with the sources.
     own.source.block = format::blocks_of(
         own.source.type, [local = own.local, data = own.data]() -> const void* { return data; });
@@ -30,7 +30,9 @@ std::string save(const std::string& directory, std::int64_t step,
       return first ? format::begin_step(directory, step) : "";
     })[0];
     const auto parts = agree(group, options.timeout, [&] {
-      return write_own(folder, group.rank(), sources_of(items), options);
+      std::vector<OwnBox> own = own_boxes(items);
+      const std::vector<std::string> left = left_to_others(items, own);
+      return write_own(folder, group.rank(), sources_of(std::move(own)), left, options);
     });
     // The manifest and the final name come after every rank's files are complete, and on the disk
     // if `fsync` is set. A crash before that leaves a folder that no reader looks at.

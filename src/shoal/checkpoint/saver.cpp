@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -67,6 +68,7 @@ struct Saver::Task {
   SaveOptions options;
   double share = 1;
   std::vector<OwnBox> own;
+  std::vector<std::string> left;  ///< names that other ranks write
   std::unique_ptr<Snapshot> snapshot;
   std::vector<std::string> parts;  ///< rank 0, committing: what all have written
 
@@ -94,7 +96,7 @@ std::string Saver::Task::write(Task& task) {
       return task.snapshot->read(i, static_cast<std::size_t>(begin / format::kBlockElements));
     };
   }
-  return write_own(task.folder, task.rank, std::move(sources), task.options);
+  return write_own(task.folder, task.rank, std::move(sources), task.left, task.options);
 }
 
 Saver::Saver(comm::Group group, const SaverOptions& options)
@@ -139,6 +141,7 @@ void Saver::start(const std::string& directory, std::int64_t step, std::vector<S
 
 void Saver::make_snapshot(const std::vector<StateItem>& items) {
   task_->own = own_boxes(items);
+  task_->left = left_to_others(items, task_->own);
   std::vector<Snapshot::Range> ranges;
   for (const OwnBox& own : task_->own) {
     ranges.push_back({own.data, static_cast<std::size_t>(own.source.bytes()),
@@ -159,17 +162,28 @@ void Saver::run(std::string (*work)(Task&)) {
   Task& task = *task_;
   task.done.store(false, std::memory_order_relaxed);
   task.result.clear();
-  task.thread = std::thread([&task, work] {
-    try {
-      task.result = work(task);
-    } catch (...) {
-      // The owner must not wait for a writer that has stopped.
-      task.error = std::current_exception();
-      task.snapshot->cancel();
-    }
-    // Pairs with the acquire in `poll`. Result and error are read after the join.
+  const auto fail = [&task](std::exception_ptr error) {
+    // The owner must not wait for a writer that has stopped.
+    task.error = std::move(error);
+    task.snapshot->cancel();
+  };
+  try {
+    task.thread = std::thread([&task, work, fail] {
+      try {
+        task.result = work(task);
+      } catch (...) {
+        fail(std::current_exception());
+      }
+      // Pairs with the acquire in `poll`. Result and error are read after the join.
+      task.done.store(true, std::memory_order_release);
+    });
+  } catch (const std::system_error& error) {
+    // No thread can be started. All ranks hear of it when they next ask, as of any failed write.
+    fail(std::make_exception_ptr(
+        Error(ErrorKind::kResource, "checkpoint",
+              fmt::format("cannot start the thread that writes: {}", error.what()))));
     task.done.store(true, std::memory_order_release);
-  });
+  }
 }
 
 void Saver::before_update() {

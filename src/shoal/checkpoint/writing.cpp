@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <exception>
 #include <map>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "shoal/base/check.h"
@@ -54,17 +56,40 @@ std::vector<OwnBox> own_boxes(const std::vector<StateItem>& items) {
   return own;
 }
 
+std::vector<std::string> left_to_others(const std::vector<StateItem>& items,
+                                        const std::vector<OwnBox>& own) {
+  std::set<std::string_view> written;
+  for (const OwnBox& box : own) written.insert(box.source.tensor);
+  std::vector<std::string> left;
+  for (const StateItem& item : items) {
+    const bool empty = std::count(item.global_shape.begin(), item.global_shape.end(), 0) > 0;
+    if (!empty && !written.contains(item.name)) left.push_back(item.name);
+  }
+  return left;
+}
+
 std::string write_own(const std::string& folder, int rank, std::vector<format::Source> sources,
-                      const SaveOptions& options) {
-  return to_json(format::write_shards(folder, fmt::format("shard-{:04}", rank), std::move(sources),
-                                      options.max_shard_bytes, options.fsync));
+                      const std::vector<std::string>& left, const SaveOptions& options) {
+  return to_json({format::write_shards(folder, fmt::format("shard-{:04}", rank), std::move(sources),
+                                       options.max_shard_bytes, options.fsync),
+                  left});
 }
 
 std::string complete(const std::string& directory, const std::string& folder, std::int64_t step,
                      const std::string& metadata, const std::vector<std::string>& parts,
                      const SaveOptions& options) {
   format::Manifest manifest{.step = step, .metadata = metadata};
-  for (const std::string& part : parts) format::add_written(manifest, written_from_json(part));
+  std::set<std::string> left;
+  for (const std::string& part : parts) {
+    RankPart one = part_from_json(part);
+    left.insert(one.left.begin(), one.left.end());
+    format::add_written(manifest, std::move(one.written));
+  }
+  // Without this a checkpoint that lacks a tensor would be found at the next load, too late.
+  for (const format::LogicalTensor& tensor : manifest.tensors) left.erase(tensor.name);
+  SHOAL_USER_CHECK(left.empty(), "checkpoint",
+                   "no rank writes '{}': each leaves it to another one that holds it, too",
+                   *left.begin());
   // The order is what makes a save atomic: the manifest describes files that are complete, the name
   // appears after the manifest, and older checkpoints go after the name is there.
   format::write_text(folder + "/" + format::kManifestName, format::to_json(manifest),

@@ -6,7 +6,8 @@ namespace shoal::checkpoint {
 
 using nlohmann::json;
 
-std::string to_json(const format::Written& written) {
+std::string to_json(const RankPart& part) {
+  const format::Written& written = part.written;
   json files = json::array();
   json tensors = json::array();
   for (const format::DataFile& file : written.files)
@@ -18,12 +19,12 @@ std::string to_json(const format::Written& written) {
     tensors.push_back(
         {tensor.name, static_cast<int>(tensor.type), tensor.shape, std::move(pieces)});
   }
-  return json{std::move(files), std::move(tensors)}.dump();
+  return json{std::move(files), std::move(tensors), part.left}.dump();
 }
 
 // The text comes from a rank of the same program and is not checked; manifests, which may come from
 // anywhere, are.
-format::Written written_from_json(const std::string& text) {
+RankPart part_from_json(const std::string& text) {
   const json root = json::parse(text);
   format::Written written;
   for (const json& file : root.at(0)) written.files.push_back({file.at(0), file.at(1), file.at(2)});
@@ -34,7 +35,7 @@ format::Written written_from_json(const std::string& text) {
       tensor.pieces.push_back({piece.at(0), piece.at(1), {piece.at(2), piece.at(3)}, piece.at(4)});
     written.tensors.push_back(std::move(tensor));
   }
-  return written;
+  return {std::move(written), root.at(2)};
 }
 
 }  // namespace shoal::checkpoint

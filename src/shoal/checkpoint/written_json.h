@@ -1,13 +1,20 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "shoal/checkpoint/format/shard_writer.h"
 
 namespace shoal::checkpoint {
 
-/// Writes the files and tensors of one rank as JSON, for rank 0 to read.
-std::string to_json(const format::Written& written);
-format::Written written_from_json(const std::string& json);
+/// What rank 0 must know of one rank's part of a save.
+struct RankPart {
+  format::Written written;
+  std::vector<std::string> left;  ///< names of tensors that the rank leaves to others
+};
+
+/// Writes it as JSON, for rank 0 to read.
+std::string to_json(const RankPart& part);
+RankPart part_from_json(const std::string& json);
 
 }  // namespace shoal::checkpoint
