@@ -45,11 +45,15 @@ class TableSource final : public DataSource {
   std::uint64_t fingerprint() const override {
     Key key =
         Key(seed_).child(split_.train.rows).child(split_.test.rows).child(split_.train.columns);
-    // The bits of every value: a run goes on only with the very same table.
-    for (const float value : split_.train.features)
-      key = Key(key.value() * 0x9e3779b97f4a7c15u + std::bit_cast<std::uint32_t>(value));
-    for (const float value : split_.train.targets)
-      key = Key(key.value() * 0x9e3779b97f4a7c15u + std::bit_cast<std::uint32_t>(value));
+    const auto mix = [&](std::uint64_t bits) {
+      key = Key(key.value() * 0x9e3779b97f4a7c15u + bits);
+    };
+    // The bits of every value: a run goes on only with the very same table, and evaluations before
+    // and after are of the same rows.
+    for (const data::TableDataset* table : {&split_.train, &split_.test}) {
+      for (const float value : table->features) mix(std::bit_cast<std::uint32_t>(value));
+      for (const float value : table->targets) mix(std::bit_cast<std::uint32_t>(value));
+    }
     return key.value();
   }
 
