@@ -62,15 +62,14 @@ class Run {
       reduction_ = parallel::data_parallel(*model_, group_);
     } else {
       auto sharding = parallel::sharded_data_parallel(
-          *model_, mesh::Mesh(group_, {{"replicate", 1}, {"shard", group_.size()}}),
+          *model_, mesh::Mesh(group_, {.dp_shard = group_.size()}),
           {.stage = static_cast<parallel::ShardStage>(choice.zero), .wrapping = {}});
       sharding->reset_parameters(Key(0));
       reduction_ = std::move(sharding);
     }
     const auto owned = reduction_->owned();
     optimizer_ = optim::make_optimizer(train::slices_of(owned), optim::AdamWOptions{});
-    state_.emplace(owned, *optimizer_, group_, choice.zero == 0 ? group_.rank() : 0,
-                   choice.zero == 0 ? group_.size() : 1);
+    state_.emplace(owned, *optimizer_, group_);
     step_.emplace(*model_, *optimizer_, *reduction_, group_, Key(0));
     step_->before_update([this] { saver_.before_update(); });
   }

@@ -7,10 +7,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <vector>
 
 #include "shoal/base/clock.h"
+#include "shoal/base/error.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/clipping.h"
@@ -62,8 +64,7 @@ double one_step(nn::Model& model, optim::Optimizer& optimizer, const at::Tensor&
   const auto backward = Clock::now();
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : model.parameters()) gradients.push_back(parameter->gradient());
-  const double factor =
-      optim::clip_factor(optim::global_norm(optim::sum_of_squares(gradients)), 1.0);
+  const double factor = optim::clip_factor(std::sqrt(optim::sum_of_squares(gradients)), 1.0);
   const auto clip = Clock::now();
   optimizer.step(gradients, 3e-4, factor);
   gradients.clear();

@@ -45,7 +45,7 @@ std::unique_ptr<parallel::GradientReduction> reduction_of(nn::Model& model,
     return parallel::data_parallel(model, group);
   }
   auto sharding =
-      parallel::sharded_data_parallel(model, mesh::Mesh(group, {{"shard", group.size()}}),
+      parallel::sharded_data_parallel(model, mesh::Mesh(group, {.dp_shard = group.size()}),
                                       {.stage = static_cast<parallel::ShardStage>(choice.zero),
                                        .wrapping = {},
                                        .copies = parallel::ShardingOptions::Copies::kShared});

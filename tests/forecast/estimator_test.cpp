@@ -19,7 +19,7 @@ struct Planned {
   Planned() {
     training.precision = "fp32";
     training.sequence = 256;
-    training.mesh.data = 2;
+    training.degrees.dp_shard = 2;
     training.global_batch = 2;
     cluster.devices_per_host = 2;
     for (const std::string& name : plan::kernel_names()) cluster.kernels[name] = {};
@@ -132,8 +132,8 @@ TEST(Estimator, EachAnswersForItsOwnSoftware) {
   EXPECT_LT(published_s(), 1000);
   EXPECT_EQ(bytes(plan::PublishedEstimator()), published_bytes());
   EXPECT_NE(bytes(ShoalEstimator()), published_bytes());
-  planned.training.mesh.data = 1;
-  planned.training.mesh.tensor = 2;
+  planned.training.degrees.dp_shard = 1;
+  planned.training.degrees.tp = 2;
   EXPECT_EQ(seconds(ShoalEstimator()), published_s());
   EXPECT_EQ(bytes(ShoalEstimator()), published_bytes());
 }

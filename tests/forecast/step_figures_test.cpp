@@ -38,7 +38,7 @@ struct Planned {
     spec.vocab = 512;
     spec.sequence = 128;
     training.precision = "fp32";
-    training.mesh.data = 2;
+    training.degrees.dp_shard = 2;
     training.micro_batch = 2;
     training.global_batch = 4;
     cluster.devices_per_host = 2;
@@ -166,26 +166,26 @@ TEST(KernelStep, ExchangesAreThoseOfTheStage) {
   Planned planned;
   const auto tensors = static_cast<double>(model::parameters(planned.spec).size());
   const auto parameters = static_cast<double>(model::parameter_count(planned.spec));
-  EXPECT_EQ(planned.calls("all_reduce"), 4 + tensors);
+  EXPECT_EQ(planned.calls("all_reduce"), 3 + tensors);
   EXPECT_NEAR(planned.weights("all_reduce"), 4 * parameters, 1e-3);
   EXPECT_EQ(planned.weights("optimizer"), 4 * parameters);
   planned.training.global_batch = 12;
-  EXPECT_EQ(planned.calls("all_reduce"), 4 + tensors);
+  EXPECT_EQ(planned.calls("all_reduce"), 3 + tensors);
   for (const int stage : {1, 2, 3}) {
     planned.training.zero_stage = stage;
-    EXPECT_EQ(planned.calls("all_reduce"), 4);
+    EXPECT_EQ(planned.calls("all_reduce"), 3);
     EXPECT_EQ(planned.calls("reduce_scatter"), (kLayers + 2) * (stage == 1 ? 1 : 3));
     EXPECT_NEAR(planned.weights("reduce_scatter"), 4 * parameters * (stage == 1 ? 1 : 3), 1e-3);
     EXPECT_EQ(planned.weights("optimizer"), 4 * parameters / 2);
   }
   planned.training.reduce_every_micro_batch = false;
   EXPECT_EQ(planned.calls("reduce_scatter"), kLayers + 2);
-  planned.training.mesh.data = 4;
-  planned.training.mesh.shard = 2;
+  planned.training.degrees.dp_shard = 4;
+  planned.training.degrees.shard_over(2, planned.training.degrees.dp());
   planned.training.global_batch = 8;
-  EXPECT_EQ(planned.calls("all_reduce"), 4 + kLayers + 2);
+  EXPECT_EQ(planned.calls("all_reduce"), 3 + kLayers + 2);
   EXPECT_NEAR(planned.weights("all_reduce"), 4 * parameters / 2, 1e-3);
-  planned.training.mesh = {};
+  planned.training.degrees = {};
   EXPECT_EQ(planned.calls("all_reduce"), 0) << "one rank has nobody to tell";
 }
 
@@ -200,10 +200,10 @@ TEST(Predictions, AreForWhatShoalDoes) {
         << "time is not predicted where memory is not";
     return predicts_memory(one.training);
   };
-  EXPECT_FALSE(memory([](Training& t) { t.mesh.tensor = 2; }));
-  EXPECT_FALSE(memory([](Training& t) { t.mesh.pipeline = 2; }));
-  EXPECT_FALSE(memory([](Training& t) { t.mesh.context = 2; }));
-  EXPECT_FALSE(memory([](Training& t) { t.mesh.expert = 2; }));
+  EXPECT_FALSE(memory([](Training& t) { t.degrees.tp = 2; }));
+  EXPECT_FALSE(memory([](Training& t) { t.degrees.pp = 2; }));
+  EXPECT_FALSE(memory([](Training& t) { t.degrees.cp = 2; }));
+  EXPECT_FALSE(memory([](Training& t) { t.degrees.ep = 2; }));
   EXPECT_FALSE(memory([](Training& t) { t.zero_plus_plus = true; }));
   EXPECT_FALSE(memory([](Training& t) { t.offload_parameters = true; }));
   EXPECT_FALSE(memory([](Training& t) { t.precision = "bf16"; }));
@@ -297,9 +297,10 @@ TEST(Gathers, AreOfUnitsThatNobodyHoldsWhole) {
   planned.training.zero_stage = 2;
   EXPECT_THAT(all(), IsEmpty());
   planned.training.zero_stage = 3;
-  planned.training.mesh.shard = 1;
+  planned.training.degrees.shard_over(1, planned.training.degrees.dp());
   EXPECT_THAT(all(), IsEmpty());
-  planned.training.mesh.shard = 0;
+  planned.training.degrees.shard_over(planned.training.degrees.dp() * planned.training.degrees.cp,
+                                      planned.training.degrees.dp());
   planned.cluster.devices_per_host = 2;
   planned.cluster.runtime = Runtime::kPublished;
   EXPECT_FALSE(all().empty()) << "other software has a copy on every rank";

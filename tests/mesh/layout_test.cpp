@@ -26,18 +26,40 @@ TEST(Layout, EvenPartsCoverAndEarlierAreNeverSmaller) {
 }
 
 TEST(Layout, LocalBoxesOfAllCoordinatesTile) {
-  const Layout layout{
-      {Placement::shard(1), Placement::replicate(), Placement::shard(0), Placement::shard(1)}};
-  const std::vector<int> extent{2, 2, 3, 2};
-  std::vector<int> owners(5 * 7, 0);
-  for (int rank = 0; rank < 24; ++rank) {
-    const Box box =
-        local_box({5, 7}, layout, extent, {rank / 12, rank / 6 % 2, rank / 2 % 3, rank % 2});
-    for (std::int64_t i = box.begin[0]; i < box.end[0]; ++i)
-      for (std::int64_t j = box.begin[1]; j < box.end[1]; ++j) ++owners[i * 7 + j];
+  using Cut = Placement::Cut;
+  const plan::Degrees degrees{.pp = 2, .dp_replicate = 2, .cp = 3, .tp = 2};
+  for (const Cut cut : {Cut::kEven, Cut::kZigzag}) {
+    const Layout layout{{Axis::kPipeline, Placement::shard(1)},
+                        {Axis::kContext, Placement::shard(0, cut)},
+                        {Axis::kTensor, Placement::shard(1)}};
+    std::vector<int> owners(5 * 7, 0);
+    for (int rank = 0; rank < 24; ++rank) {
+      const auto boxes = local_boxes({5, 7}, layout, degrees, rank);
+      EXPECT_EQ(boxes.size(), cut == Cut::kZigzag ? 2u : 1u);
+      for (const Box& box : boxes)
+        for (std::int64_t i = box.begin[0]; i < box.end[0]; ++i)
+          for (std::int64_t j = box.begin[1]; j < box.end[1]; ++j) ++owners[i * 7 + j];
+    }
+    for (const int count : owners)
+      EXPECT_EQ(count, 2);  // once for each coordinate of the replicated axis
   }
-  for (const int count : owners)
-    EXPECT_EQ(count, 2);  // once for each coordinate of the replicated axis
+}
+
+// Two ranks: the first holds the first and the last quarter.
+TEST(Layout, ZigzagPairsEarlyAndLateChunks) {
+  const Layout layout{{Axis::kContext, Placement::shard(0, Placement::Cut::kZigzag)}};
+  EXPECT_EQ(local_boxes({8}, layout, {.cp = 2}, 0), (std::vector<Box>{{{0}, {2}}, {{6}, {8}}}));
+  EXPECT_EQ(local_boxes({8}, layout, {.cp = 2}, 1), (std::vector<Box>{{{2}, {4}}, {{4}, {6}}}));
+}
+
+// An axis that comes first divides the whole, a later one each part: 7 = 4 + 3 = (2 + 2) + (2 + 1).
+TEST(Layout, TwoAxesMayCutOneDimension) {
+  const Layout layout{{Axis::kTensor, Placement::shard(0)}, {Axis::kContext, Placement::shard(0)}};
+  const std::vector<std::pair<std::int64_t, std::int64_t>> expected{{0, 2}, {2, 4}, {4, 6}, {6, 7}};
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(local_boxes({7}, layout, {.cp = 2, .tp = 2}, rank),
+              (std::vector<Box>{{{expected[rank].first}, {expected[rank].second}}}));
+  }
 }
 
 TEST(Layout, BoxesOfARangeHoldItsElementsInOrder) {
@@ -62,20 +84,29 @@ TEST(Layout, BoxesOfARangeHoldItsElementsInOrder) {
 }
 
 TEST(Layout, DimensionsMayBeCountedFromTheEnd) {
-  const Layout last{{Placement::shard(-1)}};
-  EXPECT_EQ(local_box({5, 7}, last, {2}, {1}), (Box{{0, 4}, {5, 7}}));
-  EXPECT_EQ(local_box({5, 7}, Layout{{Placement::shard(-2)}}, {2}, {0}), (Box{{0, 0}, {3, 7}}));
-  for (const int dim : {-3, 2})
-    EXPECT_THROW(local_box({5, 7}, Layout{{Placement::shard(dim)}}, {2}, {0}), Error) << dim;
+  const auto cut = [](int dim, int rank) {
+    return local_boxes({5, 7}, {{Axis::kTensor, Placement::shard(dim)}}, {.tp = 2}, rank).at(0);
+  };
+  EXPECT_EQ(cut(-1, 1), (Box{{0, 4}, {5, 7}}));
+  EXPECT_EQ(cut(-2, 0), (Box{{0, 0}, {3, 7}}));
+  for (const int dim : {-3, 2}) EXPECT_THROW(cut(dim, 0), Error) << dim;
 }
 
-// Partial and flat placements cut nothing here, and axes without a placement replicate.
+// Partial placements and flat ranges cut no dimension, and axes without a placement replicate.
 TEST(Layout, OnlyShardsCut) {
-  const Layout layout{{Placement::partial(), Placement::flat(2, 5), Placement::shard(0)}};
-  EXPECT_EQ(local_box({4}, layout, {2, 2, 2, 3}, {1, 1, 1, 2}), (Box{{2}, {4}}));
-  EXPECT_EQ(local_box({}, Layout(), {2}, {1}), Box());
-  EXPECT_THROW(local_box({4}, layout, {2, 2}, {0, 0}), Error) << "more placements than axes";
-  EXPECT_THROW(local_box({4}, Layout(), {2, 2}, {0}), Error);
+  Layout layout{{Axis::kReplicate, Placement::partial()}, {Axis::kTensor, Placement::shard(0)}};
+  layout.set_flat(Axis::kShard);
+  EXPECT_EQ(local_boxes({4}, layout, {.dp_replicate = 2, .dp_shard = 2, .tp = 2}, 7),
+            (std::vector<Box>{{{2}, {4}}}));
+  EXPECT_EQ(local_boxes({}, Layout(), {.tp = 2}, 1), std::vector<Box>{Box()});
+}
+
+TEST(Layout, DualsAreThoseOfTheGradient) {
+  EXPECT_EQ(dual(Placement::replicate()), Placement::partial());
+  EXPECT_EQ(dual(Placement::partial()), Placement::replicate());
+  for (const auto cut : {Placement::Cut::kEven, Placement::Cut::kZigzag})
+    EXPECT_EQ(dual(Placement::shard(1, cut)), Placement::shard(1, cut));
+  EXPECT_THROW(dual(Placement::partial(Reduction::kMax)), Error);
 }
 
 TEST(Layout, AScalarIsOneElement) {
@@ -97,12 +128,16 @@ TEST(Layout, PartsThatDoNotExistAreRefused) {
 }
 
 TEST(Layout, SaysWhatItIs) {
-  const Layout layout{
-      {Placement::replicate(), Placement::shard(1), Placement::partial(), Placement::flat(4, 9)}};
-  EXPECT_EQ(layout.text(), "(replicate, shard(1), partial(sum), flat(4, 9))");
-  EXPECT_FALSE(layout.replicated());
-  EXPECT_TRUE(Layout().replicated());
-  EXPECT_THROW(local_box({3}, Layout{{Placement::shard(1)}}, {2}, {0}), Error);
+  Layout layout{{Axis::kTensor, Placement::shard(1)},
+                {Axis::kContext, Placement::shard(0, Placement::Cut::kZigzag)},
+                {Axis::kReplicate, Placement::partial()}};
+  layout.set_flat(Axis::kShard | Axis::kContext);
+  EXPECT_EQ(layout.text(),
+            "dp_replicate: partial(sum), cp: shard(0, zigzag), tp: shard(1), flat over dp_shard x "
+            "cp");
+  EXPECT_EQ(Layout().text(), "replicated");
+  EXPECT_EQ(Layout().set_flat(Axis::kShard).text(), "flat over dp_shard");
+  EXPECT_NE(layout, Layout());
 }
 
 }  // namespace

@@ -237,8 +237,9 @@ TEST(Model, WeightsDependOnNameAndIndexAlone) {
   const auto parameters = cut->parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& shape = parameters[i]->global_shape();
-    const mesh::Layout layout{{mesh::Placement::shard(static_cast<int>(i % shape.size()))}};
-    parameters[i]->set_layout(layout, mesh::local_box(shape, layout, {3}, {1}));
+    const mesh::Layout layout{
+        {plan::Axis::kTensor, mesh::Placement::shard(static_cast<int>(i % shape.size()))}};
+    parameters[i]->set_layout(layout, mesh::local_boxes(shape, layout, {.tp = 3}, 1).at(0));
   }
   cut->materialize();
   cut->reset_parameters(Key(1));

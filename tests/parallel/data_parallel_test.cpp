@@ -1,6 +1,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/ones_like.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <utility>
 
 #include "shoal/comm/world.h"
 #include "shoal/model/model_spec.h"
@@ -172,6 +176,42 @@ TEST(DataParallel, EveryByteOfTheStartingValuesCounts) {
                              }),
         Error)
         << element;
+  }
+}
+
+// Over all ranks the parts hold every element of every gradient once: a sum of squares over the
+// world is that of one rank, in every way to reduce and on every mesh.
+TEST(CountedParts, AreAPartitionOfTheGradient) {
+  const auto count_of = [](nn::Model& model, GradientReduction& reduction) {
+    reduction.begin(0, 1);
+    for (const auto& parameter : model.parameters()) {
+      if (!parameter->requires_grad()) continue;
+      const at::Tensor value = parameter->tensor();
+      (value * at::ones_like(value)).sum().backward();
+    }
+    reduction.finish();
+    double elements = 0;
+    double sum = 0;
+    for (const at::Tensor& part : counted_parts(reduction)) {
+      elements += static_cast<double>(part.numel());
+      sum += part.sum().item<double>();
+    }
+    return std::pair{elements, sum};
+  };
+  double all = 0;
+  for (const auto& parameter : nn::make_model(tiny())->parameters())
+    all += static_cast<double>(parameter->global_count());
+  for (const int ranks : {1, 3, 4}) {
+    comm::run_on_threads({.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
+                         [&](const comm::Group& world) {
+                           const auto model = nn::make_model(tiny());
+                           model->materialize();
+                           model->reset_parameters(Key(1));
+                           const auto reduction = data_parallel(*model, world);
+                           const auto [elements, sum] = count_of(*model, *reduction);
+                           EXPECT_EQ(world.sum(elements), all);
+                           EXPECT_EQ(world.sum(sum), all * ranks) << "each rank gave ones";
+                         });
   }
 }
 

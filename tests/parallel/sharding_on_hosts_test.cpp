@@ -37,7 +37,7 @@ Result sharded(
   const auto model = nn::make_model(tiny());
   prepare(*model);
   const auto sharding = sharded_data_parallel(
-      *model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", world.size() / replicas}}),
+      *model, mesh::Mesh(world, {.dp_replicate = replicas, .dp_shard = world.size() / replicas}),
       options);
   sharding->reset_parameters(Key(1));
   Result result = train(*model, *sharding, world, micro_batches);
@@ -104,7 +104,7 @@ struct Step {
 Step measure(const comm::Group& world, const ShardingOptions& options, double& least) {
   const auto model = nn::make_model(larger());
   const auto sharding =
-      sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", world.size()}}), options);
+      sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = world.size()}), options);
   sharding->reset_parameters(Key(1));
   sharding->begin_update();
   sharding->end_update();

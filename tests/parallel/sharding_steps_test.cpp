@@ -38,7 +38,7 @@ TEST(ShardingSteps, WhatASkippedStepLeavesIsForgotten) {
   on_every_kind([](const comm::Group& world, Maker make, const ShardingOptions& options) {
     Branches model(2);
     model.used = {0, 1};
-    const auto sharding = make(model, mesh::Mesh(world, {{"shard", 3}}), options);
+    const auto sharding = make(model, mesh::Mesh(world, {.dp_shard = 3}), options);
     sharding->reset_parameters(Key(1));
     const at::Tensor expected = 3 * at::arange(3, at::kFloat) + 3;
     for (int step = 0; step < 3; ++step) {
@@ -61,7 +61,7 @@ TEST(ShardingSteps, WhatOwnersWriteReachesEveryRank) {
   on_every_kind([](const comm::Group& world, Maker make, const ShardingOptions& options) {
     Branches model(3);
     model.parameters()[1]->set_requires_grad(false);
-    const auto sharding = make(model, mesh::Mesh(world, {{"shard", 3}}), options);
+    const auto sharding = make(model, mesh::Mesh(world, {.dp_shard = 3}), options);
     sharding->reset_parameters(Key(1));
     const auto value_of = [&](const nn::Parameter& parameter) {
       return at::arange(3, at::kFloat) + 10 * (parameter.name().back() - '0') + 1;

@@ -29,27 +29,34 @@ constexpr ShardStage kStages[] = {ShardStage::kOptimizer, ShardStage::kGradients
 
 using Maker = std::unique_ptr<Sharding> (*)(nn::Module&, const mesh::Mesh&, const ShardingOptions&);
 
+Result sharded_on(
+    const plan::Degrees& degrees, const ShardingOptions& options, int micro_batches,
+    Maker make = sharded_data_parallel, const Preparation& prepare = [](nn::Model&) {}) {
+  Result kept;
+  comm::run_on_threads({.size = static_cast<int>(degrees.ranks()),
+                        .arena = false,
+                        .timeout = std::chrono::seconds(60)},
+                       [&](const comm::Group& world) {
+                         const auto model = nn::make_model(tiny());
+                         prepare(*model);
+                         const auto sharding = make(*model, mesh::Mesh(world, degrees), options);
+                         sharding->reset_parameters(Key(1));
+                         Result result = train(*model, *sharding, world, micro_batches);
+                         sharding->unshard();
+                         keep_weights(*model, result);
+                         sharding->reshard();
+                         world.barrier();
+                         if (world.rank() == 0) kept = std::move(result);
+                         world.barrier();
+                       });
+  return kept;
+}
+
 Result sharded(
     int replicas, int shards, const ShardingOptions& options, int micro_batches,
     Maker make = sharded_data_parallel, const Preparation& prepare = [](nn::Model&) {}) {
-  Result kept;
-  comm::run_on_threads(
-      {.size = replicas * shards, .arena = false, .timeout = std::chrono::seconds(60)},
-      [&](const comm::Group& world) {
-        const auto model = nn::make_model(tiny());
-        prepare(*model);
-        const auto sharding =
-            make(*model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", shards}}), options);
-        sharding->reset_parameters(Key(1));
-        Result result = train(*model, *sharding, world, micro_batches);
-        sharding->unshard();
-        keep_weights(*model, result);
-        sharding->reshard();
-        world.barrier();
-        if (world.rank() == 0) kept = std::move(result);
-        world.barrier();
-      });
-  return kept;
+  return sharded_on({.dp_replicate = replicas, .dp_shard = shards}, options, micro_batches, make,
+                    prepare);
 }
 
 void expect_same(const Result& a, const Result& b, const std::string& what, double bound = 1e-5) {
@@ -72,6 +79,26 @@ TEST(Sharding, EveryStageAndPlacementTrainsAsOneRank) {
                 "hybrid, copied");
     expect_same(sharded(2, 2, {.stage = stage}, 1), reference, "hybrid, shared");
     expect_same(sharded(1, 3, {.stage = stage}, 2, sharding_by_hand), reference, "by hand");
+  }
+}
+
+// Axes of which no technique makes use: context and tensor ranks hold what data ranks hold, and
+// here see other samples. Parameters shard over all of them but the copies.
+TEST(Sharding, IdleAxesTrainAsOneRank) {
+  const Result reference = alone();
+  for (const plan::Degrees& degrees :
+       {plan::Degrees{.dp_shard = 3, .cp = 2, .tp = 2}, plan::Degrees{.cp = 2, .tp = 2},
+        plan::Degrees{.dp_replicate = 2, .cp = 2}, plan::Degrees{.dp_replicate = 2, .tp = 3},
+        plan::Degrees{.dp_replicate = 3, .dp_shard = 2, .tp = 2}}) {
+    for (const ShardStage stage : kStages) {
+      for (const Copies copies : kCopies) {
+        const std::string what =
+            fmt::format("stage {}, {} ranks, cp {}, tp {}, copies {}", static_cast<int>(stage),
+                        degrees.ranks(), degrees.cp, degrees.tp, static_cast<int>(copies));
+        expect_same(sharded_on(degrees, {.stage = stage, .copies = copies}, 1), reference, what);
+      }
+    }
+    expect_same(sharded_on(degrees, {}, 1, sharding_by_hand), reference, "by hand");
   }
 }
 
@@ -167,7 +194,7 @@ void expect_gradients(int branches, int ranks,
             [&](const comm::Group& world) {
               Branches model(branches);
               const auto sharding =
-                  make(model, mesh::Mesh(world, {{"replicate", 1}, {"shard", ranks}}),
+                  make(model, mesh::Mesh(world, {.dp_replicate = 1, .dp_shard = ranks}),
                        {.stage = stage, .copies = copies});
               sharding->reset_parameters(Key(1));
               std::int64_t held = 0;
@@ -232,7 +259,7 @@ TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
       model::ModelSpec spec = tiny();
       spec.layers = 4, spec.tied_embeddings = tied;
       plan::Training training{.zero_stage = 3, .micro_batch = 1};
-      training.mesh.data = 2, training.gather_ahead = ahead,
+      training.degrees.dp_shard = 2, training.gather_ahead = ahead,
       training.reshard_after_forward = ahead != 3;
       plan::Cluster apart;
       apart.runtime = plan::Runtime::kShoal, apart.hosts = 2, apart.devices_per_host = 1;
@@ -244,7 +271,7 @@ TEST(Sharding, ThePlannersTableIsTheOneThatRuns) {
             const ShardingOptions options{
                 .ahead = ahead, .reshard_after_forward = ahead != 3, .copies = Copies::kCopied};
             EXPECT_EQ(
-                sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}), options)->table(),
+                sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = 2}), options)->table(),
                 planned);
           });
       apart.hosts = 1, apart.devices_per_host = 2;
@@ -285,7 +312,7 @@ TEST(Sharding, ARankThatWaitsForRoomIsNotWaitedFor) {
         [&](const comm::Group& world) {
           Units model(8);
           const auto sharding = sharded_data_parallel(
-              model, mesh::Mesh(world, {{"replicate", replicas}, {"shard", 2}}),
+              model, mesh::Mesh(world, {.dp_replicate = replicas, .dp_shard = 2}),
               {.in_flight = 1, .copies = Copies::kShared});
           sharding->reset_parameters(Key(1));
           for (int step = 0; step < 3; ++step) {
@@ -324,7 +351,7 @@ std::string train_units(const std::vector<std::vector<std::size_t>>& used,
                         std::vector<int> expected = {}) {
   const auto body = [&](const comm::Group& world) {
     Units model(4);
-    const auto sharding = sharded_data_parallel(model, mesh::Mesh(world, {{"shard", 2}}),
+    const auto sharding = sharded_data_parallel(model, mesh::Mesh(world, {.dp_shard = 2}),
                                                 {.copies = Copies::kCopied});
     sharding->reset_parameters(Key(1));
     for (int step = 0; step < 3; ++step) {
@@ -393,7 +420,7 @@ TEST(Sharding, BackwardThroughParametersThatWereUpdatedIsRefused) {
         [&](const comm::Group& world) {
           const auto model = nn::make_model(tiny());
           const auto sharding =
-              sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
+              sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = 2}),
                                     {.stage = ShardStage::kGradients, .copies = copies});
           sharding->reset_parameters(Key(1));
           nn::Context context;
@@ -490,7 +517,7 @@ double most_gradients(int in_flight,
         model::ModelSpec spec = tiny();
         spec.layers = 12;
         const auto model = nn::make_model(spec);
-        const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
+        const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = 2}),
                                                     {.in_flight = in_flight});
         sharding->reset_parameters(Key(1));
         if (world.rank() == 1) {
@@ -562,7 +589,7 @@ double most_sums(bool every_micro_batch) {
         spec.layers = 24;
         const auto model = nn::make_model(spec);
         const auto sharding =
-            sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
+            sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = 2}),
                                   {.reduce_every_micro_batch = every_micro_batch});
         sharding->reset_parameters(Key(1));
         nn::Context context;

@@ -30,6 +30,7 @@ inline model::ModelSpec tiny() {
 
 struct Result {
   std::vector<double> losses;
+  std::vector<double> norms;  ///< of the gradient, before clipping
   std::vector<at::Tensor> weights;
 };
 
@@ -65,11 +66,10 @@ inline Result train(nn::Model& model, GradientReduction& reduction, const comm::
       loss += value.item<double>();
     }
     reduction.finish();
-    const at::Tensor total = at::empty({1}, at::kDouble).fill_(loss);
-    world.all_reduce(total);
-    result.losses.push_back(total.item<double>());
+    result.losses.push_back(world.sum(loss));
     const auto gradients = reduction.gradients();
-    const double norm = optim::global_norm(optim::sum_of_squares(gradients), reduction.cut_over());
+    const double norm = std::sqrt(world.sum(optim::sum_of_squares(counted_parts(reduction))));
+    result.norms.push_back(norm);
     reduction.begin_update();
     optimizer->step(gradients, 3e-3, optim::clip_factor(norm, 0.5));
     reduction.end_update();
@@ -104,6 +104,8 @@ inline std::string difference(const Result& a, const Result& b, double bound = 1
   for (std::size_t i = 0; i < a.losses.size(); ++i) {
     if (!(std::abs(a.losses[i] - b.losses[i]) <= bound * b.losses[i]))
       return fmt::format("loss {} is {}, not {}", i, a.losses[i], b.losses[i]);
+    if (!(std::abs(a.norms[i] - b.norms[i]) <= 10 * bound * b.norms[i]))
+      return fmt::format("norm {} is {}, not {}", i, a.norms[i], b.norms[i]);
   }
   for (std::size_t i = 0; i < a.weights.size(); ++i) {
     const double apart = (a.weights[i] - b.weights[i]).norm().item<double>();

@@ -161,28 +161,27 @@ TEST(FlatUnit, KindsOfParametersAreApart) {
 }
 
 TEST(ShardingLimits, OptionsThatMakeNoSenseAreRefused) {
-  const auto refused = [](int ranks, const std::vector<mesh::Axis>& axes,
-                          const ShardingOptions& options, bool with_memory,
-                          const std::string& words) {
+  const auto refused = [](int ranks, const plan::Degrees& degrees, const ShardingOptions& options,
+                          bool with_memory, const std::string& words) {
     try {
       comm::run_on_threads({.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
                            [&](const comm::Group& world) {
                              const auto model = nn::make_model(tiny());
                              if (with_memory) model->materialize();
-                             sharded_data_parallel(*model, mesh::Mesh(world, axes), options);
+                             sharded_data_parallel(*model, mesh::Mesh(world, degrees), options);
                            });
       ADD_FAILURE() << "taken; expected: " << words;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
     }
   };
-  const std::vector<mesh::Axis> two{{"shard", 2}};
+  const plan::Degrees two{.dp_shard = 2};
   refused(2, two, {.stage = ShardStage::kOptimizer, .reduce_every_micro_batch = true}, false,
           "stage 1 keeps whole gradients");
   refused(2, two, {.in_flight = 0}, false, "0 units in flight: at least 1");
   refused(2, two, {.transfer_type = at::kHalf}, false, "float32 or bf16");
   refused(2, two, {}, true, "has memory already");
-  refused(2, {{"tensor", 2}}, {}, false, "a mesh of 2 ranks");
+  refused(2, {.dp_shard = 3}, {}, false, "is 3 ranks, but there are 2");
 }
 
 // Stage 3 with copies: two ranks hold a half each, and of the rest what is gathered.
@@ -202,7 +201,7 @@ TEST(ShardingMemory, WhatIsReleasedIsFree) {
       {.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)},
       [&](const comm::Group& world) {
         const auto model = nn::make_model(spec);
-        const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {{"shard", 2}}),
+        const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = 2}),
                                                     {.copies = ShardingOptions::Copies::kCopied});
         const auto expect_in_use = [&](double least, double most, const char* when) {
           world.barrier();

@@ -238,7 +238,7 @@ TEST(ExactTables, ActivationsWithoutDropoutWithGroupedQueries) {
   const double per_token =
       2 * h + 2 * d * (a + 2 * k) + 2 * a * d + 2 * h + 2 * h + 2 * h + 2 * 2 * f + 2 * f;
   EXPECT_DOUBLE_EQ(block_activation_bytes(spec, training), 2 * 4096 * (per_token + 4 * a));
-  training.mesh.context = 2;
+  training.degrees.cp = 2;
   EXPECT_DOUBLE_EQ(block_activation_bytes(spec, training), 4096 * (per_token + 4 * a));
 }
 
@@ -283,7 +283,7 @@ TEST(ExactTables, Traffic) {
 TEST(ExactTables, DataTrafficByStage) {
   const ModelSpec spec = *named_model("gpt2-124m");
   Training training;
-  training.mesh.data = 8;
+  training.degrees.dp_shard = 8;
   training.global_batch = 32;
   const double once = 2 * 7.0 / 8 * held_parameters(spec, training, 0).all();
   const auto sent = [&](int stage, const char* technique) {

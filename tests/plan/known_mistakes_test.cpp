@@ -78,13 +78,14 @@ TEST(KnownMistakes, Zero2KeepsOnlyTheParameterWhole) {
 // One document multiplies TP x PP x CP x EP x DP. Experts are folded into the devices of the dense
 // part: DeepSeek-V3 on 1024 with TP2 PP16 EP64.
 TEST(KnownMistakes, ExpertParallelismIsNoFurtherFactor) {
-  Mesh mesh;
-  mesh.tensor = 2;
-  mesh.pipeline = 16;
-  mesh.data = 32;
-  mesh.expert = 64;
-  EXPECT_EQ(mesh.devices(), 1024);
-  EXPECT_EQ(mesh.expert_data(), 1);
+  Training training;
+  Degrees& degrees = training.degrees;
+  degrees.tp = 2;
+  degrees.pp = 16;
+  degrees.dp_shard = 32;
+  degrees.ep = 64;
+  EXPECT_EQ(degrees.ranks(), 1024);
+  EXPECT_EQ(training.expert_data(), 1);
 }
 
 // Megatron-LM #4050: one divisor for all. Attention by tp, norms and router by none, routed experts
@@ -92,9 +93,9 @@ TEST(KnownMistakes, ExpertParallelismIsNoFurtherFactor) {
 TEST(KnownMistakes, MixturesHaveThreeDivisors) {
   const ModelSpec spec = *named_model("mixtral-8x7b");
   Training training;
-  training.mesh.tensor = 2;
-  training.mesh.data = 8;
-  training.mesh.expert = 8;
+  training.degrees.tp = 2;
+  training.degrees.dp_shard = 8;
+  training.degrees.ep = 8;
   training.global_batch = 8;
   training.zero_stage = 1;
   training.sequence = 4096;
@@ -106,7 +107,7 @@ TEST(KnownMistakes, MixturesHaveThreeDivisors) {
   EXPECT_DOUBLE_EQ(held.split, (32 * attention + 2 * table) / 2);
   EXPECT_DOUBLE_EQ(held.replicated, 32 * (2 * h + 8 * h) + h);
   EXPECT_DOUBLE_EQ(held.expert, 32 * 8 * 3 * h * f / 8);
-  EXPECT_EQ(training.mesh.expert_data(), 2);
+  EXPECT_EQ(training.expert_data(), 2);
   const MemoryUse use = published_memory(spec, training)[0].peak().use;
   EXPECT_DOUBLE_EQ(use.optimizer, held.dense() * 12 / 8 + held.expert * 12 / 2);
 }
@@ -118,7 +119,7 @@ TEST(KnownMistakes, UnevenPipelinesAreReportedByTheirLargestStage) {
   spec.layers = 8;
   spec.vocab = 8;
   Training training;
-  training.mesh.pipeline = 4;
+  training.degrees.pp = 4;
   training.global_batch = 4;
   training.stage_layers = {1, 2, 2, 3};
   const double block = held_by_block(spec, training).all();
@@ -196,7 +197,7 @@ TEST(KnownMistakes, UtilisationIsOneFigure) {
     most = std::max(most, row["tflops"] * 1e12 / cluster_preset("h100")->peak(ElementType::kBF16));
   EXPECT_NEAR(most, 0.494, 0.0005);
   Training training;
-  training.mesh.data = 8;
+  training.degrees.dp_shard = 8;
   training.global_batch = 8;
   const Plan plan = make_plan(PublishedEstimator(), *named_model("gpt2-124m"), training,
                               with_devices(*cluster_preset("h100"), 8));
@@ -238,9 +239,9 @@ TEST(KnownMistakes, CheckpointsDoNotDependOnTheMesh) {
   EXPECT_DOUBLE_EQ(alone, 14 * static_cast<double>(parameter_count(spec)));
   for (const auto& [tensor, pipeline, data, zero] :
        {std::array<std::int64_t, 4>{4, 1, 1, 0}, {1, 4, 1, 0}, {2, 3, 2, 1}, {1, 1, 8, 3}}) {
-    training.mesh.tensor = tensor;
-    training.mesh.pipeline = pipeline;
-    training.mesh.data = data;
+    training.degrees.tp = tensor;
+    training.degrees.pp = pipeline;
+    training.degrees.dp_shard = data;
     training.zero_stage = static_cast<int>(zero);
     EXPECT_DOUBLE_EQ(checkpoint_bytes(spec, training), alone);
   }

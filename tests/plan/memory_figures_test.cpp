@@ -74,7 +74,7 @@ TEST(PublishedMemory, OfBuffersAndMessages) {
   constexpr double kMessage = 2 * 256 * 64;
   EXPECT_DOUBLE_EQ(buffers(on(2)), kBuckets);
   Training training = on(1);
-  training.mesh.context = 2;
+  training.degrees.cp = 2;
   EXPECT_DOUBLE_EQ(buffers(training), kBuckets);
   EXPECT_DOUBLE_EQ(buffers(on(1, 2)), kMessage);
   EXPECT_DOUBLE_EQ(buffers(on(1, 1, 2)), 4 * kMessage);
@@ -104,7 +104,7 @@ TEST(PublishedMemory, OfWholeUnits) {
   training.gather_ahead = 0;
   spec.vocab = 5120;
   EXPECT_DOUBLE_EQ(gathered(), 2 * held_by_embedding(spec, training).all());
-  training.mesh.shard = 1;
+  training.degrees.shard_over(1, training.degrees.dp());
   EXPECT_EQ(gathered(), 0) << "whole already";
 }
 
@@ -148,7 +148,7 @@ TEST(InFlight, OfAsManyMicroBatchesAsRanks) {
   spec.layers = 8;
   Training training = on(1, 1, 4);
   training.micro_batch = 1;
-  training.mesh.virtual_stages = 2;
+  training.virtual_stages = 2;
   training.schedule = "interleaved";
   for (const std::int64_t m : {4, 8}) {
     training.global_batch = m;
@@ -157,7 +157,7 @@ TEST(InFlight, OfAsManyMicroBatchesAsRanks) {
       EXPECT_DOUBLE_EQ(in_flight(spec, training, rank), chunks / 2) << m << " on " << rank;
     }
   }
-  training.mesh.virtual_stages = 1;
+  training.virtual_stages = 1;
   training.schedule = "1f1b";
   training.global_batch = 2;
   EXPECT_EQ(in_flight(spec, training, 0), 2) << "no more than there are";
@@ -170,7 +170,7 @@ TEST(SavedTensors, OfExperts) {
   spec.experts = 8;
   spec.experts_per_token = 2;
   Training training = on(1, 2);
-  training.mesh.expert_tensor = 2;
+  training.expert_tensor = 2;
   training.expert_imbalance = 1.5;
   const double visits = 256 * 2 * 1.5;
   const std::map<std::string, double> expected{

@@ -21,7 +21,7 @@ ModelSpec llama() {
 
 Training on_two() {
   Training training;
-  training.mesh.tensor = 2;
+  training.degrees.tp = 2;
   training.micro_batch = training.global_batch = 2;
   return training;
 }
@@ -114,7 +114,7 @@ TEST(Operations, OfExperts) {
   spec.experts = 8;
   spec.experts_per_token = 2;
   Training training = on_two();
-  training.mesh.expert = 2;
+  training.degrees.ep = 2;
   training.expert_imbalance = 1.5;
   const auto all = block_operations(spec, training);
   ASSERT_EQ(all.size(), 14u);
@@ -125,7 +125,7 @@ TEST(Operations, OfExperts) {
        pass("activation", 6 * 384 * 256, 10 * 384 * 256),
        matmul("experts, down", 2 * 96 * 64 * 256, 4)});
   // Both tensor ranks of an expert multiply all rows, by half of its width.
-  training.mesh.expert_tensor = 2;
+  training.expert_tensor = 2;
   spec.gated = false;
   const auto cut = block_operations(spec, training);
   ASSERT_EQ(cut.size(), 13u);
@@ -276,7 +276,7 @@ TEST(ExchangeTimes, OfExperts) {
   spec.experts = 8;
   spec.experts_per_token = 2;
   Training training = on_two();
-  training.mesh.expert = 2;
+  training.degrees.ep = 2;
   training.expert_imbalance = 1.5;
   // There and back, half of the rows; of the two all-reduces that of attention remains.
   EXPECT_NEAR(block_time(spec, training, slow_links()).forward, kActivation + 2 * kRows, 1e-6);
@@ -289,7 +289,7 @@ TEST(ExchangeTimes, OfExperts) {
       << "rows leave in eight bits";
   EXPECT_NEAR(block_time(spec, training, eight_bits).input_gradient, kActivation + 2 * kRows, 1e-6);
   training.precision = "mixed";
-  training.mesh.expert_tensor = 2;
+  training.expert_tensor = 2;
   EXPECT_NEAR(block_time(spec, training, slow_links()).forward,
               kActivation + 2 * kRows + 2 * (2 * 2 * kRows) / 2, 1e-6)
       << "both ranks of an expert gather all rows and scatter the sums";
@@ -297,7 +297,7 @@ TEST(ExchangeTimes, OfExperts) {
 
 TEST(ExchangeTimes, OfContextRanks) {
   Training training;
-  training.mesh.context = 2;
+  training.degrees.cp = 2;
   training.micro_batch = training.global_batch = 2;
   constexpr double kQueries = 2 * 128 * 64;
   constexpr double kKeysAndValues = 2 * 2 * 128 * 32;

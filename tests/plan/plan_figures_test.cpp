@@ -244,9 +244,9 @@ TEST(PlanText, LeavesOutTheMiddleOfADeepPipeline) {
 TEST(PlanText, NamesTheWholeMesh) {
   Training training = on(3, 2, 4);
   EXPECT_EQ(describe_mesh(training), "dp 3 x tp 2 x pp 4");
-  training.mesh.context = 2;
-  training.mesh.expert = 2;
-  training.mesh.virtual_stages = 2;
+  training.degrees.cp = 2;
+  training.degrees.ep = 2;
+  training.virtual_stages = 2;
   EXPECT_EQ(describe_mesh(training), "dp 3 x tp 2 x pp 4 x cp 2, ep 2, 2 stages a rank");
 }
 

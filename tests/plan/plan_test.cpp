@@ -28,9 +28,9 @@ using testing::HasSubstr;
 
 Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t global_batch) {
   Training training;
-  training.mesh.data = dp;
-  training.mesh.tensor = tp;
-  training.mesh.pipeline = pp;
+  training.degrees.dp_shard = dp;
+  training.degrees.tp = tp;
+  training.degrees.pp = pp;
   training.global_batch = global_batch;
   return training;
 }
@@ -98,14 +98,14 @@ TEST(Plan, NormsOfQueriesAndKeysMoveAndKeepThem) {
 TEST(Plan, HybridShardingIsNamed) {
   Training training = on(16, 1, 1, 16);
   training.zero_stage = 3;
-  training.mesh.shard = 8;
+  training.degrees.shard_over(8, training.degrees.dp());
   const Cluster cluster = with_devices(*cluster_preset("a100"), 16);
   const ModelSpec spec = *named_model("gpt2-1.5b");
   EXPECT_THAT(to_text(make_plan(PublishedEstimator(), spec, training, cluster)),
               HasSubstr("ZeRO 3 over 8 ranks, mixed"));
   EXPECT_THAT(to_json(make_plan(PublishedEstimator(), spec, training, cluster)),
               HasSubstr("\"shard\": 8"));
-  training.mesh.shard = 16;
+  training.degrees.shard_over(16, training.degrees.dp());
   EXPECT_THAT(to_text(make_plan(PublishedEstimator(), spec, training, cluster)),
               HasSubstr("ZeRO 3, mixed"));
 }
@@ -148,9 +148,9 @@ TEST(Plan, NonsenseIsNamed) {
     return complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); });
   };
   EXPECT_EQ(refuse([](Training&) {}), "");
-  EXPECT_THAT(refuse([](Training& t) { t.mesh.tensor = 5; }),
+  EXPECT_THAT(refuse([](Training& t) { t.degrees.tp = 5; }),
               HasSubstr("tp = 5: must divide heads = 12"));
-  EXPECT_THAT(refuse([](Training& t) { t.mesh.data = 4; }),
+  EXPECT_THAT(refuse([](Training& t) { t.degrees.dp_shard = 4; }),
               HasSubstr("devices = 8: the mesh dp 4 x tp 1 x pp 1 x cp 1 has 4"));
   EXPECT_THAT(refuse([](Training& t) { t.global_batch = 12; }),
               HasSubstr("global-batch = 12: must be a multiple of dp x micro-batch = 8"));
@@ -158,11 +158,10 @@ TEST(Plan, NonsenseIsNamed) {
   EXPECT_THAT(refuse([](Training& t) { t.zero_stage = 4; }), HasSubstr("zero = 4"));
   EXPECT_THAT(refuse([](Training& t) { t.sequence = 2048; }),
               HasSubstr("seq-len = 2048: the model has 1024 learned positions"));
-  EXPECT_THAT(refuse([](Training& t) { t.mesh.expert = 2; }),
+  EXPECT_THAT(refuse([](Training& t) { t.degrees.ep = 2; }),
               HasSubstr("ep = 2: the model has no experts"));
   EXPECT_THAT(refuse([](Training& t) { t.precision = "fp12"; }), HasSubstr("precision = fp12"));
   EXPECT_THAT(refuse([](Training& t) { t.schedule = "2f2b"; }), HasSubstr("schedule = 2f2b"));
-  EXPECT_THAT(refuse([](Training& t) { t.mesh.shard = 3; }), HasSubstr("shard = 3: must divide"));
   Cluster broken = cluster;
   broken.between.bandwidth = 0;
   EXPECT_THAT(complaint([&] { validate(broken); }),
@@ -186,7 +185,7 @@ TEST(Plan, ClosedFormAndSimulationAgree) {
   spec.vocab = 128;
   for (const std::int64_t v : {1, 5}) {
     Training training = on(1, 1, 8, 64);
-    training.mesh.virtual_stages = v;
+    training.virtual_stages = v;
     training.schedule = v > 1 ? "interleaved" : "1f1b";
     const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
     const double simulated =
@@ -202,7 +201,7 @@ TEST(Plan, InFlightFollowsTheScheduleTables) {
        {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
     Training training = on(1, 1, 4, 16);
     training.schedule = name;
-    if (training.schedule == "interleaved") training.mesh.virtual_stages = 2;
+    if (training.schedule == "interleaved") training.virtual_stages = 2;
     const int chunks = static_cast<int>(training.chunks());
     schedule::StageCost cost{1, 1, 1, 1.0 / chunks, 1.0 / chunks};
     const auto peaks =
@@ -248,13 +247,14 @@ TEST(Search, FindsWhatTryingEverythingFinds) {
           for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
             Training training = start;
             if (16 % (tp * pp) != 0) continue;
-            training.mesh.tensor = tp;
-            training.mesh.pipeline = pp;
-            training.mesh.data = 16 / tp / pp;
+            training.degrees.tp = tp;
+            training.degrees.pp = pp;
+            training.degrees.dp_shard = 16 / tp / pp;
             training.micro_batch = micro;
             training.zero_stage = zero;
             training.recompute = recompute;
-            if (64 % (training.mesh.data * micro) != 0 || (zero > 0 && training.mesh.data == 1))
+            if (64 % (training.degrees.dp() * micro) != 0 ||
+                (zero > 0 && training.degrees.dp() == 1))
               continue;
             const Plan plan = make_plan(PublishedEstimator(), spec, training, cluster);
             ++tried;
@@ -368,7 +368,7 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
   ModelSpec spec = *named_model("gpt3-13b");
   spec.positions = Positions::kRotary;
   Training training = on(1, 1, 1, 1);
-  training.mesh.context = 8;
+  training.degrees.cp = 8;
   training.sequence = 65536;
   training.recompute = Recompute::kFull;
   training.zero_stage = 3;
@@ -453,8 +453,8 @@ TEST(Search, WhatIsFixedStays) {
   const auto found = search(PublishedEstimator(), spec, start, cluster, space, 1000).best;
   ASSERT_FALSE(found.empty());
   for (const Candidate& one : found) {
-    EXPECT_EQ(one.training.mesh.data, 4);
-    EXPECT_EQ(one.training.mesh.shard, 2);
+    EXPECT_EQ(one.training.degrees.dp(), 4);
+    EXPECT_EQ(one.training.degrees.shard_ranks(), 2);
     EXPECT_GE(one.training.zero_stage, 1) << "stage 0 shards nothing";
     EXPECT_EQ(one.training.recompute, Recompute::kNone);
     EXPECT_TRUE(one.training.offload_optimizer);
@@ -464,7 +464,7 @@ TEST(Search, WhatIsFixedStays) {
   space.data = {};
   space.virtual_stages = {2};
   for (const Candidate& one : search(PublishedEstimator(), spec, start, cluster, space, 1000).best)
-    EXPECT_EQ(one.training.mesh.virtual_stages, 2);
+    EXPECT_EQ(one.training.virtual_stages, 2);
 }
 
 // Schedules without a closed form are carried out once for all ways that share their pipeline, and
@@ -514,7 +514,7 @@ TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
               1, 1e-9);
   Training interleaved = training;
   interleaved.schedule = "interleaved";
-  interleaved.mesh.virtual_stages = 2;
+  interleaved.virtual_stages = 2;
   EXPECT_NEAR(
       simulate_schedule(PublishedEstimator(), spec, training, cluster, read("interleaved", 2, 16))
               .timeline.makespan() /

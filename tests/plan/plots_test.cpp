@@ -35,9 +35,9 @@ std::vector<Box> boxes(const std::string& svg) {
 
 Plan piped() {
   Training training;
-  training.mesh.pipeline = 4;
-  training.mesh.data = 4;
-  training.mesh.tensor = 2;
+  training.degrees.pp = 4;
+  training.degrees.dp_shard = 4;
+  training.degrees.tp = 2;
   training.global_batch = 32;
   training.zero_stage = 1;
   training.recompute = Recompute::kFull;

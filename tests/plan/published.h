@@ -72,10 +72,10 @@ inline ModelSpec megatron_gpt(const Row& row, std::int64_t vocab, std::int64_t s
 inline Training megatron_training(std::int64_t tp, std::int64_t pp, std::int64_t vpp,
                                   std::int64_t dp, std::int64_t batch, std::int64_t micro_batch) {
   Training training;
-  training.mesh.tensor = tp;
-  training.mesh.pipeline = pp;
-  training.mesh.virtual_stages = vpp;
-  training.mesh.data = dp;
+  training.degrees.tp = tp;
+  training.degrees.pp = pp;
+  training.virtual_stages = vpp;
+  training.degrees.dp_shard = dp;
   training.global_batch = batch;
   training.micro_batch = micro_batch;
   training.schedule = vpp > 1 ? "interleaved" : "1f1b";

@@ -73,7 +73,7 @@ TEST(PublishedArithmetic, WhatStagesHoldBesideTheirBlocks) {
   };
   EXPECT_DOUBLE_EQ(held(0), L * block_activation_bytes(spec, training) + s * b * h / t +
                                 4 * s * b * h / t * (1 + V / h));
-  training.mesh.pipeline = 4;
+  training.degrees.pp = 4;
   EXPECT_DOUBLE_EQ(held(0), L * block_activation_bytes(spec, training) + s * b * h * 4 / t)
       << "four micro-batches in flight";
 }
@@ -147,8 +147,8 @@ TEST(PublishedArithmetic, CheckpointOfATrillion) {
 TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training;
-  training.mesh.data = 32;
-  training.mesh.shard = 8;
+  training.degrees.dp_shard = 32;
+  training.degrees.shard_over(8, training.degrees.dp());
   training.zero_stage = 3;
   training.global_batch = 64;
   const auto sent = traffic(spec, training, with_devices(*cluster_preset("a100"), 32));
@@ -165,7 +165,7 @@ TEST(PublishedArithmetic, HybridShardingSendsLittleBetweenCopies) {
 TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   const ModelSpec spec = *named_model("gpt2-1.5b");
   Training training;
-  training.mesh.data = 32;
+  training.degrees.dp_shard = 32;
   training.global_batch = 128;
   training.precision = "bf16";
   const Cluster cluster = with_devices(*cluster_preset("a100"), 32);
@@ -189,8 +189,8 @@ TEST(PublishedArithmetic, EachLinkCarriesItsShare) {
   EXPECT_DOUBLE_EQ(often, 4 * published_step_time(spec, training, cluster).data_exposed);
   // Experts on two hosts: of fifteen others eight are on the other host.
   const ModelSpec mixture = sixteen_experts();
-  training.mesh.data = 16;
-  training.mesh.expert = 16;
+  training.degrees.dp_shard = 16;
+  training.degrees.ep = 16;
   training.global_batch = 16;
   const auto sent = traffic(mixture, training, with_devices(*cluster_preset("a100"), 16));
   EXPECT_NEAR(between_bytes(sent, "expert") / traffic_bytes(sent, "expert"), 8.0 / 15, 1e-12);
@@ -208,7 +208,7 @@ TEST(PublishedArithmetic, TensorParallelTraffic) {
   const double R = 3.0 / 4;
   const ModelSpec spec = megatron_gpt(36, 4096, 32, 51200, 2048);
   Training training = megatron_training(4, 1, 1, 2, 16, 2);
-  training.mesh.data = 2;
+  training.degrees.dp_shard = 2;
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
   const auto sent = [&](const char* technique) {
     return traffic_bytes(traffic(spec, training, cluster), technique);

@@ -56,7 +56,7 @@ TEST(PublishedFixtures, HeaviestStagesOfMegatronBridge) {
     const ModelSpec dense = bridge_model(row.whole("layers"), 0);
     const ModelSpec mixture = bridge_model(row.whole("layers"), 8);
     Training training;
-    training.mesh.pipeline = 4;
+    training.degrees.pp = 4;
     training.global_batch = 4;
     training.stage_layers = layout_of(row);
     const double table = 32 * 16;
@@ -101,14 +101,14 @@ TEST(PublishedFixtures, CountsOfMegatronBridge) {
 TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
   const ModelSpec spec = bridge_model(4, 8);
   Training training;
-  training.mesh.tensor = 2;
-  training.mesh.context = 2;
-  training.mesh.data = 8;
-  training.mesh.expert = 4;
+  training.degrees.tp = 2;
+  training.degrees.cp = 2;
+  training.degrees.dp_shard = 8;
+  training.degrees.ep = 4;
   training.global_batch = 8;
   training.zero_stage = 1;
   training.precision = "bf16";
-  EXPECT_EQ(training.mesh.expert_data(), 8);
+  EXPECT_EQ(training.expert_data(), 8);
   EXPECT_EQ(2 * held_by_block(spec, training).expert, 4096) << "two layers with experts";
   const HeldParameters held = held_parameters(spec, training, 0);
   EXPECT_DOUBLE_EQ(published_memory(spec, training)[0].peak().use.states(),
@@ -120,7 +120,7 @@ TEST(PublishedFixtures, ExpertsAreShardedOverTheirOwnRanks) {
 TEST(PublishedFixtures, ParametersOfFsdpAtTheirPeak) {
   const ModelSpec spec = *named_model("gpt3-13b");
   Training training;
-  training.mesh.data = 16;
+  training.degrees.dp_shard = 16;
   training.global_batch = 16;
   training.zero_stage = 3;
   const double sum = static_cast<double>(parameter_count(spec));
@@ -138,7 +138,7 @@ TEST(PublishedFixtures, ParametersOfFsdpAtTheirPeak) {
 TEST(PublishedFixtures, DispatchInEightBits) {
   const ModelSpec spec = *named_model("mixtral-8x7b");
   Training training;
-  training.mesh.data = training.mesh.expert = 8;
+  training.degrees.dp_shard = training.degrees.ep = 8;
   training.global_batch = 8;
   training.sequence = 4096;
   training.precision = "bf16";
@@ -151,10 +151,8 @@ TEST(PublishedFixtures, DispatchInEightBits) {
   EXPECT_DOUBLE_EQ(whole, 32 * rows * 4 * 2);
   training.precision = "fp8";
   EXPECT_DOUBLE_EQ(sent(), 32 * rows * (1 + 3 * 2));
-  const double one =
-      all_to_all_s(cluster, expert_group(cluster, training.mesh), 2 * 4096 * 2 * 4096.0);
-  const double half =
-      all_to_all_s(cluster, expert_group(cluster, training.mesh), 4096 * 2 * 4096.0);
+  const double one = all_to_all_s(cluster, expert_group(cluster, training), 2 * 4096 * 2 * 4096.0);
+  const double half = all_to_all_s(cluster, expert_group(cluster, training), 4096 * 2 * 4096.0);
   EXPECT_DOUBLE_EQ(seconds, 4 * one);
   EXPECT_DOUBLE_EQ(exchanged(), half + 3 * one);
   // A forward pass that is computed again sends again.
@@ -203,11 +201,11 @@ TEST(PublishedFixtures, UtilisationOf530BillionOn2240) {
 Training mixture(std::int64_t tensor, std::int64_t expert, std::int64_t expert_tensor,
                  bool sequence_parallel = true) {
   Training training;
-  training.mesh.tensor = tensor;
-  training.mesh.data = 16 / tensor;
-  training.mesh.expert = expert;
-  training.mesh.expert_tensor = expert_tensor;
-  training.global_batch = training.mesh.data;
+  training.degrees.tp = tensor;
+  training.degrees.dp_shard = 16 / tensor;
+  training.degrees.ep = expert;
+  training.expert_tensor = expert_tensor;
+  training.global_batch = training.degrees.dp();
   training.sequence = 4096;
   training.precision = "bf16";
   training.sequence_parallel = sequence_parallel;
@@ -226,8 +224,8 @@ TEST(PublishedFixtures, ExpertsAreMultipliedOnceWhereverTheyAre) {
     double sum = 0;
     for (const OperationCost& one : block_operations(spec, training))
       if (std::string(one.what).starts_with("experts,")) sum += one.count * one.work;
-    EXPECT_DOUBLE_EQ(sum * static_cast<double>(training.mesh.tensor), experts)
-        << training.mesh.tensor << " " << training.mesh.expert_tensor;
+    EXPECT_DOUBLE_EQ(sum * static_cast<double>(training.degrees.tp), experts)
+        << training.degrees.tp << " " << training.expert_tensor;
     double width = 0;
     double rows = 0;
     for (const SavedTensor& tensor : saved_tensors(spec, training)) {
@@ -236,9 +234,9 @@ TEST(PublishedFixtures, ExpertsAreMultipliedOnceWhereverTheyAre) {
     }
     // Before sequence parallelism cuts: a tensor rank's rows are kept whole by each rank of their
     // expert, and what follows from them in slices.
-    EXPECT_DOUBLE_EQ(rows * 14336 / 4096 / static_cast<double>(training.mesh.expert_tensor), width);
-    const double cut = training.sequence_parallel ? static_cast<double>(training.mesh.tensor) : 1;
-    EXPECT_DOUBLE_EQ(width / cut * static_cast<double>(training.mesh.tensor),
+    EXPECT_DOUBLE_EQ(rows * 14336 / 4096 / static_cast<double>(training.expert_tensor), width);
+    const double cut = training.sequence_parallel ? static_cast<double>(training.degrees.tp) : 1;
+    EXPECT_DOUBLE_EQ(width / cut * static_cast<double>(training.degrees.tp),
                      2 * 4096 * 2 * 14336.0);
   }
 }
@@ -290,7 +288,7 @@ TEST(PublishedFixtures, MixturesExchangeOverTheTensorRanksOfTheirExperts) {
     return block_time(spec, training, cluster).communication;
   };
   const auto visits = [&](const Training& training) {
-    return all_to_all_s(cluster, expert_group(cluster, training.mesh), 2 * (2 * s / 2) * h);
+    return all_to_all_s(cluster, expert_group(cluster, training), 2 * (2 * s / 2) * h);
   };
   EXPECT_NEAR(exchanged(mixture(2, 8, 2)) - 4 * visits(mixture(2, 8, 2)) -
                   4 * all_gather_s(cluster, {2, 1}, 2 * (2 * s / 2 * 2) * h),
@@ -303,7 +301,7 @@ TEST(PublishedFixtures, HiddenExchangeIsNotFree) {
   const ModelSpec spec = *named_model("gpt2-1.5b");
   for (const std::int64_t ranks : {8, 16}) {
     Training training;
-    training.mesh.data = ranks;
+    training.degrees.dp_shard = ranks;
     training.global_batch = 16 * ranks;
     training.micro_batch = 16;
     const StepTime time =

@@ -111,7 +111,7 @@ std::vector<Predicted> korthikanti() {
 
 Predicted predicted(const SearchedRow& row) {
   const Candidate best = row.best(row.cluster.device.efficiency);
-  return {row.name, best.training.micro_batch, best.training.mesh.virtual_stages, best.time.all(),
+  return {row.name, best.training.micro_batch, best.training.virtual_stages, best.time.all(),
           row.seconds};
 }
 
@@ -210,7 +210,7 @@ std::string strong_scaling(std::vector<double>& errors) {
     if (row.text("model") != "177B") continue;
     for (const auto& [devices, percent] : {std::pair<std::int64_t, double>{96, 47}, {4608, 42}}) {
       SearchedRow one = h100_row(row);
-      one.start.mesh.data = devices / 48;
+      one.start.degrees.dp_shard = devices / 48;
       one.start.global_batch = 1152;
       one.cluster = with_devices(*cluster_preset("h100"), devices);
       const Candidate best = one.best(one.cluster.device.efficiency);
@@ -219,8 +219,8 @@ std::string strong_scaling(std::vector<double>& errors) {
       const double mfu = 100 * flops / one.cluster.peak(ElementType::kBF16);
       errors.push_back(mfu / percent - 1);
       text += fmt::format("| {} | {} | {} | {:.1f} % | {:.0f} % | {:+.1f} % |\n", devices,
-                          best.training.micro_batch, best.training.mesh.virtual_stages, mfu,
-                          percent, 100 * errors.back());
+                          best.training.micro_batch, best.training.virtual_stages, mfu, percent,
+                          100 * errors.back());
     }
   }
   return text;

@@ -20,7 +20,7 @@ inline TimedRow korthikanti_row(const Row& row, bool full) {
   training.precision = "bf16";
   training.recompute = full ? Recompute::kFull : Recompute::kSelective;
   training.sequence_parallel = !full;
-  const Cluster cluster = with_devices(*cluster_preset("a100"), training.mesh.devices());
+  const Cluster cluster = with_devices(*cluster_preset("a100"), training.degrees.ranks());
   return {row.text("model") + (full ? " full" : " selective"), row[full ? "full_s" : "selective_s"],
           [=](const Efficiency& efficiency) {
             Cluster fitted = cluster;
@@ -68,8 +68,8 @@ struct SearchedRow {
 
   Candidate best(const Efficiency& efficiency) const {
     SearchSpace space;
-    space.tensor = {start.mesh.tensor};
-    space.pipeline = {start.mesh.pipeline};
+    space.tensor = {start.degrees.tp};
+    space.pipeline = {start.degrees.pp};
     space.context = {1};
     space.zero_stage = {start.zero_stage};
     space.recompute = {start.recompute};
@@ -111,9 +111,9 @@ inline SearchedRow h100_row(const Row& row) {
   const std::int64_t tp = row.whole("tp");
   const std::int64_t pp = row.whole("pp");
   Training start;
-  start.mesh.tensor = tp;
-  start.mesh.pipeline = pp;
-  start.mesh.data = gpus / tp / pp;
+  start.degrees.tp = tp;
+  start.degrees.pp = pp;
+  start.degrees.dp_shard = gpus / tp / pp;
   start.global_batch = row.whole("batch");
   start.precision = "bf16";
   start.zero_stage = 1;

@@ -165,7 +165,7 @@ TEST(PublishedTimes, ZeroBubbleRates) {
 /// FLOP/s of one device, by the model FLOPs.
 double throughput(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   return step_flops(spec, training).model / published_step_time(spec, training, cluster).all() /
-         static_cast<double>(training.mesh.devices());
+         static_cast<double>(training.degrees.ranks());
 }
 
 // Narayanan et al., SC 2021, figures 13, 11 and 10, as facts that no constant was set for.

@@ -67,12 +67,12 @@ TEST(Remedies, NameTheMemoryThatRemains) {
   changed.zero_stage = 2;
   expect("--zero 2", changed);
   changed = training;
-  changed.mesh.tensor = 4;
-  changed.mesh.data = 2;
+  changed.degrees.tp = 4;
+  changed.degrees.dp_shard = 2;
   expect("--tp 4 --dp 2", changed);
   changed = training;
-  changed.mesh.pipeline = 2;
-  changed.mesh.data = 4;
+  changed.degrees.pp = 2;
+  changed.degrees.dp_shard = 4;
   expect("--pp 2 --dp 4", changed);
 }
 

@@ -63,7 +63,7 @@ TEST(SearchSpaces, CutLongSequences) {
     space.tensor = space.pipeline = {1};
     std::set<std::int64_t> found;
     for (const Candidate& one : candidates(spec, start, cluster_of(8), space))
-      found.insert(one.training.mesh.context);
+      found.insert(one.training.degrees.cp);
     return found;
   };
   EXPECT_EQ(sizes(8191), (std::set<std::int64_t>{1}));
@@ -79,9 +79,9 @@ TEST(SearchSpaces, HoldEverySizeThatDivides) {
   std::set<std::int64_t> micro_batches;
   Training start = on(8);
   for (const Candidate& one : candidates(small(), start, cluster_of(8), space)) {
-    const Mesh& mesh = one.training.mesh;
-    meshes.insert({mesh.tensor, mesh.pipeline, mesh.data});
-    if (mesh.data == 2) micro_batches.insert(one.training.micro_batch);
+    const Degrees& degrees = one.training.degrees;
+    meshes.insert({degrees.tp, degrees.pp, degrees.dp()});
+    if (degrees.dp() == 2) micro_batches.insert(one.training.micro_batch);
     EXPECT_EQ(one.training.schedule, "1f1b");
   }
   // Four heads and four blocks; eight pipeline stages would be one too many.
@@ -103,12 +103,12 @@ TEST(SearchSpaces, ShardOverHostsWhereAsked) {
     Training start;
     start.global_batch = 16;
     for (const Candidate& one : candidates(small(), start, cluster_of(devices), space))
-      found.insert({one.training.zero_stage, one.training.mesh.shard});
+      found.insert({one.training.zero_stage, one.training.degrees.shard_ranks()});
     return found;
   };
   using Found = std::set<std::pair<int, std::int64_t>>;
-  EXPECT_EQ(shards(16, false), (Found{{0, 0}, {1, 0}, {2, 0}, {3, 0}}));
-  EXPECT_EQ(shards(16, true), (Found{{0, 0}, {1, 0}, {1, 4}, {2, 0}, {2, 4}, {3, 0}, {3, 4}}));
+  EXPECT_EQ(shards(16, false), (Found{{0, 8}, {1, 8}, {2, 8}, {3, 8}}));
+  EXPECT_EQ(shards(16, true), (Found{{0, 8}, {1, 8}, {1, 4}, {2, 8}, {2, 4}, {3, 8}, {3, 4}}));
   EXPECT_EQ(shards(8, true), shards(8, false)) << "one host holds all";
 }
 
@@ -125,7 +125,7 @@ TEST(SearchSpaces, PlaceExpertsWhereTheyDivide) {
   Training start;
   start.global_batch = 12;
   for (const Candidate& one : candidates(spec, start, cluster_of(8), space))
-    experts.insert(one.training.mesh.expert);
+    experts.insert(one.training.degrees.ep);
   EXPECT_EQ(experts, (std::set<std::int64_t>{1, 2})) << "of six experts and four ranks";
 }
 
@@ -164,7 +164,7 @@ TEST(SearchSpaces, InterleaveWholeStages) {
   Training start;
   start.global_batch = 16;
   for (const Candidate& one : candidates(spec, start, cluster_of(8), space))
-    found.insert({one.training.schedule, one.training.mesh.virtual_stages});
+    found.insert({one.training.schedule, one.training.virtual_stages});
   EXPECT_EQ(found, (std::set<std::pair<std::string, std::int64_t>>{
                        {"1f1b", 1}, {"interleaved", 2}, {"interleaved", 4}}));
 }

@@ -21,9 +21,9 @@ inline ModelSpec small() {
 /// 24 samples in micro-batches of two, on so many ranks of each axis.
 inline Training on(std::int64_t data, std::int64_t tensor = 1, std::int64_t pipeline = 1) {
   Training training;
-  training.mesh.data = data;
-  training.mesh.tensor = tensor;
-  training.mesh.pipeline = pipeline;
+  training.degrees.dp_shard = data;
+  training.degrees.tp = tensor;
+  training.degrees.pp = pipeline;
   training.micro_batch = 2;
   training.global_batch = 24;
   return training;

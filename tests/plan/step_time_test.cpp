@@ -36,7 +36,7 @@ Cluster slow_products() {
 /// Four data ranks, three micro-batches of two samples each.
 Training on_four() {
   Training training;
-  training.mesh.data = 4;
+  training.degrees.dp_shard = 4;
   training.micro_batch = 2;
   training.global_batch = 24;
   training.overlap_data = false;
@@ -82,7 +82,7 @@ TEST(DataExchange, OfFp32GradientsBesideNarrowParameters) {
 TEST(DataExchange, OfShardsWithCopies) {
   Training training = on_four();
   training.zero_stage = 1;
-  training.mesh.shard = 2;
+  training.degrees.shard_over(2, training.degrees.dp());
   EXPECT_NEAR(exposed(training) / parameters(), 0.5 * (2 + 2) + 0.5 * 2, 1e-9);
 }
 
@@ -101,7 +101,7 @@ TEST(DataExchange, OfFlatRings) {
   cluster.hosts = 2;
   cluster.inside.bandwidth = kFast;
   Training training = on_four();
-  training.mesh.data = 8;
+  training.degrees.dp_shard = 8;
   training.global_batch = 48;
   EXPECT_NEAR(exposed(training, cluster) / (2 * parameters()), 1.0 / 4, 1e-9);
   training.flat_rings = true;
@@ -173,9 +173,9 @@ TEST(DataExchange, HidesLongerBesideInterleavedStages) {
   cluster.inside.bandwidth = 1;
   Training training = on_four();
   training.overlap_data = true;
-  training.mesh.data = 2;
-  training.mesh.pipeline = 2;
-  training.mesh.virtual_stages = 2;
+  training.degrees.dp_shard = 2;
+  training.degrees.pp = 2;
+  training.virtual_stages = 2;
   training.schedule = "interleaved";
   training.global_batch = 16;
   const auto stages = stage_times(small(), training, cluster);
@@ -193,7 +193,7 @@ TEST(DataExchange, HidesLongerBesideInterleavedStages) {
 TEST(PipelineTime, IsItsClosedForm) {
   const Cluster cluster = slow_products();
   Training training;
-  training.mesh.pipeline = 2;
+  training.degrees.pp = 2;
   training.global_batch = 6;
   const auto stages = stage_times(small(), training, cluster);
   ASSERT_EQ(stages.size(), 2u);
@@ -205,7 +205,7 @@ TEST(PipelineTime, IsItsClosedForm) {
   EXPECT_NEAR(time.bubble / (6 * last + first - 6 * (first + last) / 2), 1, 1e-9);
   EXPECT_NEAR(time.bubble_fraction(), time.bubble / time.pipeline, 1e-12);
   EXPECT_DOUBLE_EQ(time.all(), time.pipeline + time.data_exposed + time.optimizer);
-  training.mesh.virtual_stages = 2;
+  training.virtual_stages = 2;
   training.schedule = "interleaved";
   const auto quarters = stage_times(small(), training, cluster);
   ASSERT_EQ(quarters.size(), 4u);
@@ -213,7 +213,8 @@ TEST(PipelineTime, IsItsClosedForm) {
   const double odd = quarters[1].all() + quarters[3].all();
   EXPECT_NEAR(published_step_time(small(), training, cluster).pipeline / (6 * odd + even / 2), 1,
               1e-9);
-  training.mesh = {};
+  training.degrees = {};
+  training.virtual_stages = 1;
   const double alone = stage_times(small(), training, cluster).front().all();
   time = published_step_time(small(), training, cluster);
   EXPECT_NEAR(time.pipeline / (6 * alone), 1, 1e-9);
@@ -222,7 +223,7 @@ TEST(PipelineTime, IsItsClosedForm) {
 
 TEST(PipelineTime, RecomputationIsThatOfTheBusiestRank) {
   Training training;
-  training.mesh.pipeline = 2;
+  training.degrees.pp = 2;
   training.global_batch = 6;
   training.recompute = Recompute::kFull;
   const Cluster cluster = slow_products();
@@ -234,7 +235,7 @@ TEST(PipelineTime, RecomputationIsThatOfTheBusiestRank) {
 TEST(PipelineTime, StagesHoldTheirBlocksAndTheirEnds) {
   const Cluster cluster = slow_products();
   Training training;
-  training.mesh.pipeline = 2;
+  training.degrees.pp = 2;
   training.global_batch = 2;
   training.stage_layers = {3, 1};
   const double block = block_time(small(), training, cluster).all();
@@ -249,8 +250,8 @@ TEST(PipelineTime, StagesHoldTheirBlocksAndTheirEnds) {
 TEST(PipelineTime, OfMessagesBetweenStages) {
   constexpr double kBytes = 2 * 2 * 128 * 64;
   Training training;
-  training.mesh.pipeline = 2;
-  training.mesh.tensor = 2;
+  training.degrees.pp = 2;
+  training.degrees.tp = 2;
   training.micro_batch = training.global_batch = 2;
   Cluster cluster = slow_links();
   cluster.inside.latency_s = 1000;
@@ -273,7 +274,7 @@ TEST(PipelineTime, OfMessagesBetweenStages) {
   cluster.hosts = 2;
   cluster.between = {3000, 4};
   EXPECT_NEAR(message(), 3000 + kBytes / 8, 1e-6);
-  training.mesh.context = 2;
+  training.degrees.cp = 2;
   EXPECT_NEAR(message(), 3000 + kBytes / 16, 1e-6);
 }
 
@@ -281,8 +282,8 @@ TEST(PipelineTime, OfMessagesBetweenStages) {
 TEST(PipelineTime, TiedTablesAreAdded) {
   ModelSpec spec = small();
   Training training;
-  training.mesh.pipeline = 2;
-  training.mesh.tensor = 2;
+  training.degrees.pp = 2;
+  training.degrees.tp = 2;
   training.global_batch = 2;
   Cluster cluster = slow_links();
   EXPECT_NEAR(published_step_time(spec, training, cluster).data_exposed, 2 * 512 * 64 / 2, 1e-6);
@@ -293,7 +294,7 @@ TEST(PipelineTime, TiedTablesAreAdded) {
   spec.tied_embeddings = false;
   EXPECT_NEAR(published_step_time(spec, training, cluster).data_exposed, 0, 1e-6);
   spec.tied_embeddings = true;
-  training.mesh.pipeline = 1;
+  training.degrees.pp = 1;
   EXPECT_NEAR(published_step_time(spec, training, cluster).data_exposed, 0, 1e-6);
 }
 
@@ -305,9 +306,9 @@ TEST(OptimizerTime, IsThatOfItsBytes) {
   EXPECT_NEAR(seconds() / parameters(), 44, 1e-9);
   training.zero_stage = 1;
   EXPECT_NEAR(seconds() / parameters(), 11, 1e-9);
-  training.mesh.shard = 2;
+  training.degrees.shard_over(2, training.degrees.dp());
   EXPECT_NEAR(seconds() / parameters(), 22, 1e-9);
-  training.mesh.shard = 0;
+  training.degrees.shard_over(training.degrees.dp() * training.degrees.cp, training.degrees.dp());
   training.zero_stage = 0;
   cluster.device.efficiency.operation_s = 1e9;
   EXPECT_NEAR(seconds(), 44 * parameters() + 1e9, 1);

@@ -35,22 +35,22 @@ TEST(GroupShapes, FillHostsByTheirStride) {
 TEST(GroupShapes, OfEveryDimension) {
   const Cluster cluster = hosts_of(8);
   Training training;
-  Mesh& mesh = training.mesh;
-  mesh.tensor = 2;
-  mesh.context = 2;
-  mesh.data = 4;
-  expect_shape(tensor_group(cluster, mesh), 2, 1);
-  expect_shape(context_group(cluster, mesh), 2, 1);
-  expect_shape(shard_group(cluster, mesh), 4, 2);
-  expect_shape(replica_group(cluster, mesh), 1, 1);
+  Degrees& degrees = training.degrees;
+  degrees.tp = 2;
+  degrees.cp = 2;
+  degrees.dp_shard = 4;
+  expect_shape(tensor_group(cluster, degrees), 2, 1);
+  expect_shape(context_group(cluster, degrees), 2, 1);
+  expect_shape(shard_group(cluster, degrees), 4, 2);
+  expect_shape(replica_group(cluster, degrees), 1, 1);
   expect_shape(dense_ranks(cluster, training).shards, 4, 2);
   expect_shape(dense_ranks(cluster, training).replicas, 1, 1);
-  mesh.context = 8;
-  expect_shape(context_group(cluster, mesh), 4, 2);
-  mesh.context = 2;
-  mesh.shard = 2;
-  expect_shape(shard_group(cluster, mesh), 2, 1);
-  expect_shape(replica_group(cluster, mesh), 2, 2);
+  degrees.cp = 8;
+  expect_shape(context_group(cluster, degrees), 4, 2);
+  degrees.cp = 2;
+  degrees.shard_over(2, degrees.dp());
+  expect_shape(shard_group(cluster, degrees), 2, 1);
+  expect_shape(replica_group(cluster, degrees), 2, 2);
   expect_shape(dense_ranks(cluster, training).shards, 4, 2);
   training.zero_stage = 1;
   expect_shape(dense_ranks(cluster, training).shards, 2, 1);
@@ -60,42 +60,42 @@ TEST(GroupShapes, OfEveryDimension) {
 TEST(GroupShapes, OfExperts) {
   const Cluster cluster = hosts_of(8);
   Training training;
-  Mesh& mesh = training.mesh;
-  mesh.tensor = 2;
-  mesh.context = 2;
-  mesh.data = 4;
-  mesh.expert = 2;
-  expect_shape(expert_group(cluster, mesh), 2, 1);
+  Degrees& degrees = training.degrees;
+  degrees.tp = 2;
+  degrees.cp = 2;
+  degrees.dp_shard = 4;
+  degrees.ep = 2;
+  expect_shape(expert_group(cluster, training), 2, 1);
   expect_shape(expert_ranks(cluster, training).shards, 4, 2);
   expect_shape(expert_ranks(cluster, training).replicas, 1, 1);
   training.zero_stage = 1;
   expect_shape(expert_ranks(cluster, training).shards, 4, 2);
-  mesh.shard = 2;
+  degrees.shard_over(2, degrees.dp());
   expect_shape(expert_ranks(cluster, training).shards, 2, 1);
   expect_shape(expert_ranks(cluster, training).replicas, 2, 2);
   // The 16 ranks hold each expert twice: fewer than the 8 that shard dense parameters.
-  mesh.shard = 0;
-  mesh.expert = 4;
-  mesh.expert_tensor = 2;
-  expect_shape(expert_group(cluster, mesh), 4, 1);
-  expect_shape(expert_tensor_group(cluster, mesh), 2, 1);
+  degrees.shard_over(degrees.dp() * degrees.cp, degrees.dp());
+  degrees.ep = 4;
+  training.expert_tensor = 2;
+  expect_shape(expert_group(cluster, training), 4, 1);
+  expect_shape(expert_tensor_group(cluster, training), 2, 1);
   expect_shape(expert_ranks(cluster, training).shards, 1, 2);
   expect_shape(expert_ranks(cluster, training).replicas, 1, 1);
-  mesh.expert = 8;
-  expect_shape(expert_group(cluster, mesh), 4, 2);
+  degrees.ep = 8;
+  expect_shape(expert_group(cluster, training), 4, 2);
 }
 
 TEST(Pipelines, CrossHostsWhereAStageFillsOne) {
   const Cluster cluster = hosts_of(8);
-  Mesh mesh;
-  mesh.pipeline = 4;
-  mesh.tensor = 2;
-  mesh.context = 2;
-  EXPECT_FALSE(pipeline_crosses_hosts(cluster, mesh));
-  mesh.data = 2;
-  EXPECT_TRUE(pipeline_crosses_hosts(cluster, mesh));
-  mesh.data = 4;
-  EXPECT_TRUE(pipeline_crosses_hosts(cluster, mesh));
+  Degrees degrees;
+  degrees.pp = 4;
+  degrees.tp = 2;
+  degrees.cp = 2;
+  EXPECT_FALSE(pipeline_crosses_hosts(cluster, degrees));
+  degrees.dp_shard = 2;
+  EXPECT_TRUE(pipeline_crosses_hosts(cluster, degrees));
+  degrees.dp_shard = 4;
+  EXPECT_TRUE(pipeline_crosses_hosts(cluster, degrees));
 }
 
 /// 100 bytes take 1 s inside a host and 10 s between hosts, at half of each link's bandwidth.

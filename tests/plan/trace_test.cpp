@@ -109,7 +109,7 @@ TEST(Trace, TakesNoMoreMemoryForALongerStep) {
   std::size_t bytes = 0;
   for (const std::int64_t batch : {64, 1024}) {
     Training training;
-    training.mesh.pipeline = 8;
+    training.degrees.pp = 8;
     training.global_batch = batch;
     Drain drain;
     std::ostream out(&drain);

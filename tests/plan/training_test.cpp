@@ -17,7 +17,7 @@ template <class Change>
 std::string complaint_of(Change change, const char* model = "gpt2-124m") {
   ModelSpec spec = *named_model(model);
   Training training;
-  training.mesh.data = 2;
+  training.degrees.dp_shard = 2;
   training.global_batch = 24;
   training.sequence = 64;
   change(training);
@@ -42,16 +42,19 @@ TEST(TrainingRules, OfNumbersAlone) {
               HasSubstr("expert-imbalance = 0.9: must be at least 1"));
   EXPECT_THAT(complaint_of([](Training& t) { t.global_batch = 25; }),
               HasSubstr("global-batch = 25: must be a multiple of dp x micro-batch = 2"));
-  for (const auto& [member, option] : {std::pair{&Mesh::data, "dp"},
-                                       {&Mesh::tensor, "tp"},
-                                       {&Mesh::pipeline, "pp"},
-                                       {&Mesh::virtual_stages, "vpp"},
-                                       {&Mesh::context, "cp"},
-                                       {&Mesh::expert, "ep"},
-                                       {&Mesh::expert_tensor, "etp"}}) {
-    EXPECT_THAT(complaint_of([member = member](Training& t) { t.mesh.*member = 0; }),
+  for (const auto& [member, option] : {std::pair{&Degrees::dp_replicate, "dp_replicate"},
+                                       {&Degrees::dp_shard, "dp_shard"},
+                                       {&Degrees::tp, "tp"},
+                                       {&Degrees::pp, "pp"},
+                                       {&Degrees::cp, "cp"},
+                                       {&Degrees::ep, "ep"}}) {
+    EXPECT_THAT(complaint_of([member = member](Training& t) { t.degrees.*member = 0; }),
                 HasSubstr(std::string(option) + " = 0: must lie between 1"));
   }
+  EXPECT_THAT(complaint_of([](Training& t) { t.virtual_stages = 0; }),
+              HasSubstr("vpp = 0: must lie between 1"));
+  EXPECT_THAT(complaint_of([](Training& t) { t.expert_tensor = 0; }),
+              HasSubstr("etp = 0: must lie between 1"));
 }
 
 TEST(TrainingRules, OfTechniquesThatNeedAStage) {
@@ -91,68 +94,61 @@ TEST(TrainingRules, OfTechniquesThatNeedAStage) {
 }
 
 TEST(TrainingRules, OfTheMesh) {
-  EXPECT_EQ(complaint_of([](Training& t) { t.mesh.tensor = 4; }), "");
-  EXPECT_THAT(complaint_of([](Training& t) { t.mesh.tensor = 8; }),
+  EXPECT_EQ(complaint_of([](Training& t) { t.degrees.tp = 4; }), "");
+  EXPECT_THAT(complaint_of([](Training& t) { t.degrees.tp = 8; }),
               HasSubstr("tp = 8: must divide heads = 12"));
   // Two of four key-value heads: ranks share heads or divide them.
-  EXPECT_EQ(complaint_of([](Training& t) { t.mesh.tensor = 4; }, "llama-tiny"), "");
-  EXPECT_EQ(complaint_of([](Training& t) { t.mesh.tensor = 2; }, "llama-tiny"), "");
+  EXPECT_EQ(complaint_of([](Training& t) { t.degrees.tp = 4; }, "llama-tiny"), "");
+  EXPECT_EQ(complaint_of([](Training& t) { t.degrees.tp = 2; }, "llama-tiny"), "");
   ModelSpec odd = *named_model("gpt2-124m");
   odd.kv_heads = 4;
   Training three;
-  three.mesh.tensor = 6;
+  three.degrees.tp = 6;
   three.sequence_parallel = false;
   EXPECT_THAT(complaint([&] { validate(odd, three); }),
               HasSubstr("tp = 6: must divide kv_heads = 4 or be a multiple of them"));
   odd = *named_model("gpt2-124m");
   odd.ffn = 770;
-  three.mesh.tensor = 4;
+  three.degrees.tp = 4;
   EXPECT_THAT(complaint([&] { validate(odd, three); }), HasSubstr("tp = 4: must divide ffn = 770"));
-  EXPECT_THAT(complaint_of([](Training& t) { t.mesh.expert_tensor = 2; }),
+  EXPECT_THAT(complaint_of([](Training& t) { t.expert_tensor = 2; }),
               HasSubstr("etp = 2: the model has no experts"));
-  EXPECT_EQ(complaint_of([](Training& t) { t.mesh.expert = 2; }, "moe-tiny"), "");
-  EXPECT_THAT(complaint_of([](Training& t) { t.mesh.expert = 4; }, "moe-tiny"),
+  EXPECT_EQ(complaint_of([](Training& t) { t.degrees.ep = 2; }, "moe-tiny"), "");
+  EXPECT_THAT(complaint_of([](Training& t) { t.degrees.ep = 4; }, "moe-tiny"),
               HasSubstr("ep = 4: ep x etp = 4 must divide tp x cp x dp = 2"));
   EXPECT_THAT(complaint_of(
                   [](Training& t) {
-                    t.mesh.data = 3;
-                    t.mesh.expert = 3;
+                    t.degrees.dp_shard = 3;
+                    t.degrees.ep = 3;
                   },
                   "moe-tiny"),
-              HasSubstr("ep = 3: must divide experts = 4"));
-  EXPECT_EQ(complaint_of([](Training& t) { t.mesh.expert_tensor = 2; }, "moe-tiny"), "");
+              HasSubstr("ep = 3: must divide experts = 4, as 2 or 4 does"));
+  EXPECT_EQ(complaint_of([](Training& t) { t.expert_tensor = 2; }, "moe-tiny"), "");
   EXPECT_THAT(complaint_of(
                   [](Training& t) {
-                    t.mesh.data = 3;
-                    t.mesh.expert_tensor = 3;
+                    t.degrees.dp_shard = 3;
+                    t.expert_tensor = 3;
                   },
                   "moe-tiny"),
               HasSubstr("etp = 3: must divide ffn = 176"));
   // A sequence of 64 tokens.
-  EXPECT_EQ(complaint_of([](Training& t) { t.mesh.context = 16; }), "");
-  EXPECT_THAT(complaint_of([](Training& t) { t.mesh.context = 3; }),
+  EXPECT_EQ(complaint_of([](Training& t) { t.degrees.cp = 16; }), "");
+  EXPECT_THAT(complaint_of([](Training& t) { t.degrees.cp = 3; }),
               HasSubstr("cp = 3: cp, times tp with sequence parallelism, must divide"));
   const auto both = [](bool sequence_parallel) {
     return [sequence_parallel](Training& t) {
-      t.mesh.context = 32;
-      t.mesh.tensor = 4;
+      t.degrees.cp = 32;
+      t.degrees.tp = 4;
       t.sequence_parallel = sequence_parallel;
     };
   };
   EXPECT_EQ(complaint_of(both(false)), "");
   EXPECT_THAT(complaint_of(both(true)), HasSubstr("must divide the sequence of 64 tokens"));
-  EXPECT_EQ(complaint_of([](Training& t) { t.mesh.shard = 2; }), "");
-  EXPECT_THAT(complaint_of([](Training& t) { t.mesh.shard = 4; }),
-              HasSubstr("shard = 4: must divide dp x cp = 2"));
-  EXPECT_EQ(complaint_of([](Training& t) {
-              t.mesh.shard = 4;
-              t.mesh.context = 2;
-            }),
-            "");
   for (const auto& [member, option] :
-       {std::pair{&Mesh::tensor, "tp"}, {&Mesh::pipeline, "pp"}, {&Mesh::context, "cp"}}) {
-    EXPECT_THAT(complaint_of([member = member](Training& t) { t.mesh.*member = 2; }, "mlp-digits"),
-                HasSubstr(std::string(option) + " = 2: a multi-layer perceptron is planned"));
+       {std::pair{&Degrees::tp, "tp"}, {&Degrees::pp, "pp"}, {&Degrees::cp, "cp"}}) {
+    EXPECT_THAT(
+        complaint_of([member = member](Training& t) { t.degrees.*member = 2; }, "mlp-digits"),
+        HasSubstr(std::string(option) + " = 2: a multi-layer perceptron is planned"));
   }
   EXPECT_EQ(complaint_of([](Training&) {}, "mlp-digits"), "");
 }
@@ -160,9 +156,9 @@ TEST(TrainingRules, OfTheMesh) {
 TEST(TrainingRules, OfPipelines) {
   const auto piped = [](std::int64_t p, const char* schedule, std::int64_t v, std::int64_t m) {
     return [=](Training& t) {
-      t.mesh.data = 1;
-      t.mesh.pipeline = p;
-      t.mesh.virtual_stages = v;
+      t.degrees.dp_shard = 1;
+      t.degrees.pp = p;
+      t.virtual_stages = v;
       t.schedule = schedule;
       t.global_batch = m;
     };
@@ -202,7 +198,7 @@ TEST(Stages, MiddleOnesTakeTheRemainder) {
     ModelSpec spec = *named_model("gpt2-124m");
     spec.layers = layers;
     Training training;
-    training.mesh.pipeline = pipeline;
+    training.degrees.pp = pipeline;
     return stage_blocks(spec, training);
   };
   EXPECT_EQ(blocks(12, 4), (Blocks{3, 3, 3, 3}));
@@ -214,8 +210,8 @@ TEST(Stages, MiddleOnesTakeTheRemainder) {
 
 TEST(Stages, GoRoundTheRanksOrThereAndBack) {
   Training training;
-  training.mesh.pipeline = 3;
-  training.mesh.virtual_stages = 2;
+  training.degrees.pp = 3;
+  training.virtual_stages = 2;
   training.schedule = "interleaved";
   EXPECT_EQ(training.chunks(), 2);
   EXPECT_EQ(training.stages(), 6);
@@ -223,15 +219,15 @@ TEST(Stages, GoRoundTheRanksOrThereAndBack) {
   for (int stage = 0; stage < 6; ++stage) ranks.push_back(rank_of_stage(training, stage));
   EXPECT_EQ(ranks, (std::vector<std::int64_t>{0, 1, 2, 0, 1, 2}));
   for (const char* schedule : {"zb-v", "dualpipe-v"}) {
-    training.mesh.virtual_stages = 1;
+    training.virtual_stages = 1;
     training.schedule = schedule;
     EXPECT_EQ(training.chunks(), 2);
     ranks.clear();
     for (int stage = 0; stage < 6; ++stage) ranks.push_back(rank_of_stage(training, stage));
     EXPECT_EQ(ranks, (std::vector<std::int64_t>{0, 1, 2, 2, 1, 0}));
-    training.mesh.pipeline = 1;
+    training.degrees.pp = 1;
     EXPECT_EQ(training.chunks(), 1) << "one rank has no V";
-    training.mesh.pipeline = 3;
+    training.degrees.pp = 3;
   }
   training.schedule = "zb-h1";
   EXPECT_EQ(training.chunks(), 1);
@@ -239,7 +235,7 @@ TEST(Stages, GoRoundTheRanksOrThereAndBack) {
 
 TEST(Stages, MicroBatchesAndTokensOfAStep) {
   Training training;
-  training.mesh.data = 3;
+  training.degrees.dp_shard = 3;
   training.micro_batch = 2;
   training.global_batch = 24;
   const ModelSpec spec = *named_model("gpt2-124m");
@@ -255,8 +251,8 @@ TEST(Stages, MicroBatchesAndTokensOfAStep) {
 TEST(Experts, CopiesOfARow) {
   Training training;
   const auto copies = [&](std::int64_t tensor, std::int64_t expert_tensor, bool cut) {
-    training.mesh.tensor = tensor;
-    training.mesh.expert_tensor = expert_tensor;
+    training.degrees.tp = tensor;
+    training.expert_tensor = expert_tensor;
     training.sequence_parallel = cut;
     return expert_copies(training);
   };
@@ -268,18 +264,19 @@ TEST(Experts, CopiesOfARow) {
 }
 
 TEST(MeshSizes, AreProducts) {
-  Mesh mesh;
-  mesh.data = 6;
-  mesh.tensor = 2;
-  mesh.pipeline = 5;
-  mesh.context = 4;
-  mesh.expert = 3;
-  mesh.expert_tensor = 2;
-  EXPECT_EQ(mesh.devices(), 240);
-  EXPECT_EQ(mesh.shard_ranks(), 24);
-  EXPECT_EQ(mesh.expert_data(), 8);
-  mesh.shard = 12;
-  EXPECT_EQ(mesh.shard_ranks(), 12);
+  Training training;
+  Degrees& degrees = training.degrees;
+  degrees.dp_shard = 6;
+  degrees.tp = 2;
+  degrees.pp = 5;
+  degrees.cp = 4;
+  degrees.ep = 3;
+  training.expert_tensor = 2;
+  EXPECT_EQ(degrees.ranks(), 240);
+  EXPECT_EQ(degrees.shard_ranks(), 24);
+  EXPECT_EQ(training.expert_data(), 8);
+  degrees.shard_over(12, degrees.dp());
+  EXPECT_EQ(degrees.shard_ranks(), 12);
 }
 
 struct Format {

@@ -50,8 +50,8 @@ struct Asked {
 };
 
 std::vector<std::int64_t> mesh_of(const Candidate& candidate) {
-  const Mesh& mesh = candidate.training.mesh;
-  return {mesh.data, mesh.tensor, mesh.pipeline, mesh.context, mesh.expert};
+  const Degrees& degrees = candidate.training.degrees;
+  return {degrees.dp(), degrees.tp, degrees.pp, degrees.cp, degrees.ep};
 }
 
 const Question kQuestions[] = {{"llama-3b", "a100", 16, 64},

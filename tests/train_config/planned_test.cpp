@@ -31,8 +31,8 @@ Training planned(const Sets& sets, int ranks = 4) {
 
 TEST(PlannedTraining, TakesItsFiguresFromTheKeys) {
   const Training plain = planned({});
-  EXPECT_EQ(plain.mesh.data, 4);
-  EXPECT_EQ(plain.mesh.shard, 0);
+  EXPECT_EQ(plain.degrees.dp(), 4);
+  EXPECT_EQ(plain.degrees.shard_ranks(), 4);
   EXPECT_EQ(plain.zero_stage, 0);
   EXPECT_EQ(plain.global_batch, 24);
   EXPECT_EQ(plain.micro_batch, 6);
@@ -47,10 +47,13 @@ TEST(PlannedTraining, TakesItsFiguresFromTheKeys) {
   EXPECT_EQ(plain.kept, std::vector<model::Keep>(4, model::Keep::kEverything));
   EXPECT_EQ(planned({"training.micro_batch=2"}).micro_batch, 2);
   EXPECT_EQ(planned({"parallelism.zero_stage=2"}).zero_stage, 2);
-  EXPECT_EQ(planned({"parallelism.zero_stage=1"}).mesh.shard, 4);
+  EXPECT_EQ(planned({"parallelism.zero_stage=1"}).degrees.shard_ranks(), 4);
   EXPECT_EQ(planned({"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"})
-                .mesh.shard,
+                .degrees.shard_ranks(),
             2);
+  EXPECT_THROW(
+      planned({"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=3"}), Error)
+      << "on four ranks";
   EXPECT_TRUE(planned({"optimizer.state_folder=x"}).offload_optimizer);
   EXPECT_EQ(planned({"parallelism.gather_ahead=3"}).gather_ahead, 3);
   EXPECT_FALSE(planned({"parallelism.reshard_after_forward=false"}).reshard_after_forward);

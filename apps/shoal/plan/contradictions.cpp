@@ -58,8 +58,9 @@ void reject_options_without_effect(const CLI::App& command, const PlanOptions& o
   if (!given("--experts")) given.none_of({"--experts-per-token"}, "needs --experts");
   if (!is_job(options)) given.none_of({"--set"}, "sets a key of a job file, and there is none");
   if (options.search) {
-    given.none_of({"--gathers", "--trace", "--svg", "--schedule-file", "--straggler", "--failures"},
-                  "is of one mesh: plan the one that --search finds");
+    given.none_of(
+        {"--mesh", "--gathers", "--trace", "--svg", "--schedule-file", "--straggler", "--failures"},
+        "is of one mesh: plan the one that --search finds");
     if (given("--schedules"))
       given.none_of({"--schedule"}, "--schedules names those to search among");
     if (given("--precisions"))
@@ -101,10 +102,9 @@ void reject_options_without_effect(const PlanOptions& options, const model::Mode
     need(training.zero_stage <= 1 || is_job(options), "reduce-every-micro-batch",
          "stages 2 and 3 reduce gradients in every micro-batch as they are");
   }
-  if (options.vpp > 1)
-    need(training.mesh.pipeline > 1, "vpp", "a pipeline of one rank has one stage");
+  if (options.vpp > 1) need(training.degrees.pp > 1, "vpp", "a pipeline of one rank has one stage");
   if (options.ulysses)
-    need(training.mesh.context > 1, "ulysses", "is an exchange between context ranks, and cp = 1");
+    need(training.degrees.cp > 1, "ulysses", "is an exchange between context ranks, and cp = 1");
   if (options.expert_imbalance != 1)
     need(spec.experts > 0, "expert-imbalance", "the model has no experts");
 }

@@ -203,6 +203,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
       ->capture_default_str();
   group = "Output";
   flag("--json", o.json, "One JSON object");
+  flag("--mesh", o.mesh, "Also who is where: each rank's host and place along every axis");
   flag("--gathers", o.gathers, "ZeRO-3: also the order in which units are gathered and released");
   flag("--search", o.search, "The fastest meshes; what is given stays fixed");
   option("--count", o.count, "How many of them")->capture_default_str()->check(CLI::Range(1, 1000));
@@ -284,43 +285,47 @@ plan::Cluster cluster_of(const PlanOptions& options) {
 
 plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
                            std::int64_t devices) {
-  plan::Mesh mesh;
   const auto given = [](const char* name, std::int64_t value) {
     if (value < 0) reject(fmt::format("--{} {}: must be positive", name, value));
     if (value > kMostDevices)
       reject(fmt::format("--{} {}: must be at most {}", name, value, kMostDevices));
     return value > 0 ? value : 1;
   };
-  mesh.tensor = given("tp", options.tp);
-  mesh.pipeline = given("pp", options.pp);
-  mesh.virtual_stages = given("vpp", options.vpp);
-  mesh.context = given("cp", options.cp);
-  mesh.expert = given("ep", options.ep);
-  mesh.expert_tensor = given("etp", options.etp);
+  plan::Degrees degrees;
+  degrees.tp = given("tp", options.tp);
+  degrees.pp = given("pp", options.pp);
+  degrees.cp = given("cp", options.cp);
+  degrees.ep = given("ep", options.ep);
   std::int64_t rest = 1;
-  for (const std::int64_t ranks : {mesh.tensor, mesh.pipeline, mesh.context}) {
+  for (const std::int64_t ranks : {degrees.tp, degrees.pp, degrees.cp}) {
     if ((rest *= ranks) > kMostDevices) {
-      reject(fmt::format("tp {} x pp {} x cp {}: must be at most {}", mesh.tensor, mesh.pipeline,
-                         mesh.context, kMostDevices));
+      reject(fmt::format("tp {} x pp {} x cp {}: must be at most {}", degrees.tp, degrees.pp,
+                         degrees.cp, kMostDevices));
     }
   }
   // The data ranks are what is left of the devices.
   if (options.dp == 0 && devices % rest != 0)
     reject(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
-  mesh.data = options.dp != 0 ? given("dp", options.dp) : devices / rest;
+  const std::int64_t dp = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   plan::Training training;
   if (is_job(options))
-    training = train::planned_training(job_of(options), spec, static_cast<int>(mesh.data));
-  mesh.shard = options.shard != 0 ? options.shard : training.mesh.shard;
-  training.mesh = mesh;
+    training = train::planned_training(job_of(options), spec, static_cast<int>(dp));
+  // A job has data-parallel ranks only: its shards keep their size, with the options' other axes.
+  degrees.shard_over(options.shard != 0 ? given("shard", options.shard)
+                     : is_job(options)  ? training.degrees.dp_shard * degrees.cp
+                                        : dp * degrees.cp,
+                     dp);
+  training.degrees = degrees;
+  training.virtual_stages = given("vpp", options.vpp);
+  training.expert_tensor = given("etp", options.etp);
   if (options.zero >= 0) training.zero_stage = options.zero;
   if (options.micro_batch != 0) training.micro_batch = given("micro-batch", options.micro_batch);
   if (options.global_batch != 0) {
     training.global_batch = given("global-batch", options.global_batch);
   } else if (!is_job(options)) {
     // One micro-batch for each pipeline rank is the least that fills a pipeline.
-    training.global_batch = mesh.data * training.micro_batch *
-                            (options.micro_batches > 0 ? options.micro_batches : mesh.pipeline);
+    training.global_batch = degrees.dp() * training.micro_batch *
+                            (options.micro_batches > 0 ? options.micro_batches : degrees.pp);
   }
   if (options.sequence != 0) training.sequence = options.sequence;
   if (!options.recompute.empty()) {
@@ -328,7 +333,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     // An option replaces what the job decided block by block.
     training.kept.clear();
   }
-  training.schedule = mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
+  training.schedule = training.virtual_stages > 1 ? "interleaved" : "1f1b";
   if (!options.schedule.empty()) training.schedule = options.schedule;
   if (!options.precision.empty()) {
     training.precision = options.precision;

@@ -60,6 +60,7 @@ struct PlanOptions {
   bool search = false;
   bool json = false;
   bool gathers = false;
+  bool mesh = false;
   std::size_t count = 5;
   std::optional<std::uint64_t> failures;
   std::string trace;

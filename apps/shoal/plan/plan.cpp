@@ -88,7 +88,7 @@ std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
 plan::SimulatedStep simulated_step(const PlanOptions& options, const model::ModelSpec& spec,
                                    const plan::Training& training, const plan::Cluster& cluster,
                                    const std::optional<schedule::Schedule>& table) {
-  const int ranks = static_cast<int>(training.mesh.pipeline);
+  const int ranks = static_cast<int>(training.degrees.pp);
   const auto fail_to_write = [&] {
     throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be written", options.trace));
   };
@@ -119,6 +119,20 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const model::Mode
   return step;
 }
 
+/// Returns the place of every rank: its coordinates along all axes but the expert's data ranks.
+ordered_json places_of(const plan::Degrees& degrees) {
+  using plan::Axis;
+  ordered_json list = ordered_json::array();
+  for (std::int64_t rank = 0; rank < degrees.ranks(); ++rank) {
+    ordered_json place;
+    for (const Axis axis : {Axis::kPipeline, Axis::kReplicate, Axis::kShard, Axis::kContext,
+                            Axis::kTensor, Axis::kExpert})
+      place[plan::name(axis)] = plan::coordinate(degrees, axis, rank);
+    list.push_back(std::move(place));
+  }
+  return list;
+}
+
 void run_plan(const PlanOptions& given) {
   if (given.parameters != 0) return print_model_states(given);
   if (given.search) return run_search(given);
@@ -139,6 +153,7 @@ void run_plan(const PlanOptions& given) {
   const double useful_s = failing_run ? made.time.all() * std::ceil(made.run->steps) : 0;
   if (options.json) {
     ordered_json json = ordered_json::parse(plan::to_json(made));
+    if (options.mesh) json["ranks"] = places_of(training.degrees);
     if (options.gathers) json["gathers"] = gathers_of(options, spec, training, cluster);
     if (step) {
       json["simulated"] = {{"schedule", name},
@@ -155,6 +170,8 @@ void run_plan(const PlanOptions& given) {
     fmt::print("{}\n", json.dump(2));
   } else {
     fmt::print("{}", plan::to_text(made));
+    if (options.mesh)
+      fmt::print("\n{}", plan::rank_table(training.degrees, cluster.devices_per_host));
     if (options.gathers) print_gathers(gathers_of(options, spec, training, cluster));
     if (step) {
       fmt::print("\nSimulated, {}: {:.4g} s a step, bubbles {:.1f} %\n", name, step->seconds,
@@ -176,7 +193,7 @@ void run_plan(const PlanOptions& given) {
     write_file(options.svg,
                plan::to_svg(step->timeline,
                             fmt::format("{}: {}, {} ranks, {} micro-batches", spec.name, name,
-                                        training.mesh.pipeline, training.micro_batches())));
+                                        training.degrees.pp, training.micro_batches())));
   }
 }
 

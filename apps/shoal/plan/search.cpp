@@ -21,15 +21,15 @@ constexpr const char* kRecompute[] = {"none", "selective", "full"};
 
 ordered_json json_of(const plan::Candidate& candidate, const model::ModelSpec& spec) {
   const plan::Training& training = candidate.training;
-  const plan::Mesh& mesh = training.mesh;
+  const plan::Degrees& degrees = training.degrees;
   return {
-      {"dp", mesh.data},
-      {"tp", mesh.tensor},
-      {"pp", mesh.pipeline},
-      {"vpp", mesh.virtual_stages},
-      {"cp", mesh.context},
-      {"ep", mesh.expert},
-      {"shard", mesh.shard_ranks()},
+      {"dp", degrees.dp()},
+      {"tp", degrees.tp},
+      {"pp", degrees.pp},
+      {"vpp", training.virtual_stages},
+      {"cp", degrees.cp},
+      {"ep", degrees.ep},
+      {"shard", degrees.shard_ranks()},
       {"zero", training.zero_stage},
       {"schedule", training.schedule},
       {"micro_batch", training.micro_batch},
@@ -64,8 +64,8 @@ void add_json(const plan::Sensitivity& answer, const model::ModelSpec& spec, ord
 std::string remarks(const plan::Training& training, bool several_precisions) {
   std::vector<std::string> list;
   if (several_precisions) list.push_back(training.precision);
-  if (training.zero_stage > 0 && training.mesh.shard > 0)
-    list.push_back(fmt::format("shards over {}", training.mesh.shard));
+  if (training.zero_stage > 0 && training.degrees.dp_replicate > 1)
+    list.push_back(fmt::format("shards over {}", training.degrees.shard_ranks()));
   if (training.offload_optimizer) list.push_back("optimizer offloaded");
   return list.empty() ? "" : fmt::format(" ({})", fmt::join(list, ", "));
 }
@@ -81,14 +81,14 @@ void print_found(const PlanOptions& options, const plan::SearchResult& found,
       budget ? fmt::format("{:>9} {:>9} {:>9}  ", "tokens", "days", "cost") : "");
   for (std::size_t i = 0; i < found.best.size(); ++i) {
     const plan::Candidate& candidate = found.best[i];
-    const plan::Mesh& mesh = candidate.training.mesh;
+    const plan::Degrees& degrees = candidate.training.degrees;
     fmt::print(
         "  {:>5} {:>4} {:>4} {:>4} {:>4} {:>4} {:>4} {:>5} {:>11} {:>9} {:>9.4g} {:>8.1f} "
         "{:>6.1f}%  {}{}{}\n",
-        mesh.data, mesh.tensor, mesh.pipeline, mesh.virtual_stages, mesh.context, mesh.expert,
-        candidate.training.zero_stage, candidate.training.micro_batch, candidate.training.schedule,
-        kRecompute[static_cast<int>(candidate.training.recompute)], candidate.time.all(),
-        candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(),
+        degrees.dp(), degrees.tp, degrees.pp, candidate.training.virtual_stages, degrees.cp,
+        degrees.ep, candidate.training.zero_stage, candidate.training.micro_batch,
+        candidate.training.schedule, kRecompute[static_cast<int>(candidate.training.recompute)],
+        candidate.time.all(), candidate.peak_bytes / kGiB, 100 * candidate.time.bubble_fraction(),
         budget ? fmt::format("{:>9.4g} {:>9.4g} {:>9.4g}  ", runs[i]->tokens, runs[i]->days,
                              runs[i]->cost)
                : "",
@@ -107,12 +107,14 @@ void run_search(const PlanOptions& options) {
   }
   // What the search tries must not be fixed by the start: sizes that were given are in the space.
   PlanOptions start = options;
-  start.dp = 1;
+  // The least data ranks on which a job of its own can run: a rank for each copy.
+  start.dp =
+      is_job(options) ? job_of(options).config.parallelism.data_parallel_replicate_degree : 1;
   start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0;
   start.offload_optimizer = false;
   plan::Training training = training_of(start, spec, cluster.devices());
   // The job's own choice of these is one of those that the search tries.
-  training.mesh.shard = 0;
+  training.degrees.shard_over(training.degrees.dp(), training.degrees.dp());
   training.kept.clear();
   const plan::SearchSpace space = space_of(options, cluster);
   const forecast::ShoalEstimator estimator;

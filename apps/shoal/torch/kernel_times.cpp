@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <memory>
 #include <string>
@@ -314,7 +315,7 @@ class Measuring {
     std::vector<double> times;
     repeat(1, {&times}, [&](std::int64_t) {
       const auto start = Clock::now();
-      const double norm = optim::global_norm(optim::sum_of_squares(gradients));
+      const double norm = std::sqrt(optim::sum_of_squares(gradients));
       adam->step(gradients, 1e-4, optim::clip_factor(norm, 1));
       times.push_back(seconds_since(start) / static_cast<double>(copies));
     });
@@ -377,8 +378,8 @@ TimedKernels of_all_ranks(const comm::Group& group, bool own_cores, TimedKernels
   return own;
 }
 
-/// Case by case what the rounds give as a rule.
-TimedKernels typical(const std::vector<TimedKernels>& rounds) {
+/// Returns the trimmed mean of each case over the rounds.
+TimedKernels trimmed_means(const std::vector<TimedKernels>& rounds) {
   TimedKernels all = rounds.front();
   for (auto& [name, list] : all) {
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -397,7 +398,7 @@ TimedKernels in_rounds(const comm::Group& group, const KernelRounds& rounds, boo
   std::vector<TimedKernels> measured;
   for (int i = 0; i < rounds.count; ++i)
     measured.push_back(of_all_ranks(group, rounds.own_cores, (measuring.*round)()));
-  return typical(measured);
+  return trimmed_means(measured);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@ namespace shoal::forecast {
 
 std::vector<schedule::ShardAction> gather_table(const ModelSpec& spec, const Training& training,
                                                 const Cluster& cluster) {
-  const std::int64_t shards = training.mesh.shard_ranks();
+  const std::int64_t shards = training.degrees.shard_ranks();
   // Ranks of one host read the one copy where it lies: nothing is gathered.
   const bool in_place = cluster.runtime == Runtime::kShoal && shards <= cluster.devices_per_host;
   if (training.zero_stage < 3 || shards == 1 || in_place) return {};

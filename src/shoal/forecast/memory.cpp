@@ -52,7 +52,7 @@ double packed(double rows, double columns, double depth) {
 /// or those of each host where hosts hold equal blocks of them.
 double copy_readers(const Training& training, const Cluster& cluster) {
   if (training.zero_stage == 0) return 1;
-  const std::int64_t shards = training.mesh.shard_ranks();
+  const std::int64_t shards = training.degrees.shard_ranks();
   const std::int64_t host = cluster.devices_per_host;
   // A rank counts an equal share of what the ranks of its host hold once, whichever of them
   // allocated it.
@@ -72,8 +72,8 @@ class StepMemory {
                kElement, std::min(bytes_.parameter, kElement)},
         weights_(Units(spec, training) * bytes_.parameter),
         gradients_(Units(spec, training) * bytes_.gradient),
-        shards_(training.zero_stage > 0 ? static_cast<double>(training.mesh.shard_ranks()) : 1),
-        shared_(training.mesh.shard_ranks() <= cluster.devices_per_host),
+        shards_(training.zero_stage > 0 ? static_cast<double>(training.degrees.shard_ranks()) : 1),
+        shared_(training.degrees.shard_ranks() <= cluster.devices_per_host),
         readers_(copy_readers(training, cluster)),
         kept_(training.kept) {
     if (kept_.empty()) kept_.assign(model::block_count(spec), kept_under(training.recompute));
@@ -119,7 +119,7 @@ class StepMemory {
     // weights_.all / bytes_.parameter is the number of parameters.
     return weights_.all / bytes_.parameter *
            ((bytes_.master > 0 ? bytes_.master : bytes_.parameter) + bytes_.moments) /
-           static_cast<double>(training_.mesh.data);
+           static_cast<double>(training_.degrees.dp());
   }
 
   /// Returns true if a unit's gradient is whole only from its first use in a backward pass until it
@@ -306,8 +306,8 @@ model::Keep kept_under(plan::Recompute recompute) {
 }
 
 bool predicts_memory(const Training& training) {
-  const Mesh& mesh = training.mesh;
-  return mesh.tensor == 1 && mesh.pipeline == 1 && mesh.context == 1 && mesh.expert == 1 &&
+  const Degrees& degrees = training.degrees;
+  return degrees.tp == 1 && degrees.pp == 1 && degrees.cp == 1 && degrees.ep == 1 &&
          (training.states || training.precision == "fp32") && !training.zero_plus_plus &&
          !training.offload_parameters;
 }

@@ -103,15 +103,15 @@ class KernelStep {
   }
 
   double shards() const {
-    return training_.zero_stage > 0 ? static_cast<double>(training_.mesh.shard_ranks()) : 1;
+    return training_.zero_stage > 0 ? static_cast<double>(training_.degrees.shard_ranks()) : 1;
   }
 
-  /// Returns the time to reduce gradients over all ranks, and of four small exchanges a step.
+  /// Returns the time to reduce gradients over all ranks, and of three small exchanges a step.
   double exchange() const {
-    if (training_.mesh.data == 1) return 0;
-    // Labels, norm, loss and the map of used parameters: exchanges of a few bytes, which cost their
-    // start.
-    const double small = 4 * kernel("all_reduce", {});
+    if (training_.degrees.dp() == 1) return 0;
+    // Labels, loss with norm, and the map of used parameters: exchanges of a few bytes, which cost
+    // their start.
+    const double small = 3 * kernel("all_reduce", {});
     if (training_.zero_stage == 0) {
       // Without shards each parameter is reduced in place by a call of its own.
       return small + spread("all_reduce", parameters_,
@@ -120,7 +120,7 @@ class KernelStep {
     const double units = static_cast<double>(spec_.layers) + 2;
     const double times =
         training_.reduces_every_micro_batch() ? static_cast<double>(training_.micro_batches()) : 1;
-    const double replicas = static_cast<double>(training_.mesh.data) / shards();
+    const double replicas = static_cast<double>(training_.degrees.dp()) / shards();
     // Hybrid sharding: what a rank owns is summed over the replicas once a step.
     const double across = replicas > 1 ? spread("all_reduce", parameters_ / shards(), units) : 0;
     return small + times * spread("reduce_scatter", parameters_, units) + across;

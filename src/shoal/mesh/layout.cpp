@@ -52,20 +52,6 @@ void cut(const Box& box, const Sizes& extent, std::size_t dim, Sizes first, std:
   if (end % stride != 0) inside(tail, 0, end % stride);
 }
 
-std::string text_of(const Placement& placement) {
-  switch (placement.kind) {
-    case Placement::Kind::kReplicate:
-      return "replicate";
-    case Placement::Kind::kShard:
-      return fmt::format("shard({})", placement.dim);
-    case Placement::Kind::kPartial:
-      return fmt::format("partial({})", name(placement.reduction));
-    case Placement::Kind::kFlat:
-      return fmt::format("flat({}, {})", placement.begin, placement.end);
-  }
-  return "unknown";
-}
-
 }  // namespace
 
 std::int64_t Box::count() const {
@@ -74,17 +60,56 @@ std::int64_t Box::count() const {
   return product;
 }
 
-bool Layout::replicated() const {
-  return std::all_of(axes.begin(), axes.end(), [](const Placement& placement) {
-    return placement.kind == Placement::Kind::kReplicate;
-  });
+std::string Placement::text() const {
+  switch (kind) {
+    case Kind::kReplicate:
+      return "replicate";
+    case Kind::kShard:
+      return fmt::format("shard({}{})", dim, cut == Cut::kZigzag ? ", zigzag" : "");
+    case Kind::kPartial:
+      return fmt::format("partial({})", name(reduction));
+  }
+  return "unknown";
+}
+
+Placement dual(const Placement& placement) {
+  switch (placement.kind) {
+    case Placement::Kind::kReplicate:
+      return Placement::partial();
+    case Placement::Kind::kPartial:
+      SHOAL_USER_CHECK(placement.reduction == Reduction::kSum, "layout",
+                       "only a partial sum has a gradient, not {}", placement.text());
+      return Placement::replicate();
+    case Placement::Kind::kShard:
+      return placement;
+  }
+  return placement;
+}
+
+Layout::Layout(std::initializer_list<std::pair<Axis, Placement>> placements) {
+  for (const auto& [axis, placement] : placements) set(axis, placement);
+}
+
+Layout& Layout::set(Axis axis, const Placement& placement) {
+  placements_[static_cast<std::size_t>(axis)] = placement;
+  return *this;
+}
+
+Layout& Layout::set_flat(AxisSet axes) {
+  flat_ = axes;
+  return *this;
 }
 
 std::string Layout::text() const {
   std::string joined;
-  for (const Placement& placement : axes)
-    joined += (joined.empty() ? "" : ", ") + text_of(placement);
-  return "(" + joined + ")";
+  for (int i = 0; i < plan::kAxes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    if (along(axis).kind == Placement::Kind::kReplicate) continue;
+    joined += fmt::format("{}{}: {}", joined.empty() ? "" : ", ", name(axis), along(axis).text());
+  }
+  if (!flat_.empty())
+    joined += fmt::format("{}flat over {}", joined.empty() ? "" : ", ", flat_.text());
+  return joined.empty() ? "replicated" : joined;
 }
 
 std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t parts,
@@ -94,27 +119,38 @@ std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t 
   return even_part_of(size, parts, index);
 }
 
-Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout,
-              const std::vector<int>& extent, const std::vector<int>& coordinate) {
-  SHOAL_USER_CHECK(extent.size() == coordinate.size() && layout.axes.size() <= extent.size(),
-                   "layout", "{} placements, {} axes, {} coordinates", layout.axes.size(),
-                   extent.size(), coordinate.size());
-  // Axes cut in the order of the mesh: a dimension that two axes cut is divided by the first, and
-  // each part by the second.
-  Box box{Sizes(shape.size(), 0), shape};
-  for (std::size_t axis = 0; axis < layout.axes.size(); ++axis) {
-    const Placement& placement = layout.axes[axis];
+std::vector<Box> local_boxes(const std::vector<std::int64_t>& shape, const Layout& layout,
+                             const plan::Degrees& degrees, std::int64_t rank) {
+  std::vector<Box> boxes{{Sizes(shape.size(), 0), shape}};
+  for (int i = 0; i < plan::kAxes; ++i) {
+    const auto axis = static_cast<Axis>(i);
+    const Placement& placement = layout.along(axis);
     if (placement.kind != Placement::Kind::kShard) continue;
     const int dim =
         placement.dim < 0 ? placement.dim + static_cast<int>(shape.size()) : placement.dim;
     SHOAL_USER_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()), "layout",
                      "shard({}) of a tensor of {} dimensions", placement.dim, shape.size());
-    const auto [begin, end] =
-        even_part(box.end[dim] - box.begin[dim], extent[axis], coordinate[axis]);
-    box.end[dim] = box.begin[dim] + end;
-    box.begin[dim] += begin;
+    const std::int64_t extent = degrees.extent(axis);
+    const std::int64_t coordinate = plan::coordinate(degrees, axis, rank);
+    std::vector<Box> parts;
+    for (const Box& box : boxes) {
+      const auto add = [&](std::int64_t count, std::int64_t index) {
+        const auto [begin, end] = even_part(box.end[dim] - box.begin[dim], count, index);
+        Box part = box;
+        part.begin[dim] = box.begin[dim] + begin;
+        part.end[dim] = box.begin[dim] + end;
+        parts.push_back(std::move(part));
+      };
+      if (placement.cut == Placement::Cut::kEven) {
+        add(extent, coordinate);
+      } else {
+        add(2 * extent, coordinate);
+        add(2 * extent, 2 * extent - 1 - coordinate);
+      }
+    }
+    boxes = std::move(parts);
   }
-  return box;
+  return boxes;
 }
 
 std::vector<Box> boxes_of(const Box& box, std::int64_t begin, std::int64_t end) {

@@ -1,38 +1,49 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/collective/operation.h"
+#include "shoal/plan/degrees.h"
 
 namespace shoal::mesh {
 
 using collective::Reduction;
+using plan::Axis;
+using plan::AxisSet;
 
 /// The placement of a tensor along one mesh axis.
 struct Placement {
-  enum class Kind { kReplicate, kShard, kPartial, kFlat };
+  enum class Kind { kReplicate, kShard, kPartial };
+  /// How kShard divides a dimension among n ranks: in n parts as even as possible, earlier ones
+  /// larger; or in 2n such chunks, of which rank r holds r and 2n - 1 - r, so that under a causal
+  /// mask all ranks have the same work.
+  enum class Cut { kEven, kZigzag };
 
   Kind kind = Kind::kReplicate;
-  /// kShard: the tensor dimension that is cut, as evenly as possible, earlier ranks larger.
-  int dim = 0;
+  int dim = 0;  ///< kShard: the tensor dimension that is cut; negative: counted from the last
+  Cut cut = Cut::kEven;
   /// kPartial: the reduction that makes the full value of the ranks' values.
   Reduction reduction = Reduction::kSum;
-  /// kFlat: this rank's element range of the (already dimension-sharded) parameter, row-major.
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
 
   static Placement replicate() { return {}; }
-  static Placement shard(int dim) { return {.kind = Kind::kShard, .dim = dim}; }
+  static Placement shard(int dim, Cut cut = Cut::kEven) {
+    return {.kind = Kind::kShard, .dim = dim, .cut = cut};
+  }
   static Placement partial(Reduction reduction = Reduction::kSum) {
     return {.kind = Kind::kPartial, .reduction = reduction};
   }
-  static Placement flat(std::int64_t begin, std::int64_t end) {
-    return {.kind = Kind::kFlat, .begin = begin, .end = end};
-  }
+  std::string text() const;  ///< "shard(0)"
   bool operator==(const Placement&) const = default;
 };
+
+/// Returns the placement of a gradient whose value has this placement: replicated values have
+/// gradients that are partial sums, and the other way round; a shard has its own part.
+Placement dual(const Placement& placement);
 
 /// A box of a global tensor: `[begin, end)` in every dimension.
 struct Box {
@@ -43,14 +54,26 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// The layout of a tensor on a mesh: one placement per axis, in the mesh's axis order. Empty means
-/// replicated everywhere.
-struct Layout {
-  std::vector<Placement> axes;
+/// The layout of a tensor on a mesh: a placement along each axis. It is the same on all ranks;
+/// which elements one rank holds follows from its coordinates. Default: replicated everywhere.
+class Layout {
+ public:
+  Layout() = default;
+  Layout(std::initializer_list<std::pair<Axis, Placement>> placements);
 
-  bool replicated() const;
-  std::string text() const;  ///< "(replicate, shard(0))"
+  const Placement& along(Axis axis) const { return placements_[static_cast<std::size_t>(axis)]; }
+  Layout& set(Axis axis, const Placement& placement);
+  /// The axes over which what the dimension cuts leave is divided flat, row-major. Where a rank's
+  /// range begins depends on the flat unit, so an OwnedRange holds it.
+  AxisSet flat() const { return flat_; }
+  Layout& set_flat(AxisSet axes);
+
+  std::string text() const;  ///< "tp: shard(0), flat over dp_shard x cp"; "replicated"
   bool operator==(const Layout&) const = default;
+
+ private:
+  std::array<Placement, plan::kAxes> placements_;
+  AxisSet flat_;
 };
 
 /// Cuts `[0, size)` into `parts` as evenly as possible, earlier parts never smaller, and returns
@@ -58,11 +81,12 @@ struct Layout {
 std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t parts,
                                                 std::int64_t index);
 
-/// Returns the box of a tensor of `shape` that the rank at `coordinate` (one index per axis, of a
-/// mesh of `extent`) holds. Partial and replicated axes do not cut; a flat range is cut afterwards,
-/// by boxes_of.
-Box local_box(const std::vector<std::int64_t>& shape, const Layout& layout,
-              const std::vector<int>& extent, const std::vector<int>& coordinate);
+/// Returns the boxes of a tensor of `shape` that `rank` holds, in the order of their elements: one,
+/// or with zigzag cuts several. Axes cut in the order of their enumeration: a dimension that two
+/// axes cut is divided by the first, and each part by the second. A flat range is cut afterwards,
+/// by boxes_of. Throws Error(usage) for a dimension that the tensor does not have.
+std::vector<Box> local_boxes(const std::vector<std::int64_t>& shape, const Layout& layout,
+                             const plan::Degrees& degrees, std::int64_t rank);
 
 /// Divides a row-major element range of `box` into the fewest boxes (at most 2 dimensions - 1), in
 /// order.

@@ -1,60 +1,84 @@
 #include "shoal/mesh/mesh.h"
 
+#include <algorithm>
+#include <array>
+
 #include "shoal/base/check.h"
 
 namespace shoal::mesh {
+namespace {
 
-Mesh::Mesh(comm::Group world, std::vector<Axis> axes)
-    : world_(std::move(world)), axes_(std::move(axes)) {
-  int product = 1;
-  for (std::size_t i = 0; i < axes_.size(); ++i) {
-    SHOAL_USER_CHECK(axes_[i].size >= 1, "mesh", "axis '{}' has size {}", axes_[i].name,
-                     axes_[i].size);
-    SHOAL_USER_CHECK(index_of(axes_[i].name) == static_cast<int>(i), "mesh",
-                     "two axes are called '{}'", axes_[i].name);
-    product *= axes_[i].size;
+/// The sets of axes that have a group. Every further set costs a communicator on each rank of a job
+/// that uses its axes, so techniques add theirs here when they come.
+constexpr std::array kGroups{
+    AxisSet(Axis::kPipeline),
+    AxisSet(Axis::kReplicate),
+    AxisSet(Axis::kShard),
+    AxisSet(Axis::kContext),
+    AxisSet(Axis::kTensor),
+    // The ranks that hold the same parameters, and may shard them: matrices that tp cuts, and what
+    // is replicated along tp too.
+    Axis::kShard | Axis::kContext,
+    AxisSet{Axis::kShard, Axis::kContext, Axis::kTensor},
+    // A pipeline stage.
+    plan::kStageAxes,
+    AxisSet(Axis::kExpert),
+    AxisSet(Axis::kExpertData),
+};
+
+}  // namespace
+
+Mesh::Mesh(comm::Group world, const Degrees& degrees)
+    : world_(std::move(world)), degrees_(degrees) {
+  double ranks = 1;
+  for (const Axis axis :
+       {Axis::kPipeline, Axis::kReplicate, Axis::kShard, Axis::kContext, Axis::kTensor}) {
+    SHOAL_USER_CHECK(degrees.extent(axis) >= 1, "mesh", "{} = {}: at least 1", name(axis),
+                     degrees.extent(axis));
+    ranks *= static_cast<double>(degrees.extent(axis));
   }
-  SHOAL_USER_CHECK(product == world_.size(), "mesh",
-                   "the axes multiply to {}, but there are {} ranks", product, world_.size());
-  // The rank number in mixed radix, the last axis fastest.
-  coordinates_.resize(axes_.size());
-  int rest = world_.rank();
-  for (std::size_t i = axes_.size(); i-- > 0; rest /= axes_[i].size)
-    coordinates_[i] = rest % axes_[i].size;
-  int stride = world_.size();
-  for (std::size_t i = 0; i < axes_.size(); ++i) {
-    stride /= axes_[i].size;
-    // The rank with this coordinate set to zero names the group: all that differ only here give the
-    // same color.
-    const int color = world_.rank() - coordinates_[i] * stride;
-    // split() is collective: all ranks see the same axes and therefore skip and split in the same
-    // order. Neither an axis of one rank nor one of all ranks needs a communicator of its own.
-    if (axes_[i].size == 1) {
-      groups_.emplace_back();
-    } else if (axes_[i].size == world_.size()) {
-      groups_.push_back(world_);
+  SHOAL_USER_CHECK(ranks == world_.size(), "mesh",
+                   "pp {} x dp_replicate {} x dp_shard {} x cp {} x tp {} is {} ranks, but there "
+                   "are {}",
+                   degrees.pp, degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp,
+                   ranks, world_.size());
+  SHOAL_USER_CHECK(degrees.ep >= 1 && degrees.stage_ranks() % degrees.ep == 0, "mesh",
+                   "ep = {}: experts are folded into the {} ranks of a stage", degrees.ep,
+                   degrees.stage_ranks());
+  for (const AxisSet& set : kGroups) {
+    const AxisSet axes = effective(set);
+    if (groups_.count(axes) != 0) continue;
+    const auto ranks_of = plan::members(degrees_, axes, world_.rank());
+    // split() is collective: all ranks see the same degrees, and therefore skip and split in the
+    // same order.
+    if (ranks_of.size() == 1) {
+      groups_.emplace(axes, comm::Group());
+    } else if (static_cast<int>(ranks_of.size()) == world_.size()) {
+      groups_.emplace(axes, world_);
     } else {
-      groups_.push_back(world_.split(color, coordinates_[i]));
+      groups_.emplace(axes, world_.split(static_cast<int>(ranks_of.front()), world_.rank()));
     }
   }
 }
 
-int Mesh::index_of(std::string_view axis) const {
-  for (std::size_t i = 0; i < axes_.size(); ++i)
-    if (axes_[i].name == axis) return static_cast<int>(i);
-  return -1;
+AxisSet Mesh::effective(AxisSet axes) const {
+  AxisSet rest = axes;
+  for (const Axis axis : axes.axes())
+    if (degrees_.extent(axis) == 1) rest = rest.without(axis);
+  return rest;
 }
 
-bool Mesh::has(std::string_view axis) const { return index_of(axis) >= 0; }
-int Mesh::extent(std::string_view axis) const { return has(axis) ? axes_[index_of(axis)].size : 1; }
-int Mesh::coordinate(std::string_view axis) const {
-  return has(axis) ? coordinates_[index_of(axis)] : 0;
+int Mesh::coordinate(Axis axis) const {
+  return static_cast<int>(plan::coordinate(degrees_, axis, world_.rank()));
 }
 
-const comm::Group& Mesh::group(std::string_view axis) const {
-  // An axis that the mesh does not have is one rank: techniques need not ask whether it is there.
+const comm::Group& Mesh::along(AxisSet axes) const {
   static const comm::Group one;
-  return has(axis) ? groups_[index_of(axis)] : one;
+  const AxisSet rest = effective(axes);
+  if (rest.empty()) return one;
+  const auto found = groups_.find(rest);
+  SHOAL_CHECK(found != groups_.end(), "the mesh makes no group along {}", axes.text());
+  return found->second;
 }
 
 }  // namespace shoal::mesh

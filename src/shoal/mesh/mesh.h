@@ -1,47 +1,45 @@
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <vector>
+#include <map>
 
 #include "shoal/comm/group.h"
+#include "shoal/plan/degrees.h"
 
 namespace shoal::mesh {
 
-/// One named axis of a mesh.
-struct Axis {
-  std::string name;  ///< "replicate", "shard", "tensor", "pipeline", "context", "expert"
-  int size = 1;
-};
+using plan::Axis;
+using plan::AxisSet;
+using plan::Degrees;
 
-/// Ranks as a grid with named axes, the last axis varying fastest: rank = ((c0 * n1) + c1) * n2 +
-/// c2 ... Holds the group of every axis (the ranks that differ in that coordinate only) and of all
-/// ranks. Construction is collective.
+/// The ranks of a job as a grid: `plan::Axis` says which axes there are and how ranks are numbered.
+/// Holds the groups of ranks that act together. Construction is collective.
 class Mesh {
  public:
-  /// One rank, no axes.
+  /// One rank.
   Mesh() = default;
-  /// Throws Error(usage) unless the sizes multiply to the size of `world` and names differ.
-  Mesh(comm::Group world, std::vector<Axis> axes);
+  /// Throws Error(usage) unless the degrees are positive, multiply to the size of `world`, and ep
+  /// divides the ranks of a stage.
+  Mesh(comm::Group world, const Degrees& degrees);
 
-  const std::vector<Axis>& axes() const { return axes_; }
+  const Degrees& degrees() const { return degrees_; }
   const comm::Group& world() const { return world_; }
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
 
-  bool has(std::string_view axis) const;
-  int extent(std::string_view axis) const;      ///< 1 for an axis that the mesh does not have
-  int coordinate(std::string_view axis) const;  ///< 0 for an axis that the mesh does not have
-  /// The ranks along one axis; a group of one for an axis that the mesh does not have.
-  const comm::Group& group(std::string_view axis) const;
+  int extent(AxisSet axes) const { return static_cast<int>(degrees_.extent(axes)); }
+  int coordinate(Axis axis) const;
+  /// The ranks that differ from this one along `axes` only, in ascending order. Sets that need no
+  /// communicator of their own (one rank, all ranks, the same ranks as another set) have none.
+  /// Throws Error(internal) for a set of which the mesh makes no group: see kGroups in mesh.cpp.
+  const comm::Group& along(AxisSet axes) const;
 
  private:
-  int index_of(std::string_view axis) const;  ///< -1: none
+  /// Leaves out the axes along which there is one rank.
+  AxisSet effective(AxisSet axes) const;
 
   comm::Group world_;
-  std::vector<Axis> axes_;
-  std::vector<int> coordinates_;
-  std::vector<comm::Group> groups_;
+  Degrees degrees_;
+  std::map<AxisSet, comm::Group> groups_;  ///< by effective set
 };
 
 }  // namespace shoal::mesh

@@ -2,9 +2,8 @@
 
 #include <ATen/Parallel.h>
 
-#include <cmath>
-
 #include "shoal/base/check.h"
+#include "shoal/comm/group.h"
 #include "shoal/optim/stored_update.h"
 
 namespace shoal::optim {
@@ -41,13 +40,6 @@ double sum_of_squares(at::ArrayRef<at::Tensor> tensors) {
   for (const at::Tensor& tensor : tensors)
     if (tensor.defined()) total += squares_of(tensor);
   return total;
-}
-
-double global_norm(double local_squares, const std::vector<comm::Group>& groups) {
-  // Each sum is collective, so every rank comes here in every step, also one that holds no
-  // gradient. All get the same bits, which lets them decide alike about clipping and skipped steps.
-  for (const comm::Group& group : groups) local_squares = group.sum(local_squares);
-  return std::sqrt(local_squares);
 }
 
 double clip_factor(double norm, double max_norm) {

@@ -2,21 +2,12 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <vector>
-
-#include "shoal/comm/group.h"
-
 namespace shoal::optim {
 
 /// Returns the sum of squares of all elements of the defined tensors (contiguous float32, bfloat16
 /// or float16). It adds up blocks of fixed size in order, so any number of threads gives the same
 /// bits.
 double sum_of_squares(at::ArrayRef<at::Tensor> tensors);
-
-/// Returns the global 2-norm of gradients of which this rank holds parts: sums `local_squares` over
-/// each of `groups` in turn (the axes along which parameters are cut; none when every rank holds
-/// everything). Every rank of those groups calls it.
-double global_norm(double local_squares, const std::vector<comm::Group>& groups = {});
 
 /// Returns the factor for gradients of this norm: max_norm / norm where the norm is larger, else 1.
 /// `max_norm` <= 0 means no clipping. It is that of torch.nn.utils.clip_grad_norm_ without its

@@ -48,7 +48,7 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
     // A token visits several experts, and the busiest rank has more rows than the mean.
     const double visits =
         tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
-    const double slice = visits / static_cast<double>(training.mesh.expert_tensor);
+    const double slice = visits / static_cast<double>(training.expert_tensor);
     list.push_back({"input of the router", e * tokens * h, Division::kSequence});
     list.push_back({"router's probabilities", 4 * tokens * spec.experts, Division::kSequence});
     list.push_back({"tokens sent to experts", e * visits * h, Division::kSequence});
@@ -69,7 +69,7 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
 
 /// Returns by how many tensor ranks a saved tensor is divided.
 double divisor(const Training& training, Division division) {
-  const double t = training.mesh.tensor;
+  const double t = training.degrees.tp;
   if (division == Division::kTensor) return t;
   // Each tensor rank routes its own share of the tokens when the sequence is cut.
   return training.sequence_parallel ? t : 1;
@@ -100,9 +100,9 @@ double kept_share(const ModelSpec& spec, const Training& training) {
 /// holds all m. 1F1B holds one for each stage from this rank to the last. Interleaved holds its
 /// warm-up, counted in chunks: 2 (p - rank - 1) + (v - 1) p + 1, and all m v when m = p.
 double in_flight_by_form(const Training& training, std::int64_t rank) {
-  const double p = training.mesh.pipeline;
+  const double p = training.degrees.pp;
   const double m = training.micro_batches();
-  const double v = training.mesh.virtual_stages;
+  const double v = training.virtual_stages;
   if (p == 1) return 1;
   if (training.schedule == "gpipe") return m;
   // Narayanan et al., SC 2021, section 2.2.
@@ -116,7 +116,7 @@ std::vector<SavedTensor> saved_tensors(const ModelSpec& spec, const Training& tr
   // Context ranks share the tokens of a sample.
   const double e = precision(training.precision)->activation_bytes;
   const double tokens =
-      static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;
+      static_cast<double>(training.micro_batch) * training.length(spec) / training.degrees.cp;
   std::vector<SavedTensor> list;
   add_attention(spec, training, tokens, e, list);
   add_feed_forward(spec, training, tokens, e, list);
@@ -143,7 +143,7 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training) {
 
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
                                       ScheduleCache& cache) {
-  const std::int64_t p = training.mesh.pipeline;
+  const std::int64_t p = training.degrees.pp;
   const std::int64_t chunks = training.chunks();
   if (has_closed_form(training)) {
     std::vector<double> ranks(p);

@@ -12,18 +12,18 @@ namespace {
 constexpr double kBucketBytes = 25.0 * 1024 * 1024;
 
 double tokens_of(const ModelSpec& spec, const Training& training) {
-  return static_cast<double>(training.micro_batch) * training.length(spec) / training.mesh.context;
+  return static_cast<double>(training.micro_batch) * training.length(spec) / training.degrees.cp;
 }
 
 /// Adds the states of one rank: dense parameters are sharded over the data ranks, experts over the
 /// data ranks of experts.
 void add_states(const HeldParameters& held, const Training& training, MemoryUse& use) {
   const StateBytes whole = precision(training.precision, training.optimizer)->state;
-  const double ranks = training.mesh.shard_ranks();
+  const double ranks = training.degrees.shard_ranks();
   const StateBytes dense = state_bytes(whole, training.zero_stage, ranks);
   // An expert has fewer data ranks, so its states are cut into fewer shards.
   const StateBytes expert =
-      state_bytes(whole, training.zero_stage, std::min<double>(ranks, training.mesh.expert_data()));
+      state_bytes(whole, training.zero_stage, std::min<double>(ranks, training.expert_data()));
   use.parameters = training.offload_parameters
                        ? 0
                        : held.dense() * dense.parameter + held.expert * expert.parameter;
@@ -35,7 +35,7 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
 
 /// Returns the bytes of the whole parameters of the largest unit and of those gathered ahead.
 double gathered_bytes(const ModelSpec& spec, const Training& training, const HeldParameters& held) {
-  if (training.zero_stage < 3 || training.mesh.shard_ranks() == 1) return 0;
+  if (training.zero_stage < 3 || training.degrees.shard_ranks() == 1) return 0;
   const double bytes = precision(training.precision)->state.parameter;
   if (spec.family == Family::kMlp) return held.all() * bytes;
   const double largest =
@@ -49,7 +49,7 @@ double gathered_bytes(const ModelSpec& spec, const Training& training, const Hel
 /// gradient.
 void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
   const double tokens = tokens_of(spec, training);
-  const double t = training.mesh.tensor;
+  const double t = training.degrees.tp;
   const double e = precision(training.precision)->activation_bytes;
   // Korthikanti et al., 2022, section 4.3: output norm, output layer, fp32 logits.
   use.activations += (2 * e * tokens * spec.hidden + 4 * tokens * spec.vocab) / t;
@@ -59,14 +59,14 @@ void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
 
 double communication_bytes(const ModelSpec& spec, const Training& training) {
   double bytes = 0;
-  if (training.mesh.data * training.mesh.context > 1) bytes += 2 * kBucketBytes;
+  if (training.degrees.dp() * training.degrees.cp > 1) bytes += 2 * kBucketBytes;
   if (spec.family == Family::kMlp) return bytes;
   const double message =
       precision(training.precision)->activation_bytes * tokens_of(spec, training) * spec.hidden;
-  if (training.mesh.tensor > 1) bytes += message;  // the gathered input of a matmul
+  if (training.degrees.tp > 1) bytes += message;  // the gathered input of a matmul
   // sent and received, for activations and for gradients
-  if (training.mesh.pipeline > 1)
-    bytes += 4 * message / (training.sequence_parallel ? training.mesh.tensor : 1);
+  if (training.degrees.pp > 1)
+    bytes += 4 * message / (training.sequence_parallel ? training.degrees.tp : 1);
   return bytes;
 }
 
@@ -94,7 +94,7 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
   }
   // `flying` counts micro-batches' worth of all blocks of this rank.
   use.activations = own * flying * block_activation_bytes(spec, training);
-  const double sequence_ranks = training.sequence_parallel ? training.mesh.tensor : 1;
+  const double sequence_ranks = training.sequence_parallel ? training.degrees.tp : 1;
   // The mask of the embedding's dropout, one byte an element.
   if (first && spec.dropout > 0)
     use.activations += flying * tokens_of(spec, training) * spec.hidden / sequence_ranks;
@@ -119,7 +119,7 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
   std::vector<RankMemory> ranks;
   const auto held_by = held_by_rank(spec, training);
   const auto flying = in_flight_by_rank(spec, training, cache);
-  for (std::int64_t rank = 0; rank < training.mesh.pipeline; ++rank) {
+  for (std::int64_t rank = 0; rank < training.degrees.pp; ++rank) {
     const HeldParameters& held = held_by[rank];
     const MemoryUse running = forward_and_backward(spec, training, rank, held, flying[rank]);
     MemoryUse steady = running;
@@ -133,7 +133,7 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const HeldParameters unit = spec.family == Family::kMlp ? held : held_by_block(spec, training);
     checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) /
-                         (training.zero_stage >= 1 ? training.mesh.shard_ranks() : 1);
+                         (training.zero_stage >= 1 ? training.degrees.shard_ranks() : 1);
     ranks.push_back({rank,
                      {{"steady state", steady},
                       {"backward", running},
@@ -150,7 +150,7 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
     // Each host holds a second, whole set of shards.
     const auto held = held_by_rank(spec, training);
     const double bytes = precision(training.precision)->state.parameter /
-                         static_cast<double>(shard_group(cluster, training.mesh).inside);
+                         static_cast<double>(shard_group(cluster, training.degrees).inside);
     for (RankMemory& rank : ranks) {
       for (MemoryPhase& phase : rank.phases)
         phase.use.parameters += held[static_cast<std::size_t>(rank.rank)].all() * bytes;

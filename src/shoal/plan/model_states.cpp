@@ -45,9 +45,9 @@ std::array<HeldParameters, 3> units(const ModelSpec& spec) {
   return whole;
 }
 
-HeldParameters divided(const HeldParameters& whole, const Mesh& mesh) {
-  return {whole.split / mesh.tensor, whole.replicated,
-          whole.expert / (mesh.expert * mesh.expert_tensor)};
+HeldParameters divided(const HeldParameters& whole, const Training& training) {
+  return {whole.split / training.degrees.tp, whole.replicated,
+          whole.expert / (training.degrees.ep * training.expert_tensor)};
 }
 
 }  // namespace
@@ -73,24 +73,24 @@ StateBytes state_bytes(const StateBytes& whole, int zero_stage, double ranks) {
 }
 
 HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training) {
-  return divided(units(spec)[0], training.mesh);
+  return divided(units(spec)[0], training);
 }
 HeldParameters held_by_block(const ModelSpec& spec, const Training& training) {
-  return divided(units(spec)[1], training.mesh);
+  return divided(units(spec)[1], training);
 }
 HeldParameters held_by_head(const ModelSpec& spec, const Training& training) {
-  return divided(units(spec)[2], training.mesh);
+  return divided(units(spec)[2], training);
 }
 
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training) {
   // A multi-layer perceptron is planned with data parallelism only: one rank holds all.
   if (spec.family == Family::kMlp) return {{static_cast<double>(parameter_count(spec)), 0, 0}};
   const auto whole = units(spec);
-  const HeldParameters embedding = divided(whole[0], training.mesh);
-  const HeldParameters block = divided(whole[1], training.mesh);
-  const HeldParameters head = divided(whole[2], training.mesh);
+  const HeldParameters embedding = divided(whole[0], training);
+  const HeldParameters block = divided(whole[1], training);
+  const HeldParameters head = divided(whole[2], training);
   const auto blocks = stage_blocks(spec, training);
-  std::vector<HeldParameters> ranks(training.mesh.pipeline);
+  std::vector<HeldParameters> ranks(training.degrees.pp);
   for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
     const double n = blocks[stage];
     ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] +=
@@ -102,7 +102,7 @@ std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& 
   ranks[last] += head;
   // The head is on another rank than the embedding and needs a copy of the table.
   if (spec.tied_embeddings && first != last)
-    ranks[last].split += static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
+    ranks[last].split += static_cast<double>(spec.vocab) * spec.hidden / training.degrees.tp;
   return ranks;
 }
 

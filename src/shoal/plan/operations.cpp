@@ -18,11 +18,11 @@ struct Sizes {
 
   Sizes(const ModelSpec& spec, const Training& training)
       : tokens(static_cast<double>(training.micro_batch) * training.length(spec) /
-               training.mesh.context),
-        cut_tokens(training.sequence_parallel ? tokens / training.mesh.tensor : tokens),
+               training.degrees.cp),
+        cut_tokens(training.sequence_parallel ? tokens / training.degrees.tp : tokens),
         length(training.length(spec)),
         h(spec.hidden),
-        t(training.mesh.tensor),
+        t(training.degrees.tp),
         e(precision(training.precision)->activation_bytes) {}
 };
 
@@ -64,18 +64,18 @@ void add_attention_core(const ModelSpec& spec, const Training& training, const S
 
 void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n,
                  std::vector<OperationCost>& list) {
-  const double local = static_cast<double>(spec.experts) / training.mesh.expert;
+  const double local = static_cast<double>(spec.experts) / training.degrees.ep;
   // Rows arrive at every tensor rank of an expert, which multiplies them by a slice of its width.
   const double visits =
       n.cut_tokens * spec.experts_per_token * training.expert_imbalance * expert_copies(training);
-  const double flops = 2 * visits * n.h * spec.ffn / training.mesh.expert_tensor;
+  const double flops = 2 * visits * n.h * spec.ffn / training.expert_tensor;
   list.push_back(product("router", 2 * n.cut_tokens * n.h * spec.experts));
   // Rows are sorted by expert and sorted back, a read and a write each.
   list.push_back(traversal("permutation", 4 * n.e * visits * n.h, 4 * n.e * visits * n.h));
   // As many matmuls as experts on this rank: each loses its own ramp, which many small ones feel.
   list.push_back(product("experts, up", flops / local, local));
   if (spec.gated) list.push_back(product("experts, gate", flops / local, local));
-  const double width = visits * spec.ffn / training.mesh.expert_tensor;
+  const double width = visits * spec.ffn / training.expert_tensor;
   list.push_back(traversal("activation", (spec.gated ? 3 : 2) * n.e * width,
                            (spec.gated ? 5 : 3) * n.e * width));
   list.push_back(product("experts, down", flops / local, local));
@@ -125,12 +125,11 @@ double experts_exchange_s(const ModelSpec& spec, const Training& training, const
   if (spec.experts == 0) return 0;
   // The busiest rank sets the time: it gets `expert_imbalance` times the mean.
   const double elements = n.cut_tokens * spec.experts_per_token * training.expert_imbalance * n.h;
-  const GroupShape group = expert_group(cluster, training.mesh);
+  const GroupShape group = expert_group(cluster, training);
   // Between the two exchanges the tensor ranks of an expert gather each other's rows and scatter
   // the sums of their results.
   const double rows = n.e * elements * expert_copies(training);
-  const double slices =
-      2 * all_gather_s(cluster, expert_tensor_group(cluster, training.mesh), rows);
+  const double slices = 2 * all_gather_s(cluster, expert_tensor_group(cluster, training), rows);
   // Dispatch, exchange within an expert, combine.
   return all_to_all_s(cluster, group, there * elements) + slices +
          all_to_all_s(cluster, group, back * elements);
@@ -140,24 +139,24 @@ double experts_exchange_s(const ModelSpec& spec, const Training& training, const
 /// backward pass has as many.
 double forward_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                           const Sizes& n) {
-  const Mesh& mesh = training.mesh;
+  const Degrees& degrees = training.degrees;
   double s = 0;
   const double activation = n.e * n.tokens * n.h;
   // Megatron-LM: one all-reduce behind attention and one behind the feed-forward layer, or with
   // sequence parallelism a reduce-scatter and an all-gather, which cost the same. A mixture
   // exchanges its experts' rows elsewhere.
   if (!training.overlap_tensor) {
-    const double one = all_reduce_s(cluster, tensor_group(cluster, mesh), activation);
+    const double one = all_reduce_s(cluster, tensor_group(cluster, degrees), activation);
     s += (spec.experts > 0 ? 1 : 2) * one;
   }
   const double kv = 2 * n.e * n.tokens * spec.kv_heads * spec.head_size / n.t;
   const double queries = n.e * n.tokens * spec.heads * spec.head_size / n.t;
-  const GroupShape context = context_group(cluster, mesh);
+  const GroupShape context = context_group(cluster, degrees);
   // Ulysses exchanges queries, keys and values before attention and its output after it; otherwise
   // keys and values of all context ranks are gathered.
   s += training.ulysses
            ? all_to_all_s(cluster, context, queries + kv) + all_to_all_s(cluster, context, queries)
-           : all_gather_s(cluster, context, kv * static_cast<double>(mesh.context));
+           : all_gather_s(cluster, context, kv * static_cast<double>(degrees.cp));
   return s;
 }
 
@@ -285,7 +284,7 @@ PieceTime head_time(const ModelSpec& spec, const Training& training, const Clust
   PieceTime time = sum(head_operations(spec, once), once, cluster);
   if (spec.family == Family::kMlp) return time;
   const Sizes n(spec, training);
-  const GroupShape group = tensor_group(cluster, training.mesh);
+  const GroupShape group = tensor_group(cluster, training.degrees);
   const double input = all_reduce_s(cluster, group, n.e * n.tokens * n.h);
   // Maximum, sum of exponentials and the label's logit of the split vocabulary, one fp32 number a
   // token each.
@@ -303,7 +302,7 @@ PieceTime embedding_time(const ModelSpec& spec, const Training& training, const 
   PieceTime time = sum(embedding_operations(spec, once), once, cluster);
   const Sizes n(spec, training);
   const double exchange =
-      all_reduce_s(cluster, tensor_group(cluster, training.mesh), n.e * n.tokens * n.h);
+      all_reduce_s(cluster, tensor_group(cluster, training.degrees), n.e * n.tokens * n.h);
   time.forward += exchange;
   time.communication = exchange;
   return time;

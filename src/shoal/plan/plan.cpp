@@ -40,7 +40,8 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
   const auto gib = [&](const Training& changed) {
     return peak_bytes(estimator, spec, changed, cluster) / (1024.0 * 1024 * 1024);
   };
-  for (int zero = training.zero_stage + 1; zero <= 3 && training.mesh.shard_ranks() > 1; ++zero) {
+  for (int zero = training.zero_stage + 1; zero <= 3 && training.degrees.shard_ranks() > 1;
+       ++zero) {
     Training changed = training;
     changed.zero_stage = zero;
     try_change(changed, fmt::format("--zero {} ({:.1f} GiB)", zero, gib(changed)));
@@ -64,20 +65,24 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
   }
   // Devices are moved from data to tensor or pipeline parallelism; their number stays.
   for (const std::int64_t factor : {2, 4, 8}) {
-    if (training.mesh.data % factor != 0) break;
-    Training wider = training;
-    Training deeper = training;
-    wider.mesh.tensor *= factor;
-    wider.mesh.data /= factor;
-    deeper.mesh.pipeline *= factor;
-    deeper.mesh.data /= factor;
+    Training fewer = training;
+    // Copies go first: with as many shards as before, a rank's states do not grow.
+    Degrees& degrees = fewer.degrees;
+    std::int64_t& given_up =
+        degrees.dp_replicate % factor == 0 ? degrees.dp_replicate : degrees.dp_shard;
+    if (given_up % factor != 0) break;
+    given_up /= factor;
+    Training wider = fewer;
+    Training deeper = fewer;
+    wider.degrees.tp *= factor;
+    deeper.degrees.pp *= factor;
     if (fits(estimator, spec, wider, cluster)) {
-      try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.mesh.tensor,
-                                    wider.mesh.data, gib(wider)));
+      try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.degrees.tp,
+                                    wider.degrees.dp(), gib(wider)));
     }
     if (fits(estimator, spec, deeper, cluster)) {
-      try_change(deeper, fmt::format("--pp {} --dp {} ({:.1f} GiB)", deeper.mesh.pipeline,
-                                     deeper.mesh.data, gib(deeper)));
+      try_change(deeper, fmt::format("--pp {} --dp {} ({:.1f} GiB)", deeper.degrees.pp,
+                                     deeper.degrees.dp(), gib(deeper)));
     }
   }
   Training everything = training;
@@ -85,7 +90,7 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
   everything.recompute = Recompute::kFull;
   everything.zero_stage = 3;
   // Nothing alone suffices: the three that cost no devices, together.
-  if (list.empty() && training.mesh.shard_ranks() > 1) {
+  if (list.empty() && training.degrees.shard_ranks() > 1) {
     try_change(everything,
                fmt::format("--zero 3 --recompute full --micro-batch 1 together ({:.1f} GiB)",
                            gib(everything)));
@@ -182,12 +187,11 @@ Plan make_plan(const Estimator& estimator, const ModelSpec& spec, const Training
   validate(spec, training);
   validate(cluster);
   validate_budget(budget);
-  if (training.mesh.devices() != cluster.devices()) {
-    throw Error(
-        ErrorKind::kConfig, "plan",
-        fmt::format("devices = {}: the mesh dp {} x tp {} x pp {} x cp {} has {}",
-                    cluster.devices(), training.mesh.data, training.mesh.tensor,
-                    training.mesh.pipeline, training.mesh.context, training.mesh.devices()));
+  if (training.degrees.ranks() != cluster.devices()) {
+    throw Error(ErrorKind::kConfig, "plan",
+                fmt::format("devices = {}: the mesh dp {} x tp {} x pp {} x cp {} has {}",
+                            cluster.devices(), training.degrees.dp(), training.degrees.tp,
+                            training.degrees.pp, training.degrees.cp, training.degrees.ranks()));
   }
   Plan plan;
   plan.spec = spec;

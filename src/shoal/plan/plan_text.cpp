@@ -99,11 +99,12 @@ nlohmann::ordered_json json_of(const MemoryUse& use) {
 }  // namespace
 
 std::string describe_mesh(const Training& training) {
-  const Mesh& mesh = training.mesh;
-  std::string text = fmt::format("dp {} x tp {} x pp {}", mesh.data, mesh.tensor, mesh.pipeline);
-  if (mesh.context > 1) text += fmt::format(" x cp {}", mesh.context);
-  if (mesh.expert > 1) text += fmt::format(", ep {}", mesh.expert);
-  if (mesh.virtual_stages > 1) text += fmt::format(", {} stages a rank", mesh.virtual_stages);
+  const Degrees& degrees = training.degrees;
+  std::string text = fmt::format("dp {} x tp {} x pp {}", degrees.dp(), degrees.tp, degrees.pp);
+  if (degrees.cp > 1) text += fmt::format(" x cp {}", degrees.cp);
+  if (degrees.ep > 1) text += fmt::format(", ep {}", degrees.ep);
+  if (training.virtual_stages > 1)
+    text += fmt::format(", {} stages a rank", training.virtual_stages);
   return text;
 }
 
@@ -115,11 +116,9 @@ std::string to_text(const Plan& plan) {
   text += fmt::format("{} {} devices on {} host{}: {}\n", plan.cluster.devices(),
                       plan.cluster.device.name, plan.cluster.hosts,
                       plan.cluster.hosts == 1 ? "" : "s", describe_mesh(training));
-  const std::string shards =
-      training.zero_stage > 0 &&
-              training.mesh.shard_ranks() < training.mesh.data * training.mesh.context
-          ? fmt::format(" over {} ranks", training.mesh.shard)
-          : "";
+  const std::string shards = training.zero_stage > 0 && training.degrees.dp_replicate > 1
+                                 ? fmt::format(" over {} ranks", training.degrees.shard_ranks())
+                                 : "";
   text += fmt::format(
       "ZeRO {}{}, {}, recomputation {}, schedule {}, {} micro-batches of {}, global batch {}",
       training.zero_stage, shards, training.precision,
@@ -140,11 +139,15 @@ std::string to_json(const Plan& plan) {
   json["model"] = plan.spec.name;
   json["cluster"] = plan.cluster.name;
   json["devices"] = plan.cluster.devices();
-  const Mesh& mesh = plan.training.mesh;
-  json["mesh"] = {{"dp", mesh.data},           {"tp", mesh.tensor},
-                  {"pp", mesh.pipeline},       {"vpp", mesh.virtual_stages},
-                  {"cp", mesh.context},        {"ep", mesh.expert},
-                  {"etp", mesh.expert_tensor}, {"shard", mesh.shard_ranks()}};
+  const Degrees& degrees = plan.training.degrees;
+  json["mesh"] = {{"dp", degrees.dp()},
+                  {"tp", degrees.tp},
+                  {"pp", degrees.pp},
+                  {"vpp", plan.training.virtual_stages},
+                  {"cp", degrees.cp},
+                  {"ep", degrees.ep},
+                  {"etp", plan.training.expert_tensor},
+                  {"shard", degrees.shard_ranks()}};
   json["zero"] = plan.training.zero_stage;
   json["precision"] = plan.training.precision;
   json["recompute"] = kRecompute[static_cast<int>(plan.training.recompute)];

@@ -11,7 +11,6 @@
 namespace shoal::plan {
 namespace {
 
-using svg::Axis;
 using svg::bottom_scale;
 using svg::label;
 using svg::line;
@@ -46,7 +45,7 @@ constexpr std::array<Category, 8> kCategories{{{"parameters", kBlue, &MemoryUse:
                                                {"workspace", kGrey, &MemoryUse::workspace},
                                                {"staging", "#b08968", &MemoryUse::staging}}};
 
-std::string stacked(const MemoryUse& use, double left, double width, const Axis& y) {
+std::string stacked(const MemoryUse& use, double left, double width, const svg::Axis& y) {
   std::string text;
   double below = 0;
   for (const Category& category : kCategories) {
@@ -99,7 +98,7 @@ std::string memory_plot(const Plan& plan) {
   constexpr double kBottom = 78;
   double most = plan.capacity_bytes / kGiB;
   for (const RankMemory& rank : plan.memory) most = std::max(most, rank.peak().use.all() / kGiB);
-  const Axis y{0, 1.04 * most, kHeight - kBottom, kTop};
+  const svg::Axis y{0, 1.04 * most, kHeight - kBottom, kTop};
   std::string text = svg::opening(
       kWidth, kHeight, 24,
       fmt::format("{}: memory of one device by pipeline rank and moment, GiB", plan.spec.name));
@@ -156,7 +155,7 @@ std::string time_plot(const Plan& plan) {
   const double all = plan.time.all();
   // Short steps are drawn in milliseconds.
   const double unit = all < 1 ? 1e3 : 1;
-  const Axis x{0, std::max(1e-9, unit * all), kLeft, kWidth - kRight};
+  const svg::Axis x{0, std::max(1e-9, unit * all), kLeft, kWidth - kRight};
   std::string text = svg::opening(kWidth, bottom + 56, 24,
                                   fmt::format("{}: where {:.4g} s of a step go ({})",
                                               plan.spec.name, all, describe_mesh(plan.training)));
@@ -192,7 +191,7 @@ std::string search_plot(const ModelSpec& spec, const Cluster& cluster,
   double most = 0;
   for (const Candidate& candidate : found)
     most = std::max(most, per_device(spec, cluster, candidate));
-  const Axis x{0, 1.02 * most, kLeft, kWidth - kRight};
+  const svg::Axis x{0, 1.02 * most, kLeft, kWidth - kRight};
   text += bottom_scale(x, kTop + 30, bottom,
                        "tokens a second and device, in shares of the step's time");
   double key = 24;

@@ -5,8 +5,8 @@
 namespace shoal::plan {
 
 bool has_closed_form(const Training& training) {
-  return training.mesh.pipeline == 1 || training.schedule == "gpipe" ||
-         training.schedule == "1f1b" || training.schedule == "interleaved";
+  return training.degrees.pp == 1 || training.schedule == "gpipe" || training.schedule == "1f1b" ||
+         training.schedule == "interleaved";
 }
 
 double ScheduleCache::longest_span(const std::string& schedule, int ranks, int chunks,

@@ -81,11 +81,11 @@ class MeshSearch {
         for (const std::int64_t c : contexts) {
           if (!divides_devices(t, p, c) || !has_blocks_for(p)) continue;
           Training training = start_;
-          training.mesh.tensor = t;
-          training.mesh.pipeline = p;
-          training.mesh.context = c;
-          training.mesh.data = n / (t * p * c);
-          if (data_size_is_wanted(training.mesh.data)) visit_experts(training);
+          training.degrees.tp = t;
+          training.degrees.pp = p;
+          training.degrees.cp = c;
+          training.degrees.dp_shard = n / (t * p * c);
+          if (data_size_is_wanted(training.degrees.dp())) visit_experts(training);
         }
       }
     }
@@ -116,13 +116,13 @@ class MeshSearch {
   }
 
   void visit_experts(Training training) {
-    const Mesh& mesh = training.mesh;
+    const Degrees& degrees = training.degrees;
     std::vector<std::int64_t> choices{1};
     // Experts are spread over the dense ranks of a pipeline stage: the number must divide both.
     if (spec_.experts > 0)
-      choices = divisors(std::gcd(spec_.experts, mesh.tensor * mesh.context * mesh.data));
+      choices = divisors(std::gcd(spec_.experts, degrees.tp * degrees.cp * degrees.dp()));
     for (const std::int64_t e : given_or(space_.expert, choices)) {
-      training.mesh.expert = e;
+      training.degrees.ep = e;
       visit_schedules(training);
     }
   }
@@ -130,9 +130,9 @@ class MeshSearch {
   void visit_schedules(Training training) {
     const bool one_stage_a_rank =
         space_.virtual_stages.empty() || contains(space_.virtual_stages, 1);
-    training.mesh.virtual_stages = 1;
+    training.virtual_stages = 1;
     // Without a pipeline all schedules are the same.
-    if (training.mesh.pipeline == 1) {
+    if (training.degrees.pp == 1) {
       training.schedule = "1f1b";
       if (one_stage_a_rank) visit_sharding(training);
       return;
@@ -148,9 +148,9 @@ class MeshSearch {
   }
 
   void visit_virtual_stages(Training training) {
-    const auto choices = divisors(spec_.layers / training.mesh.pipeline);
+    const auto choices = divisors(spec_.layers / training.degrees.pp);
     for (const std::int64_t v : given_or(space_.virtual_stages, choices)) {
-      training.mesh.virtual_stages = v;
+      training.virtual_stages = v;
       const std::int64_t stages = training.stages();
       // Equal stages only: a chunk with one block more would hold up all others in every turn.
       if (v > 1 && stages <= spec_.layers && spec_.layers % stages == 0) visit_sharding(training);
@@ -158,7 +158,7 @@ class MeshSearch {
   }
 
   void visit_sharding(Training training) {
-    const std::int64_t ranks = training.mesh.data * training.mesh.context;
+    const std::int64_t ranks = training.degrees.dp() * training.degrees.cp;
     const std::vector<int> every_stage =
         ranks > 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{0};
     for (const std::string& precision : given_or(space_.precisions, {start_.precision})) {
@@ -168,7 +168,7 @@ class MeshSearch {
       for (const int zero : given_or(space_.zero_stage, every_stage)) {
         training.zero_stage = zero;
         for (const std::int64_t shard : shard_sizes(training)) {
-          training.mesh.shard = shard;
+          training.degrees.shard_over(shard, training.degrees.dp());
           for (const bool offload : space_.offload) {
             training.offload_optimizer = offload;
             if (states_fit(training)) visit_micro_batches(training);
@@ -178,26 +178,27 @@ class MeshSearch {
     }
   }
 
-  /// Ranks over which ZeRO may shard; 0 stands for all of them.
+  /// Ranks over which ZeRO may shard.
   std::set<std::int64_t> shard_sizes(const Training& training) const {
-    const std::int64_t ranks = training.mesh.data * training.mesh.context;
+    const std::int64_t ranks = training.degrees.dp() * training.degrees.cp;
     std::set<std::int64_t> sizes(space_.shard.begin(), space_.shard.end());
     if (sizes.empty()) {
-      sizes.insert(0);
-      const std::int64_t on_host = cluster_.devices_per_host / training.mesh.tensor;
+      sizes.insert(ranks);
+      const std::int64_t on_host = cluster_.devices_per_host / training.degrees.tp;
       const bool hybrid = space_.hybrid_sharding && training.zero_stage > 0;
       // Hybrid sharding within one host: the gathers of parameters never leave it.
       if (hybrid && on_host > 1 && on_host < ranks && ranks % on_host == 0) sizes.insert(on_host);
     }
     std::erase_if(sizes, [&](std::int64_t size) {
-      return size > 0 && (training.zero_stage == 0 || ranks % size != 0);
+      if (training.zero_stage == 0) return size != ranks;
+      return size < 1 || ranks % size != 0 || size % training.degrees.cp != 0;
     });
     return sizes;
   }
 
   bool states_fit(const Training& training) {
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
-    const auto ranks = static_cast<double>(training.mesh.shard_ranks());
+    const auto ranks = static_cast<double>(training.degrees.shard_ranks());
     const StateBytes held = state_bytes(whole, training.zero_stage, ranks);
     double bytes = held.all();
     if (training.offload_optimizer)
@@ -215,7 +216,7 @@ class MeshSearch {
   }
 
   void visit_micro_batches(Training training) {
-    const std::int64_t per_rank = training.global_batch / training.mesh.data;
+    const std::int64_t per_rank = training.global_batch / training.degrees.dp();
     std::vector<std::int64_t> choices;
     for (std::int64_t b = 1; b <= per_rank; b *= 2)
       if (per_rank % b == 0) choices.push_back(b);
@@ -328,8 +329,8 @@ std::string limiting_part(const ModelSpec& spec, const Training& training, const
       }
     }
   };
-  add(block_operations(spec, training), static_cast<double>(spec.layers) / training.mesh.pipeline);
-  add(head_operations(spec, training), 1.0 / training.mesh.pipeline);
+  add(block_operations(spec, training), static_cast<double>(spec.layers) / training.degrees.pp);
+  add(head_operations(spec, training), 1.0 / training.degrees.pp);
   const double compute =
       std::max(0.0, time.pipeline - time.bubble - time.communication - time.recomputed);
   const std::pair<double, const char*> parts[] = {

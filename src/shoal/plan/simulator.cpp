@@ -37,7 +37,7 @@ SimulatedStep simulate_table(const schedule::Schedule& table, schedule::Costs co
 
 /// Returns `training` with the stages of `table`.
 Training with_stages_of(const schedule::Schedule& table, const ModelSpec& spec, Training training) {
-  const std::int64_t p = training.mesh.pipeline;
+  const std::int64_t p = training.degrees.pp;
   const std::int64_t m = training.micro_batches();
   const auto reject = [&](const std::string& what) {
     throw Error(ErrorKind::kConfig, "simulate", fmt::format("schedule {}: {}", table.name, what));
@@ -52,8 +52,8 @@ Training with_stages_of(const schedule::Schedule& table, const ModelSpec& spec, 
                        spec.layers));
   }
   // The stage times need the number of stages alone: any schedule with as many will do.
-  training.mesh.virtual_stages = table.stages() / p;
-  training.schedule = training.mesh.virtual_stages > 1 ? "interleaved" : "1f1b";
+  training.virtual_stages = table.stages() / p;
+  training.schedule = training.virtual_stages > 1 ? "interleaved" : "1f1b";
   return training;
 }
 
@@ -76,9 +76,9 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
                             const std::vector<Straggler>& stragglers,
                             const schedule::Visit& visit) {
   validate(spec, training);
-  const auto p = static_cast<int>(training.mesh.pipeline);
+  const auto p = static_cast<int>(training.degrees.pp);
   std::string name = p == 1 ? "1f1b" : training.schedule;
-  if (training.mesh.virtual_stages > 1) name = "interleaved";
+  if (training.virtual_stages > 1) name = "interleaved";
   const auto table =
       schedule::make_schedule(name, p, static_cast<int>(p == 1 ? 1 : training.chunks()),
                               static_cast<int>(training.micro_batches()));

@@ -19,20 +19,20 @@ constexpr double kInterferenceBetween = 0.02;
 /// Returns the time of one message between neighbouring stages: each tensor rank sends its share,
 /// and the receivers gather the shares unless activations stay cut.
 double message_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  const Mesh& mesh = training.mesh;
+  const Degrees& degrees = training.degrees;
   // The activations of one micro-batch, [b, s / c, h].
   const double bytes = precision(training.precision)->activation_bytes * training.micro_batch *
-                       training.length(spec) / mesh.context * spec.hidden;
+                       training.length(spec) / degrees.cp * spec.hidden;
   const AlphaBeta link =
-      pipeline_crosses_hosts(cluster, mesh) ? between_link(cluster) : inside_link(cluster);
+      pipeline_crosses_hosts(cluster, degrees) ? between_link(cluster) : inside_link(cluster);
   const double gather =
-      training.sequence_parallel ? 0 : all_gather_s(cluster, tensor_group(cluster, mesh), bytes);
-  return link.alpha + bytes / mesh.tensor * link.beta + gather;
+      training.sequence_parallel ? 0 : all_gather_s(cluster, tensor_group(cluster, degrees), bytes);
+  return link.alpha + bytes / degrees.tp * link.beta + gather;
 }
 
 /// Returns the totals of every pipeline rank for one micro-batch.
 std::vector<PieceTime> by_rank(const std::vector<PieceTime>& stages, const Training& training) {
-  std::vector<PieceTime> ranks(training.mesh.pipeline);
+  std::vector<PieceTime> ranks(training.degrees.pp);
   for (std::size_t stage = 0; stage < stages.size(); ++stage)
     ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] += stages[stage];
   return ranks;
@@ -54,13 +54,13 @@ double closed_form_s(const std::vector<PieceTime>& ranks, double m, double v) {
 
 double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& training) {
   const double m = training.micro_batches();
-  const double v = training.mesh.virtual_stages;
+  const double v = training.virtual_stages;
   return ranks.size() == 1 ? m * ranks[0].all() : closed_form_s(ranks, m, v);
 }
 
 double simulated_pipeline_s(const std::vector<PieceTime>& stages, const Training& training,
                             ScheduleCache& cache) {
-  return cache.longest_span(training.schedule, static_cast<int>(training.mesh.pipeline),
+  return cache.longest_span(training.schedule, static_cast<int>(training.degrees.pp),
                             static_cast<int>(training.chunks()),
                             static_cast<int>(training.micro_batches()), schedule_costs(stages));
 }
@@ -84,8 +84,8 @@ struct Exchange {
 /// micro-batches backward stage after stage, so that the exchange of the first stage to finish has
 /// the time of all others. Parameters that are gathered for the forward pass behave alike.
 double overlapping_micro_batches(const Training& training) {
-  const double p = training.mesh.pipeline;
-  const double v = training.mesh.virtual_stages;
+  const double p = training.degrees.pp;
+  const double v = training.virtual_stages;
   const double m = training.micro_batches();
   return p > 1 && v > 1 ? std::min(m, (p * (v - 1) + 1) / v) : 1;
 }
@@ -166,9 +166,9 @@ double optimizer_s(const ModelSpec& spec, const Training& training, const Cluste
   double held = 0;
   // The rank with most to update sets the time.
   for (const HeldParameters& own : held_by_rank(spec, training)) {
-    const double ranks = training.zero_stage >= 1 ? training.mesh.shard_ranks() : 1;
-    held = std::max(held, own.dense() / ranks +
-                              own.expert / std::min<double>(ranks, training.mesh.expert_data()));
+    const double ranks = training.zero_stage >= 1 ? training.degrees.shard_ranks() : 1;
+    held = std::max(
+        held, own.dense() / ranks + own.expert / std::min<double>(ranks, training.expert_data()));
   }
   const double bytes = held * optimizer_bytes(training);
   if (!training.offload_optimizer) return memory_s(cluster, bytes);
@@ -190,7 +190,7 @@ std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& traini
   const std::int64_t stages = training.stages();
   if (spec.family == Family::kMlp) return {head_time(spec, training, cluster)};
   const auto blocks = stage_blocks(spec, training);
-  const double message = training.mesh.pipeline > 1 && !training.overlap_pipeline
+  const double message = training.degrees.pp > 1 && !training.overlap_pipeline
                              ? message_s(spec, training, cluster)
                              : 0;
   std::vector<PieceTime> times;
@@ -235,11 +235,11 @@ StepTime published_step_time(const ModelSpec& spec, const Training& training,
   // Computation that runs beside a collective is slowed by it: that part of what is hidden shows.
   time.data_exposed =
       exchange.seconds - time.data_hidden + exchange.interference * time.data_hidden;
-  if (spec.tied_embeddings && training.mesh.pipeline > 1) {
+  if (spec.tied_embeddings && training.degrees.pp > 1) {
     // The two copies of the token table add their gradients.
-    const double table = static_cast<double>(spec.vocab) * spec.hidden / training.mesh.tensor;
-    const AlphaBeta link = pipeline_crosses_hosts(cluster, training.mesh) ? between_link(cluster)
-                                                                          : inside_link(cluster);
+    const double table = static_cast<double>(spec.vocab) * spec.hidden / training.degrees.tp;
+    const AlphaBeta link = pipeline_crosses_hosts(cluster, training.degrees) ? between_link(cluster)
+                                                                             : inside_link(cluster);
     time.data_exposed +=
         ring_all_reduce_s(2, table * precision(training.precision)->state.gradient, link);
   }

@@ -10,48 +10,48 @@ GroupShape group_shape(const Cluster& cluster, std::int64_t ranks, std::int64_t 
   return {inside, (ranks + inside - 1) / inside};
 }
 
-GroupShape tensor_group(const Cluster& cluster, const Mesh& mesh) {
-  return group_shape(cluster, mesh.tensor, 1);
+GroupShape tensor_group(const Cluster& cluster, const Degrees& degrees) {
+  return group_shape(cluster, degrees.tp, 1);
 }
-GroupShape context_group(const Cluster& cluster, const Mesh& mesh) {
-  return group_shape(cluster, mesh.context, mesh.tensor);
+GroupShape context_group(const Cluster& cluster, const Degrees& degrees) {
+  return group_shape(cluster, degrees.cp, degrees.tp);
 }
-GroupShape shard_group(const Cluster& cluster, const Mesh& mesh) {
-  return group_shape(cluster, mesh.shard_ranks(), mesh.tensor);
+GroupShape shard_group(const Cluster& cluster, const Degrees& degrees) {
+  return group_shape(cluster, degrees.shard_ranks(), degrees.tp);
 }
-GroupShape replica_group(const Cluster& cluster, const Mesh& mesh) {
-  return group_shape(cluster, mesh.data * mesh.context / mesh.shard_ranks(),
-                     mesh.tensor * mesh.shard_ranks());
+GroupShape replica_group(const Cluster& cluster, const Degrees& degrees) {
+  return group_shape(cluster, degrees.dp() * degrees.cp / degrees.shard_ranks(),
+                     degrees.tp * degrees.shard_ranks());
 }
-GroupShape expert_group(const Cluster& cluster, const Mesh& mesh) {
-  return group_shape(cluster, mesh.expert, mesh.expert_tensor);
+GroupShape expert_group(const Cluster& cluster, const Training& training) {
+  return group_shape(cluster, training.degrees.ep, training.expert_tensor);
 }
-GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh) {
-  return group_shape(cluster, mesh.expert_tensor, 1);
+GroupShape expert_tensor_group(const Cluster& cluster, const Training& training) {
+  return group_shape(cluster, training.expert_tensor, 1);
 }
 
 DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
-  const Mesh& mesh = training.mesh;
+  const Degrees& degrees = training.degrees;
   if (training.zero_stage == 0)
-    return {group_shape(cluster, mesh.data * mesh.context, mesh.tensor), {}};
+    return {group_shape(cluster, degrees.dp() * degrees.cp, degrees.tp), {}};
   // Shards lie on neighbouring ranks, so that the larger exchange stays inside hosts; replicas are
   // a shard group apart.
-  return {shard_group(cluster, mesh), replica_group(cluster, mesh)};
+  return {shard_group(cluster, degrees), replica_group(cluster, degrees)};
 }
 
 DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
-  const Mesh& mesh = training.mesh;
-  const std::int64_t all = mesh.expert_data();
-  const std::int64_t stride = mesh.expert * mesh.expert_tensor;
+  const Degrees& degrees = training.degrees;
+  const std::int64_t all = training.expert_data();
+  const std::int64_t stride = degrees.ep * training.expert_tensor;
   // An expert has `all` data ranks, which may be fewer than ZeRO would shard over.
-  const std::int64_t shards = training.zero_stage == 0 ? all : std::min(all, mesh.shard_ranks());
+  const std::int64_t shards = training.zero_stage == 0 ? all : std::min(all, degrees.shard_ranks());
   return {group_shape(cluster, shards, stride),
           group_shape(cluster, all / shards, stride * shards)};
 }
 
-bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh) {
+bool pipeline_crosses_hosts(const Cluster& cluster, const Degrees& degrees) {
   // Stages are the outermost axis: neighbours in the pipeline are this many ranks apart.
-  return mesh.tensor * mesh.context * mesh.data >= cluster.devices_per_host;
+  return degrees.tp * degrees.cp * degrees.dp() >= cluster.devices_per_host;
 }
 
 AlphaBeta inside_link(const Cluster& cluster) {

@@ -19,14 +19,14 @@ struct GroupShape {
 /// Returns the shape of a group of `ranks` devices that are `stride` apart.
 GroupShape group_shape(const Cluster& cluster, std::int64_t ranks, std::int64_t stride);
 
-GroupShape tensor_group(const Cluster& cluster, const Mesh& mesh);
-GroupShape context_group(const Cluster& cluster, const Mesh& mesh);
+GroupShape tensor_group(const Cluster& cluster, const Degrees& degrees);
+GroupShape context_group(const Cluster& cluster, const Degrees& degrees);
 /// Returns the ranks over which ZeRO shards.
-GroupShape shard_group(const Cluster& cluster, const Mesh& mesh);
+GroupShape shard_group(const Cluster& cluster, const Degrees& degrees);
 /// Returns the ranks over which hybrid sharding replicates the shards.
-GroupShape replica_group(const Cluster& cluster, const Mesh& mesh);
-GroupShape expert_group(const Cluster& cluster, const Mesh& mesh);
-GroupShape expert_tensor_group(const Cluster& cluster, const Mesh& mesh);
+GroupShape replica_group(const Cluster& cluster, const Degrees& degrees);
+GroupShape expert_group(const Cluster& cluster, const Training& training);
+GroupShape expert_tensor_group(const Cluster& cluster, const Training& training);
 
 /// The data ranks of the same parameters: those over which ZeRO shards them (stage 0: all), and
 /// those over which the shards are replicated.
@@ -35,9 +35,9 @@ struct DataRanks {
   GroupShape replicas;
 };
 DataRanks dense_ranks(const Cluster& cluster, const Training& training);
-/// Returns the data ranks of the routed experts, which have fewer: Mesh::expert_data.
+/// Returns the data ranks of the routed experts, which have fewer: Training::expert_data.
 DataRanks expert_ranks(const Cluster& cluster, const Training& training);
-bool pipeline_crosses_hosts(const Cluster& cluster, const Mesh& mesh);
+bool pipeline_crosses_hosts(const Cluster& cluster, const Degrees& degrees);
 
 /// Return the links as collectives use them, with the device's measured share of the bandwidth.
 AlphaBeta inside_link(const Cluster& cluster);

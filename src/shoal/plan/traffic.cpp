@@ -35,7 +35,7 @@ class StepTraffic {
       : spec_(spec),
         training_(training),
         cluster_(cluster),
-        mesh_(training.mesh),
+        degrees_(training.degrees),
         number_(*precision(training.precision, training.optimizer)),
         micro_batches_(static_cast<double>(training.micro_batches())),
         held_(held_by_rank(spec, training)),
@@ -43,7 +43,7 @@ class StepTraffic {
         experts_(expert_ranks(cluster, training)) {
     if (spec.family == Family::kMlp) return;
     samples_ = static_cast<double>(training.micro_batch);
-    length_ = static_cast<double>(training.length(spec)) / static_cast<double>(mesh_.context);
+    length_ = static_cast<double>(training.length(spec)) / static_cast<double>(degrees_.cp);
     hidden_ = static_cast<double>(spec.hidden);
     layers_ = most_blocks_of_a_rank();
   }
@@ -118,14 +118,14 @@ class StepTraffic {
   Bytes tensor() const {
     // Sequence parallelism gathers the inputs of two products once more in the backward pass.
     const double gathered_again =
-        training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ * share(mesh_.tensor) : 0;
+        training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ * share(degrees_.tp) : 0;
     // In a mixture this counts attention alone; expert_tensor() counts the experts.
     const double products = spec_.experts > 0 ? 0.5 : 1;
     const double block =
-        products * (tensor_elements(mesh_.tensor, samples_, length_, hidden_, recomputes_all()) +
+        products * (tensor_elements(degrees_.tp, samples_, length_, hidden_, recomputes_all()) +
                     gathered_again);
     const double bytes = number_.activation_bytes * micro_batches_ * layers_ * block;
-    return {bytes, bytes * between_share(tensor_group(cluster_, mesh_))};
+    return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
   /// The split token table: activations of embedding and head, and three fp32 numbers a token,
@@ -136,42 +136,42 @@ class StepTraffic {
     // sent twice.
     const double activations = number_.activation_bytes * 4 * tokens * hidden_;
     const double losses = 4 * 3 * 2 * tokens;
-    const double bytes = share(mesh_.tensor) * micro_batches_ * (activations + losses);
-    return {bytes, bytes * between_share(tensor_group(cluster_, mesh_))};
+    const double bytes = share(degrees_.tp) * micro_batches_ * (activations + losses);
+    return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
   Bytes pipeline() const {
-    if (mesh_.pipeline == 1) return {};
+    if (degrees_.pp == 1) return {};
     const double message =
         number_.activation_bytes * samples_ * length_ * hidden_ / sequence_ranks();
     // A middle rank sends an activation forward and a gradient backward for each of its stages.
     const double bytes = 2 * micro_batches_ * static_cast<double>(training_.chunks()) * message;
-    return {bytes, pipeline_crosses_hosts(cluster_, mesh_) ? bytes : 0};
+    return {bytes, pipeline_crosses_hosts(cluster_, degrees_) ? bytes : 0};
   }
 
   Bytes context() const {
-    const auto tensor = static_cast<double>(mesh_.tensor);
+    const auto tensor = static_cast<double>(degrees_.tp);
     const double keys = static_cast<double>(spec_.kv_heads * spec_.head_size) / tensor;
     const double queries = static_cast<double>(spec_.heads * spec_.head_size) / tensor;
-    const GroupShape group = context_group(cluster_, mesh_);
+    const GroupShape group = context_group(cluster_, degrees_);
     const double scale = number_.activation_bytes * micro_batches_ * layers_;
     if (training_.ulysses) {
       // Forward and backward exchange as much; the repeated forward pass adds half of both.
       const double passes = recomputes_all() ? 1.5 : 1;
       const double bytes =
-          scale * passes * ulysses_elements(mesh_.context, samples_, length_, queries, keys);
+          scale * passes * ulysses_elements(degrees_.cp, samples_, length_, queries, keys);
       return {bytes, bytes * between_share_of_exchange(group)};
     }
-    const double bytes = scale * context_elements(mesh_.context, samples_, length_, keys);
+    const double bytes = scale * context_elements(degrees_.cp, samples_, length_, keys);
     return {bytes, bytes * between_share(group)};
   }
 
   Bytes expert() const {
     if (spec_.experts == 0) return {};
-    const double block = expert_elements(mesh_.expert, tokens_to_route(),
+    const double block = expert_elements(degrees_.ep, tokens_to_route(),
                                          static_cast<double>(spec_.experts_per_token), hidden_);
     const double bytes = expert_bytes(number_, recomputes_all()) * micro_batches_ * layers_ * block;
-    return {bytes, bytes * between_share_of_exchange(expert_group(cluster_, mesh_))};
+    return {bytes, bytes * between_share_of_exchange(expert_group(cluster_, training_))};
   }
 
   /// An expert's tensor ranks gather the rows of all of them and scatter the sums of their results.
@@ -182,8 +182,8 @@ class StepTraffic {
     // A gather and a scatter forward, as many backward, and again in a repeated forward pass.
     const double exchanges = recomputes_all() ? 6 : 4;
     const double bytes = number_.activation_bytes * micro_batches_ * layers_ * exchanges * rows *
-                         hidden_ * share(mesh_.expert_tensor);
-    return {bytes, bytes * between_share(expert_tensor_group(cluster_, mesh_))};
+                         hidden_ * share(training_.expert_tensor);
+    return {bytes, bytes * between_share(expert_tensor_group(cluster_, training_))};
   }
 
  private:
@@ -191,7 +191,7 @@ class StepTraffic {
   double gradient() const { return number_.state.gradient; }
   bool recomputes_all() const { return training_.recompute == Recompute::kFull; }
   double sequence_ranks() const {
-    return training_.sequence_parallel ? static_cast<double>(mesh_.tensor) : 1;
+    return training_.sequence_parallel ? static_cast<double>(degrees_.tp) : 1;
   }
   double tokens_to_route() const { return samples_ * length_ / sequence_ranks(); }
 
@@ -221,7 +221,7 @@ class StepTraffic {
 
   double most_blocks_of_a_rank() const {
     const auto blocks = stage_blocks(spec_, training_);
-    std::vector<double> on_rank(static_cast<std::size_t>(mesh_.pipeline));
+    std::vector<double> on_rank(static_cast<std::size_t>(degrees_.pp));
     for (std::int64_t stage = 0; stage < training_.stages(); ++stage)
       on_rank[rank_of_stage(training_, stage)] += blocks[stage];
     return *std::max_element(on_rank.begin(), on_rank.end());
@@ -230,7 +230,7 @@ class StepTraffic {
   const ModelSpec& spec_;
   const Training& training_;
   const Cluster& cluster_;
-  const Mesh& mesh_;
+  const Degrees& degrees_;
   Precision number_;
   double micro_batches_;
   std::vector<HeldParameters> held_;

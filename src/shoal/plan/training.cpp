@@ -24,70 +24,70 @@ void require_range(const char* option, std::int64_t value, std::int64_t least,
           fmt::format("must lie between {} and {}", least, most));
 }
 
+/// Requires that a degree divides a count of the model, and proposes the nearest that do.
+void require_divisor(const char* option, std::int64_t value, const char* what, std::int64_t count) {
+  require(
+      count % value == 0, option, value,
+      fmt::format("must divide {} = {}, as {} does", what, count, nearest_divisors(count, value)));
+}
+
 void validate_mesh(const ModelSpec& spec, const Training& training) {
-  const Mesh& mesh = training.mesh;
-  for (const auto& [option, value] : {std::pair{"dp", mesh.data},
-                                      {"tp", mesh.tensor},
-                                      {"pp", mesh.pipeline},
-                                      {"vpp", mesh.virtual_stages},
-                                      {"cp", mesh.context},
-                                      {"ep", mesh.expert},
-                                      {"etp", mesh.expert_tensor}})
+  const Degrees& degrees = training.degrees;
+  for (const auto& [option, value] : {std::pair{"dp_replicate", degrees.dp_replicate},
+                                      {"dp_shard", degrees.dp_shard},
+                                      {"tp", degrees.tp},
+                                      {"pp", degrees.pp},
+                                      {"vpp", training.virtual_stages},
+                                      {"cp", degrees.cp},
+                                      {"ep", degrees.ep},
+                                      {"etp", training.expert_tensor}})
     require_range(option, value, 1);
-  // In floating point: the product of four options may overflow 64 bits.
+  // In floating point: the product of five degrees may overflow 64 bits.
   double devices = 1;
-  for (const std::int64_t ranks : {mesh.data, mesh.tensor, mesh.pipeline, mesh.context})
+  for (const std::int64_t ranks :
+       {degrees.dp_replicate, degrees.dp_shard, degrees.tp, degrees.pp, degrees.cp})
     devices *= static_cast<double>(ranks);
   if (devices > 1e7)
     reject(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
-  require_range("shard", mesh.shard, 0);
-  if (mesh.shard > 0) {
-    require(mesh.data * mesh.context % mesh.shard == 0, "shard", mesh.shard,
-            fmt::format("must divide dp x cp = {}", mesh.data * mesh.context));
-  }
-  const std::int64_t dense = mesh.tensor * mesh.context * mesh.data;
+  const std::int64_t dense = degrees.tp * degrees.cp * degrees.dp();
   require(
-      dense % (mesh.expert * mesh.expert_tensor) == 0, "ep", mesh.expert,
+      dense % (degrees.ep * training.expert_tensor) == 0, "ep", degrees.ep,
       fmt::format(
           "ep x etp = {} must divide tp x cp x dp = {}: experts are folded into the same devices",
-          mesh.expert * mesh.expert_tensor, dense));
+          degrees.ep * training.expert_tensor, dense));
   if (spec.family != Family::kTransformer) {
-    for (const auto& [option, value] : {std::pair{"tp", mesh.tensor},
-                                        {"pp", mesh.pipeline},
-                                        {"cp", mesh.context},
-                                        {"ep", mesh.expert}}) {
+    for (const auto& [option, value] : {std::pair{"tp", degrees.tp},
+                                        {"pp", degrees.pp},
+                                        {"cp", degrees.cp},
+                                        {"ep", degrees.ep}}) {
       require(value == 1, option, value,
               "a multi-layer perceptron is planned with data parallelism and ZeRO only");
     }
     return;
   }
   // Tensor ranks hold whole heads: attention needs no exchange inside a head.
-  require(spec.heads % mesh.tensor == 0, "tp", mesh.tensor,
-          fmt::format("must divide heads = {}", spec.heads));
+  require_divisor("tp", degrees.tp, "heads", spec.heads);
   // With more ranks than key-value heads some ranks hold the same one.
-  require(spec.kv_heads % mesh.tensor == 0 || mesh.tensor % spec.kv_heads == 0, "tp", mesh.tensor,
+  require(spec.kv_heads % degrees.tp == 0 || degrees.tp % spec.kv_heads == 0, "tp", degrees.tp,
           fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
   if (spec.experts == 0) {
-    require(spec.ffn % mesh.tensor == 0, "tp", mesh.tensor,
-            fmt::format("must divide ffn = {}", spec.ffn));
-    require(mesh.expert == 1, "ep", mesh.expert, "the model has no experts");
-    require(mesh.expert_tensor == 1, "etp", mesh.expert_tensor, "the model has no experts");
+    require_divisor("tp", degrees.tp, "ffn", spec.ffn);
+    require(degrees.ep == 1, "ep", degrees.ep, "the model has no experts");
+    require(training.expert_tensor == 1, "etp", training.expert_tensor, "the model has no experts");
   } else {
-    require(spec.experts % mesh.expert == 0, "ep", mesh.expert,
-            fmt::format("must divide experts = {}", spec.experts));
-    require(spec.ffn % mesh.expert_tensor == 0, "etp", mesh.expert_tensor,
-            fmt::format("must divide ffn = {}", spec.ffn));
+    require_divisor("ep", degrees.ep, "experts", spec.experts);
+    require_divisor("etp", training.expert_tensor, "ffn", spec.ffn);
   }
-  const std::int64_t cut = mesh.tensor * mesh.context;
+  const std::int64_t cut = degrees.tp * degrees.cp;
   if (training.ulysses) {
-    require(spec.heads % cut == 0 && spec.kv_heads % cut == 0, "cp", mesh.context,
+    require(spec.heads % cut == 0 && spec.kv_heads % cut == 0, "cp", degrees.cp,
             fmt::format("ulysses gives each context rank whole heads: tp x cp = {} must divide "
                         "heads = {} and kv_heads = {}",
                         cut, spec.heads, spec.kv_heads));
   }
   require(
-      training.length(spec) % (mesh.context * (training.sequence_parallel ? mesh.tensor : 1)) == 0,
-      "cp", mesh.context,
+      training.length(spec) % (degrees.cp * (training.sequence_parallel ? degrees.tp : 1)) == 0,
+      "cp", degrees.cp,
       fmt::format("cp, times tp with sequence parallelism, must divide the sequence of {} tokens",
                   training.length(spec)));
 }
@@ -98,24 +98,24 @@ void validate_pipeline(const ModelSpec& spec, const Training& training) {
     reject(
         fmt::format("schedule = {}: must be one of {}", training.schedule, fmt::join(names, ", ")));
   }
-  const Mesh& mesh = training.mesh;
-  if (mesh.virtual_stages > 1 && training.schedule != "interleaved") {
+  const Degrees& degrees = training.degrees;
+  if (training.virtual_stages > 1 && training.schedule != "interleaved") {
     reject(fmt::format("vpp = {}: only the interleaved schedule has virtual stages, not {}",
-                       mesh.virtual_stages, training.schedule));
+                       training.virtual_stages, training.schedule));
   }
-  if (mesh.pipeline == 1) return;
+  if (degrees.pp == 1) return;
   require(
-      training.stages() <= spec.layers, "pp", mesh.pipeline,
+      training.stages() <= spec.layers, "pp", degrees.pp,
       fmt::format("{} stages are more than the model's {} blocks", training.stages(), spec.layers));
   const std::int64_t m = training.micro_batches();
-  if (mesh.virtual_stages > 1) {
-    require(m % mesh.pipeline == 0, "vpp", mesh.virtual_stages,
+  if (training.virtual_stages > 1) {
+    require(m % degrees.pp == 0, "vpp", training.virtual_stages,
             fmt::format(
                 "the interleaved schedule needs a multiple of pp = {} micro-batches; there are {}",
-                mesh.pipeline, m));
+                degrees.pp, m));
   }
   if (training.schedule == "dualpipe-v") {
-    require(m >= 2 * mesh.pipeline, "pp", mesh.pipeline,
+    require(m >= 2 * degrees.pp, "pp", degrees.pp,
             fmt::format("dualpipe-v needs at least 2 pp micro-batches; there are {}", m));
   }
   if (training.stage_layers.empty()) return;
@@ -156,8 +156,8 @@ std::vector<std::string> precision_names() {
 }
 
 std::int64_t Training::chunks() const {
-  if (mesh.pipeline > 1 && (schedule == "zb-v" || schedule == "dualpipe-v")) return 2;
-  return mesh.virtual_stages;
+  if (degrees.pp > 1 && (schedule == "zb-v" || schedule == "dualpipe-v")) return 2;
+  return virtual_stages;
 }
 
 void validate(const ModelSpec& spec, const Training& training) {
@@ -196,7 +196,7 @@ void validate(const ModelSpec& spec, const Training& training) {
     reject(fmt::format("expert-imbalance = {}: must be at least 1", training.expert_imbalance));
   validate_mesh(spec, training);
   // Every data rank runs equally many whole micro-batches.
-  const std::int64_t per_round = training.mesh.data * training.micro_batch;
+  const std::int64_t per_round = training.degrees.dp() * training.micro_batch;
   require(training.global_batch % per_round == 0, "global-batch", training.global_batch,
           fmt::format("must be a multiple of dp x micro-batch = {}", per_round));
   if (spec.family == Family::kTransformer) validate_pipeline(spec, training);
@@ -214,15 +214,15 @@ std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& tr
 }
 
 double expert_copies(const Training& training) {
-  const Mesh& mesh = training.mesh;
+  const Degrees& degrees = training.degrees;
   const std::int64_t same =
-      training.sequence_parallel ? 1 : std::min(mesh.tensor, mesh.expert_tensor);
+      training.sequence_parallel ? 1 : std::min(degrees.tp, training.expert_tensor);
   // Rows that a tensor rank of the dense part holds anyway need not be sent.
-  return static_cast<double>(mesh.expert_tensor) / static_cast<double>(same);
+  return static_cast<double>(training.expert_tensor) / static_cast<double>(same);
 }
 
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage) {
-  const std::int64_t p = training.mesh.pipeline;
+  const std::int64_t p = training.degrees.pp;
   // The second half of a V runs back over the ranks: the last stage lies beside the first.
   if (training.schedule == "zb-v" || training.schedule == "dualpipe-v")
     return stage < p ? stage : 2 * p - 1 - stage;

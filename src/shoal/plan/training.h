@@ -9,6 +9,7 @@
 #include "shoal/base/element_type.h"
 #include "shoal/model/kept_activations.h"
 #include "shoal/model/model_spec.h"
+#include "shoal/plan/degrees.h"
 
 namespace shoal::plan {
 
@@ -21,27 +22,6 @@ using model::ModelSpec;
 using model::named_model;
 using model::Norm;
 using model::Positions;
-
-/// The arrangement of the devices. Ranks are numbered tensor first, then context, data, pipeline.
-/// Dense parts fill tensor x context x data x pipeline. Experts fill expert_tensor x expert x (the
-/// rest) x pipeline: they are folded into the same devices and add no factor.
-struct Mesh {
-  std::int64_t data = 1;
-  std::int64_t tensor = 1;
-  std::int64_t pipeline = 1;
-  std::int64_t virtual_stages = 1;  ///< stages a rank, for the interleaved schedule
-  std::int64_t context = 1;
-  std::int64_t expert = 1;
-  std::int64_t expert_tensor = 1;
-  /// Ranks over which ZeRO shards; 0 stands for all data x context ranks. With fewer, the shards
-  /// are replicated over the rest (hybrid sharding, HSDP).
-  std::int64_t shard = 0;
-
-  std::int64_t devices() const { return data * tensor * pipeline * context; }
-  std::int64_t shard_ranks() const { return shard > 0 ? shard : data * context; }
-  std::int64_t expert_data() const { return data * tensor * context / (expert * expert_tensor); }
-  bool operator==(const Mesh&) const = default;
-};
 
 enum class Recompute { kNone, kSelective, kFull };
 enum class Optimizer { kAdam, kMomentum, kSgd };
@@ -78,7 +58,10 @@ std::vector<std::string> precision_names();
 
 /// The options of a training run. Members that a job file has too carry the names of its keys.
 struct Training {
-  Mesh mesh;
+  Degrees degrees;
+  std::int64_t virtual_stages = 1;  ///< stages a rank, for the interleaved schedule
+  /// Ranks that cut each expert's matrices, folded into the ranks of a stage beside `degrees.ep`.
+  std::int64_t expert_tensor = 1;
   /// ZeRO: 0 replicates everything, 1 shards optimizer states, 2 gradients too, 3 parameters too.
   int zero_stage = 0;
   std::int64_t micro_batch = 1;   ///< samples
@@ -127,7 +110,7 @@ struct Training {
   /// Blocks of each stage, in order of stages; empty: as even as possible.
   std::vector<std::int64_t> stage_layers;
 
-  std::int64_t micro_batches() const { return global_batch / (mesh.data * micro_batch); }
+  std::int64_t micro_batches() const { return global_batch / (degrees.dp() * micro_batch); }
   std::int64_t tokens_per_step(const ModelSpec& spec) const { return global_batch * length(spec); }
   std::int64_t length(const ModelSpec& spec) const {
     return sequence > 0 ? sequence : spec.sequence;
@@ -135,7 +118,9 @@ struct Training {
   bool reduces_every_micro_batch() const {
     return reduce_every_micro_batch.value_or(zero_stage >= 2);
   }
-  std::int64_t stages() const { return mesh.pipeline * chunks(); }
+  /// The ranks that hold the same part of an expert.
+  std::int64_t expert_data() const { return degrees.stage_ranks() / (degrees.ep * expert_tensor); }
+  std::int64_t stages() const { return degrees.pp * chunks(); }
   /// Returns the stages of one rank: virtual_stages, or the 2 of a V-shaped schedule.
   std::int64_t chunks() const;
   bool operator==(const Training&) const = default;

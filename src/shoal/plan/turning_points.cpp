@@ -18,10 +18,9 @@ namespace {
 constexpr int kHalvings = 4;
 
 bool same_mesh(const Candidate& a, const Candidate& b) {
-  const Mesh& x = a.training.mesh;
-  const Mesh& y = b.training.mesh;
-  return x.data == y.data && x.tensor == y.tensor && x.pipeline == y.pipeline &&
-         x.context == y.context && x.expert == y.expert;
+  const Degrees& x = a.training.degrees;
+  const Degrees& y = b.training.degrees;
+  return x.dp() == y.dp() && x.tp == y.tp && x.pp == y.pp && x.cp == y.cp && x.ep == y.ep;
 }
 
 using Winner = std::optional<Candidate>;

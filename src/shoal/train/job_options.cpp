@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "shoal/data/manifest.h"
+#include "shoal/train/config/planned.h"
 
 namespace shoal::train {
 namespace {
@@ -75,11 +76,8 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
           .transfer_type = narrow ? at::kBFloat16 : at::kFloat};
 }
 
-mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world) {
-  const int replicas = static_cast<int>(config.parallelism.data_parallel_replicate_degree);
-  // "shard" varies fastest: the ranks of a shard group have neighbouring numbers, which launchers
-  // put on one host.
-  return mesh::Mesh(world, {{"replicate", replicas}, {"shard", world.size() / replicas}});
+mesh::Mesh job_mesh(const JobConfig& config, const comm::Group& world) {
+  return mesh::Mesh(world, job_degrees(config, world.size()));
 }
 
 checkpoint::SaveOptions save_options(const JobConfig& config) {

@@ -20,10 +20,10 @@ namespace shoal::train {
 optim::Options optimizer_options(const JobConfig& config);
 optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_steps);
 
-/// Return the options of sharding and its mesh with the axes "replicate" and "shard", for a job
-/// whose zero_stage is above 0.
+/// Returns the options of sharding, for a job whose zero_stage is above 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
-mesh::Mesh sharding_mesh(const JobConfig& config, const comm::Group& world);
+/// Returns the mesh that the job arranges its ranks in. Collective.
+mesh::Mesh job_mesh(const JobConfig& config, const comm::Group& world);
 
 /// Return the options of checkpoints, and of the thread that writes them behind training.
 checkpoint::SaveOptions save_options(const JobConfig& config);

@@ -144,15 +144,11 @@ void RunSetup::allocate_model() {
   // While parameters are on the meta device: afterwards their memory has a type.
   set_types(model, job_, run_.record.precision);
   if (config_.parallelism.zero_stage > 0) {
-    const mesh::Mesh mesh = sharding_mesh(config_, run_.group);
-    replica_ = mesh.coordinate("replicate");
-    replicas_ = mesh.extent("replicate");
-    auto sharding = parallel::sharded_data_parallel(model, mesh, sharding_options(config_));
+    auto sharding = parallel::sharded_data_parallel(model, job_mesh(config_, run_.group),
+                                                    sharding_options(config_));
     run_.sharding = sharding.get();
     run_.reduction = std::move(sharding);
   } else {
-    replica_ = run_.group.rank();
-    replicas_ = run_.group.size();
     model.materialize();
   }
   // The plan decided which blocks are recomputed, so that memory is what was planned.
@@ -169,7 +165,8 @@ void RunSetup::allocate_model() {
 void RunSetup::make_optimizer() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   nn::Model& model = *run_.model;
-  const auto owned = run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model);
+  const auto owned =
+      run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model, run_.group);
   run_.optimizer =
       optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
   // The optimizer filled its masters from rounded weights; the unrounded ones are drawn again.
@@ -178,7 +175,7 @@ void RunSetup::make_optimizer() {
   if (run_.loss_scale && run_.record.loss_scale) run_.loss_scale->restore(*run_.record.loss_scale);
   if (!run_.loss_scale) run_.record.loss_scale.reset();
   run_.schedule = schedule_options(config_, run_.total_steps);
-  run_.state.emplace(owned, *run_.optimizer, run_.group, replica_, replicas_);
+  run_.state.emplace(owned, *run_.optimizer, run_.group);
   if (run_.checkpoint) {
     run_.state->load(*run_.checkpoint);
     // The shards have new values: peers must see them, as after an update.

@@ -42,9 +42,6 @@ class RunSetup {
   const Job& job_;
   const JobConfig& config_;
   Run& run_;
-  // This rank holds copy `replica_` of `replicas_` equal ones.
-  int replica_ = 0;
-  int replicas_ = 1;
 };
 
 }  // namespace shoal::train

@@ -1,6 +1,7 @@
 #include "shoal/train/step.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 
 #include <cmath>
@@ -77,14 +78,17 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
 
   StepResult result;
   // Each rank has summed its own labels' losses over the global count: the sum is the mean over
-  // all. Collective, as is the norm below: all ranks run as many steps.
-  result.loss = group_.sum(local);
+  // all. Of the gradient it squares the part that nobody else counts. One exchange for both, in
+  // which every rank takes part whatever it holds: all run as many steps.
+  const auto [loss, squares] =
+      sum_over_ranks(local, optim::sum_of_squares(parallel::counted_parts(reduction_)));
+  result.loss = loss;
 
   // Gradients still carry the loss scale; the factor takes it off, together with clipping, while
   // the optimizer reads them.
   const std::vector<at::Tensor> all = reduction_.gradients();
   const double factor = 1 / scale();
-  const double scaled_norm = optim::global_norm(optim::sum_of_squares(all), reduction_.cut_over());
+  const double scaled_norm = std::sqrt(squares);
   result.grad_norm = scaled_norm * factor;
   if (scale_) result.loss_scale = scale();
   // The norm has the same bits on all ranks, so all skip, or all throw.
@@ -103,6 +107,15 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   }
   model_.clear_gradients();
   return result;
+}
+
+std::pair<double, double> TrainingStep::sum_over_ranks(double first, double second) const {
+  const at::Tensor sums = at::empty({2}, at::kDouble);
+  auto* values = sums.data_ptr<double>();
+  values[0] = first;
+  values[1] = second;
+  group_.all_reduce(sums);
+  return {values[0], values[1]};
 }
 
 bool TrainingStep::accepted(double scaled_norm, const StepInput& input) {

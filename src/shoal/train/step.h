@@ -76,6 +76,8 @@ class TrainingStep {
  private:
   double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample,
                           const StepInput& input);
+  /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.
+  std::pair<double, double> sum_over_ranks(double first, double second) const;
   /// Returns true when the optimizer may use gradients of this norm, which still carry the scale.
   bool accepted(double scaled_norm, const StepInput& input);
   double scale() const { return scale_ ? scale_->scale() : 1; }

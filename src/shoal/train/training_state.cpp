@@ -9,17 +9,18 @@ namespace {
 
 /// The range as a tensor of the checkpoint: whole in the parameter's shape, or flat with its boxes.
 checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range,
-                              const at::Tensor& values, int replica, int replicas) {
+                              const at::Tensor& values) {
   const nn::Parameter& parameter = *range.parameter;
   checkpoint::StateItem item{.name = prefix + parameter.name(),
                              .local = values,
                              .global_shape = parameter.global_shape(),
                              .boxes = {},
-                             .replica = replica,
-                             .replicas = replicas};
-  // A flat range of a parameter is no box of it: it is saved as the few boxes that it consists of,
-  // so that any other cut can be loaded.
-  if (range.end - range.begin < parameter.box().count())
+                             .replica = range.copy,
+                             .replicas = range.copies};
+  // No boxes stand for the whole tensor, so a part of it needs them, also where this rank owns all
+  // of its own box. A flat range is saved as the few boxes that it consists of, so that any other
+  // cut can be loaded.
+  if (range.end - range.begin < parameter.global_count())
     item.boxes = mesh::boxes_of(parameter.box(), range.begin, range.end);
   return item;
 }
@@ -27,12 +28,10 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
 }  // namespace
 
 TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
-                             comm::Group group, int replica, int replicas)
+                             comm::Group group)
     : owned_(std::move(owned)),
       optimizer_(optimizer),
       group_(std::move(group)),
-      replica_(replica),
-      replicas_(replicas),
       updates_(at::zeros({static_cast<std::int64_t>(optimizer.slices().size())}, at::kLong)) {}
 
 std::vector<checkpoint::StateItem> TrainingState::items() const {
@@ -42,13 +41,12 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
     const bool train = range.parameter->requires_grad();
     // A parameter with a master is saved as that: no digit is lost.
     const at::Tensor master = train ? optimizer_.master(trained.size()) : at::Tensor();
-    items.push_back(
-        item_of("model.", range, master.defined() ? master : range.values, replica_, replicas_));
+    items.push_back(item_of("model.", range, master.defined() ? master : range.values));
     if (train) trained.push_back(&range);
   }
   for (const optim::State& state : optimizer_.states()) {
-    items.push_back(item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor,
-                            replica_, replicas_));
+    items.push_back(
+        item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor));
   }
   // How often a parameter was updated all ranks know, whatever they own of it.
   for (std::size_t i = 0; i < optimizer_.slices().size(); ++i) {
@@ -91,8 +89,8 @@ void TrainingState::load(const std::string& path) {
 
 void load_model(nn::Model& model, const std::string& path, const comm::Group& group) {
   std::vector<checkpoint::StateItem> items;
-  for (const parallel::OwnedRange& range : parallel::whole_ranges(model))
-    items.push_back(item_of("model.", range, range.values, group.rank(), group.size()));
+  for (const parallel::OwnedRange& range : parallel::whole_ranges(model, group))
+    items.push_back(item_of("model.", range, range.values));
   checkpoint::load(path, items, group, {.scope = "model."});
 }
 

@@ -15,14 +15,14 @@
 namespace shoal::train {
 
 /// The tensors of a run: parameters and the optimizer's state. A parameter with master weights is
-/// saved and loaded as these. Each rank of `group` saves and loads the ranges that it owns; each
-/// range exists `replicas` times.
+/// saved and loaded as these. Each rank of `group` loads the ranges that it owns; of the ranks that
+/// own the same range, one saves it.
 class TrainingState {
  public:
   /// `owned` has the ranges of the optimizer's slices in their order, and frozen parameters
-  /// besides. This rank belongs to copy `replica` of `replicas`.
+  /// besides.
   TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
-                comm::Group group, int replica, int replicas);
+                comm::Group group);
 
   /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
   std::string save(const std::string& directory, const RunRecord& record,
@@ -41,7 +41,6 @@ class TrainingState {
   std::vector<parallel::OwnedRange> owned_;
   optim::Optimizer& optimizer_;
   comm::Group group_;
-  int replica_, replicas_;
   at::Tensor updates_;  ///< [slices] int64: number of updates of each slice
 };
 

@@ -85,7 +85,7 @@ TEST(PlanOptions, AModelIsNamedOrShaped) {
 TEST(PlanOptions, WhatIsNotGivenHasItsDefault) {
   const plan::Training plain = training("");
   plan::Training expected;
-  expected.mesh.data = 8;
+  expected.degrees.dp_shard = 8;
   expected.global_batch = 8;
   EXPECT_EQ(plain, expected);
   const PlanOptions options = parsed("");
@@ -97,7 +97,7 @@ TEST(PlanOptions, WhatIsNotGivenHasItsDefault) {
 
 TEST(PlanOptions, TrainingIsThatOfItsOptions) {
   plan::Training expected;
-  expected.mesh.data = 8;
+  expected.degrees.dp_shard = 8;
   expected.global_batch = 8;
   const auto expect = [&](const char* words, auto change) {
     plan::Training changed = expected;
@@ -107,7 +107,7 @@ TEST(PlanOptions, TrainingIsThatOfItsOptions) {
   using plan::Training;
   expect("--zero 3", [](Training& t) { t.zero_stage = 3; });
   expect("--zero 0", [](Training& t) { t.zero_stage = 0; });
-  expect("--shard 4", [](Training& t) { t.mesh.shard = 4; });
+  expect("--shard 4", [](Training& t) { t.degrees.shard_over(4, t.degrees.dp()); });
   expect("--micro-batch 3", [](Training& t) { t.micro_batch = 3, t.global_batch = 24; });
   expect("--global-batch 32", [](Training& t) { t.global_batch = 32; });
   expect("--seq-len 77", [](Training& t) { t.sequence = 77; });
@@ -134,17 +134,15 @@ TEST(PlanOptions, TrainingIsThatOfItsOptions) {
 }
 
 TEST(PlanOptions, TheMeshIsThatOfItsOptions) {
-  const plan::Mesh all = training("--tp 2 --pp 4 --vpp 2 --cp 5 --ep 6 --etp 3", 80).mesh;
-  EXPECT_EQ(all.data, 2);
-  EXPECT_EQ(all.tensor, 2);
-  EXPECT_EQ(all.pipeline, 4);
+  const plan::Training all = training("--tp 2 --pp 4 --vpp 2 --cp 5 --ep 6 --etp 3", 80);
+  EXPECT_EQ(all.degrees, (plan::Degrees{.pp = 4, .dp_shard = 2, .cp = 5, .tp = 2, .ep = 6}));
   EXPECT_EQ(all.virtual_stages, 2);
-  EXPECT_EQ(all.context, 5);
-  EXPECT_EQ(all.expert, 6);
   EXPECT_EQ(all.expert_tensor, 3);
+  EXPECT_THAT(complaint([] { training("--shard 3"); }),
+              HasSubstr("shard = 3: must divide dp x cp = 8"));
   EXPECT_EQ(training("--vpp 2 --pp 4").schedule, "interleaved");
   EXPECT_EQ(training("--pp 4").schedule, "1f1b");
-  EXPECT_EQ(training("--dp 3").mesh.data, 3);
+  EXPECT_EQ(training("--dp 3").degrees.dp(), 3);
   // A step of as many micro-batches as there are stages.
   EXPECT_EQ(training("--pp 4 --micro-batch 3").global_batch, 2 * 3 * 4);
   const auto refused = [](const std::string& words, std::int64_t devices = 8) {
@@ -271,7 +269,7 @@ TEST(PlanOptions, OfAJobReplaceItsKeys) {
     return training_of(options, model_of(options), cluster_of(options).devices());
   };
   const plan::Training own = planned("");
-  EXPECT_EQ(own.mesh.data, 4);
+  EXPECT_EQ(own.degrees.dp(), 4);
   EXPECT_EQ(own.micro_batch, 2);
   EXPECT_EQ(own.global_batch, 16);
   EXPECT_EQ(own.zero_stage, 3);
@@ -283,13 +281,13 @@ TEST(PlanOptions, OfAJobReplaceItsKeys) {
   EXPECT_EQ(own.sequence, 64);
   ASSERT_TRUE(own.states);
   EXPECT_EQ(own.states->moments, 0);
-  EXPECT_EQ(planned("--devices 8").mesh.data, 8);
-  EXPECT_EQ(planned("--dp 2").mesh.data, 2);
+  EXPECT_EQ(planned("--devices 8").degrees.dp(), 8);
+  EXPECT_EQ(planned("--dp 2").degrees.dp(), 2);
   EXPECT_EQ(planned("--global-batch 32").global_batch, 32);
   EXPECT_EQ(planned("--micro-batch 4").micro_batch, 4);
   EXPECT_EQ(planned("--zero 1").zero_stage, 1);
   EXPECT_EQ(planned("--prefetch 0").gather_ahead, 0);
-  EXPECT_EQ(planned("--shard 2").mesh.shard, 2);
+  EXPECT_EQ(planned("--shard 2").degrees.shard_ranks(), 2);
   EXPECT_TRUE(planned("--recompute none").kept.empty());
   EXPECT_EQ(planned("--recompute none").recompute, plan::Recompute::kNone);
   EXPECT_FALSE(planned("--precision bf16").states);

@@ -224,6 +224,23 @@ TEST(PlanCommand, SaysWhatIsGatheredWhen) {
               HasSubstr("Nothing is gathered"));
 }
 
+TEST(PlanCommand, SaysWhoIsWhere) {
+  const std::string words =
+      "plan --model moe-tiny --devices 16 --tp 2 --pp 2 --shard 2 --ep 2 --global-batch 8 --zero 1 "
+      "--mesh";
+  const Outcome shown = run(words);
+  EXPECT_EQ(shown.code, 0) << shown.text;
+  EXPECT_THAT(shown.text, HasSubstr("  rank    host            pp  dp_replicate      dp_shard"
+                                    "            tp            ep       ep_data\n"));
+  // The second node of eight holds the second stage.
+  EXPECT_THAT(shown.text, HasSubstr("    13       1             1             1             0"
+                                    "             1             1             2\n"));
+  const auto ranks = json_of(words).at("ranks");
+  ASSERT_EQ(ranks.size(), 16u);
+  EXPECT_EQ(ranks[13], nlohmann::json::parse(R"({"pp": 1, "dp_replicate": 1, "dp_shard": 0,
+    "cp": 0, "tp": 1, "ep": 1})"));
+}
+
 TEST(PlanCommand, ReadsConfigAndJobFiles) {
   const Folder folder;
   const std::string config = folder.write(
@@ -330,8 +347,8 @@ TEST(PlanCommand, OptionsThatWouldChangeNothingAreRefused) {
   refused("--model gpt2 --set training.steps=3", "--set: sets a key of a job file");
   for (const char* option : {"--count 3", "--precisions fp32", "--schedules zb-v"})
     refused(std::string("--model gpt2 ") + option, "needs --search");
-  for (const char* option :
-       {"--gathers", "--trace t.json", "--svg s.svg", "--straggler 1:2", "--failures 1"}) {
+  for (const char* option : {"--mesh", "--gathers", "--trace t.json", "--svg s.svg",
+                             "--straggler 1:2", "--failures 1"}) {
     refused(std::string("--model gpt2 --search --global-batch 8 --tokens 1e9 ") + option,
             "is of one mesh");
   }

@@ -29,7 +29,7 @@ class DataParallel final : public GradientReduction {
  public:
   DataParallel(nn::Module& model, comm::Group group, const DataParallelOptions& options)
       : options_(options),
-        owned_(whole_ranges(model)),
+        owned_(whole_ranges(model, group)),
         parameters_(trained_parameters(model)),
         group_(std::move(group)),
         control_(group_.split(0, group_.rank())) {

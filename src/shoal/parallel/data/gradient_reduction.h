@@ -17,6 +17,10 @@ struct OwnedRange {
   std::int64_t end = 0;
   /// The parameter's own memory; flat, or of the parameter's shape when all of it is owned.
   at::Tensor values;
+  /// `copies` ranks own this same range, and this rank is number `copy` of them. What is counted
+  /// once over all ranks (a norm, the bytes of a checkpoint) is divided among them.
+  int copy = 0;
+  int copies = 1;
 };
 
 /// Sums gradients over the ranks that hold the same parameters. It divides nothing: losses contain
@@ -42,9 +46,6 @@ class GradientReduction {
   /// Returns, after `finish`, the gradients of the trained ranges of `owned`, in their order,
   /// contiguous; undefined where no rank has one.
   virtual std::vector<at::Tensor> gradients() const = 0;
-  /// Returns the groups whose ranks hold different parts of the gradient: a norm is summed over
-  /// them.
-  virtual std::vector<comm::Group> cut_over() const { return {}; }
   /// Is called before the optimizer writes to owned ranges. Returns when no rank reads them any
   /// more.
   virtual void begin_update() {}
@@ -52,10 +53,14 @@ class GradientReduction {
   virtual void end_update() {}
 };
 
-/// Returns ranges of whole parameters, for a rank that owns all of them.
-std::vector<OwnedRange> whole_ranges(const nn::Module& model);
+/// Returns ranges of whole parameters, for the ranks of `holders`, each of which owns all of them.
+std::vector<OwnedRange> whole_ranges(const nn::Module& model, const comm::Group& holders = {});
 /// Returns the gradients of all trained parameters, without a copy where they are contiguous.
 std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned);
+/// Returns of each gradient of `reduction` the part that this rank counts in a norm, flat: an even
+/// part where several ranks own the same range. Over all ranks every element of every gradient is
+/// in one part, so a sum over the world counts it once. Undefined gradients are left out.
+std::vector<at::Tensor> counted_parts(const GradientReduction& reduction);
 
 /// Makes the plain implementation that the others are tested against: after the last backward pass,
 /// each gradient is all-reduced.

@@ -1,3 +1,4 @@
+#include "shoal/base/even_part.h"
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/parallel/data/used_parameters.h"
 
@@ -7,7 +8,7 @@ namespace {
 class ReduceAfterBackward final : public GradientReduction {
  public:
   ReduceAfterBackward(nn::Module& model, comm::Group group)
-      : owned_(whole_ranges(model)),
+      : owned_(whole_ranges(model, group)),
         parameters_(trained_parameters(model)),
         group_(std::move(group)) {}
 
@@ -32,10 +33,12 @@ class ReduceAfterBackward final : public GradientReduction {
 
 }  // namespace
 
-std::vector<OwnedRange> whole_ranges(const nn::Module& model) {
+std::vector<OwnedRange> whole_ranges(const nn::Module& model, const comm::Group& holders) {
   std::vector<OwnedRange> ranges;
-  for (const auto& parameter : model.parameters())
-    ranges.push_back({parameter, 0, parameter->tensor().numel(), parameter->tensor().detach()});
+  for (const auto& parameter : model.parameters()) {
+    ranges.push_back({parameter, 0, parameter->tensor().numel(), parameter->tensor().detach(),
+                      holders.rank(), holders.size()});
+  }
   return ranges;
 }
 
@@ -48,6 +51,21 @@ std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned) {
     }
   }
   return gradients;
+}
+
+std::vector<at::Tensor> counted_parts(const GradientReduction& reduction) {
+  const std::vector<at::Tensor> gradients = reduction.gradients();
+  std::vector<at::Tensor> parts;
+  std::size_t next = 0;
+  for (const OwnedRange& range : reduction.owned()) {
+    if (!range.parameter->requires_grad()) continue;
+    const at::Tensor& gradient = gradients.at(next++);
+    if (!gradient.defined()) continue;
+    const auto [begin, end] =
+        even_part_of<std::int64_t>(gradient.numel(), range.copies, range.copy);
+    parts.push_back(gradient.view({-1}).narrow(0, begin, end - begin));
+  }
+  return parts;
 }
 
 std::unique_ptr<GradientReduction> reduce_after_backward(nn::Module& model, comm::Group group) {

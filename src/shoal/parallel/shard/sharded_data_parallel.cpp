@@ -6,6 +6,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/parallel/ownership.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/shard/unit_gradients.h"
 #include "shoal/parallel/shard/unit_memory.h"
@@ -24,7 +25,8 @@ class ShardedDataParallel final : public Sharding {
   ShardedDataParallel(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options)
       : options_(options),
         modules_(wrap(model, options.wrapping)),
-        shard_(mesh.group("shard")),
+        holders_(common_holders(model.parameters(), mesh)),
+        shard_(holders_.shard),
         gathers_(shard_.split(0, shard_.rank())) {
     SHOAL_USER_CHECK(!options.reduce_every_micro_batch || options.stage != ShardStage::kOptimizer,
                      "sharding", "stage 1 keeps whole gradients: they are reduced once a step");
@@ -33,10 +35,7 @@ class ShardedDataParallel final : public Sharding {
     SHOAL_USER_CHECK(options.transfer_type == at::kFloat || options.transfer_type == at::kBFloat16,
                      "sharding", "parameters travel in {}: float32 or bf16",
                      c10::toString(options.transfer_type));
-    SHOAL_USER_CHECK(mesh.extent("shard") * mesh.extent("replicate") == mesh.size(), "sharding",
-                     "a mesh of {} ranks whose axes {} and {} make {}", mesh.size(), "shard",
-                     "replicate", mesh.extent("shard") * mesh.extent("replicate"));
-    make_units(mesh);
+    make_units();
     take_memory();
     list_owned(model);
     std::vector<const FlatUnit*> units;
@@ -46,7 +45,7 @@ class ShardedDataParallel final : public Sharding {
     // even deadlock: a rank that waits for a gather makes no progress on reductions.
     const int in_flight = whole || !resident() ? 0 : options.in_flight;
     gradients_ = std::make_unique<UnitGradients>(
-        std::move(units), mesh.world(), shard_, mesh.group("replicate"),
+        std::move(units), mesh.along(holders_.axes), shard_, holders_.copies,
         UnitGradients::Options{
             .keep_whole = whole, .in_place = whole && one_copy_, .in_flight = in_flight});
     if (!resident()) hang_hooks();
@@ -78,8 +77,6 @@ class ShardedDataParallel final : public Sharding {
       if (range.parameter->requires_grad()) all.push_back(gradients_->sum(*range.parameter));
     return all;
   }
-
-  std::vector<comm::Group> cut_over() const override { return {shard_}; }
 
   void begin_update() override {
     if (buffer_) buffer_->end_reading();
@@ -153,7 +150,7 @@ class ShardedDataParallel final : public Sharding {
 
   bool resident() const { return buffer_ || options_.stage != ShardStage::kParameters; }
 
-  void make_units(const mesh::Mesh& mesh) {
+  void make_units() {
     for (const WrappedModule& wrapped : modules_) {
       for (const auto& parameter : wrapped.parameters) {
         SHOAL_USER_CHECK(!parameter->materialized(), "sharding", "{} has memory already",
@@ -164,12 +161,8 @@ class ShardedDataParallel final : public Sharding {
     }
     for (const FlatUnit& unit : units_) {
       for (const FlatUnit::Member& member : unit.members) {
-        mesh::Layout layout;
-        const auto [begin, end] = unit.range(member, shard_.rank());
-        for (const mesh::Axis& axis : mesh.axes()) {
-          layout.axes.push_back(axis.name == "shard" ? mesh::Placement::flat(begin, end)
-                                                     : mesh::Placement::replicate());
-        }
+        mesh::Layout layout = member.parameter->layout();
+        layout.set_flat(holders_.cut);
         member.parameter->set_layout(std::move(layout), member.parameter->box());
       }
     }
@@ -228,9 +221,9 @@ class ShardedDataParallel final : public Sharding {
         for (const FlatUnit::Member& member : unit.members) {
           if (member.parameter != parameter) continue;
           const auto [begin, end] = unit.range(member, shard_.rank());
-          owned_.push_back(
-              {parameter, begin, end,
-               memory->own().narrow(0, unit.place(member, shard_.rank()), end - begin)});
+          owned_.push_back({parameter, begin, end,
+                            memory->own().narrow(0, unit.place(member, shard_.rank()), end - begin),
+                            holders_.copies.rank(), holders_.copies.size()});
         }
       }
     }
@@ -363,6 +356,7 @@ class ShardedDataParallel final : public Sharding {
   std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< hooks outlive this
   ShardingOptions options_;
   std::vector<WrappedModule> modules_;
+  Holders holders_;
   comm::Group shard_;
   comm::Group gathers_;
   std::vector<FlatUnit> units_;

@@ -41,8 +41,8 @@ struct ShardingOptions {
   at::ScalarType transfer_type = at::kFloat;
 };
 
-/// Data parallelism whose ranks hold shards along the mesh axis "shard" and copies of them along
-/// "replicate" (hybrid sharding, HSDP).
+/// Data parallelism whose ranks hold shards of what they all would hold, and copies of the shards
+/// along the mesh axis dp_replicate (hybrid sharding, HSDP): see Holders.
 ///
 /// Parameters lie flat by unit (see flat_unit.h); each rank updates its shard. The gradient of a
 /// unit is written into one flat buffer and reduced to its owners during backward, as soon as it is
@@ -72,7 +72,7 @@ class Sharding : public GradientReduction {
 /// Gives `model` its memory, sharded over the mesh. The model has none before, and its parameters
 /// are already marked as trained or frozen; it must outlive the result. Values are undefined until
 /// `reset_parameters`, or until `owned` is filled and `end_update` called. Collective. Throws
-/// Error(usage) for parameters that have memory, or an axis of the mesh other than these two.
+/// Error(usage) for parameters that have memory, or whose holders differ.
 std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh,
                                                 const ShardingOptions& options = {});
 

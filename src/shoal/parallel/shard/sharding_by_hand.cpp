@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "shoal/parallel/data/used_parameters.h"
+#include "shoal/parallel/ownership.h"
 #include "shoal/parallel/shard/flat_unit.h"
 #include "shoal/parallel/shard/sharding.h"
 
@@ -16,7 +17,11 @@ namespace {
 class ShardingByHand final : public Sharding {
  public:
   ShardingByHand(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options)
-      : model_(model), stage_(options.stage), world_(mesh.world()), shard_(mesh.group("shard")) {
+      : model_(model),
+        stage_(options.stage),
+        holders_(common_holders(model.parameters(), mesh)),
+        all_(mesh.along(holders_.axes)),
+        shard_(holders_.shard) {
     for (const auto& parameter : model.parameters()) {
       unit_.members.push_back({parameter, size_, parameter->tensor().numel()});
       size_ += (parameter->tensor().numel() + 15) / 16 * 16;
@@ -28,8 +33,9 @@ class ShardingByHand final : public Sharding {
       member.parameter->set_tensor(
           full_.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
       const auto [begin, end] = unit_.range(member, shard_.rank());
-      owned_.push_back(
-          {member.parameter, begin, end, full_.narrow(0, member.offset + begin, end - begin)});
+      owned_.push_back({member.parameter, begin, end,
+                        full_.narrow(0, member.offset + begin, end - begin), holders_.copies.rank(),
+                        holders_.copies.size()});
     }
   }
 
@@ -43,7 +49,7 @@ class ShardingByHand final : public Sharding {
       if (range.parameter->requires_grad()) trained.push_back(range.parameter);
     // Whole gradients are reduced and cut afterwards: simple enough to be obviously right, which is
     // what a reference is for.
-    const std::vector<bool> used = agree_on_used(trained, world_);
+    const std::vector<bool> used = agree_on_used(trained, all_);
     gradients_.clear();
     std::size_t i = 0;
     for (const OwnedRange& range : owned_) {
@@ -51,27 +57,26 @@ class ShardingByHand final : public Sharding {
       gradients_.emplace_back();
       if (!used[i++]) continue;
       const at::Tensor whole = range.parameter->gradient().contiguous().view({-1});
-      world_.all_reduce(whole);
+      all_.all_reduce(whole);
       gradients_.back() = whole.slice(0, range.begin, range.end).clone();
       if (stage_ != ShardStage::kOptimizer) range.parameter->clear_gradient();
     }
-    if (stage_ == ShardStage::kParameters) forget();
+    if (stage_ == ShardStage::kParameters) release();
   }
 
   const std::vector<OwnedRange>& owned() const override { return owned_; }
   std::vector<at::Tensor> gradients() const override { return gradients_; }
-  std::vector<comm::Group> cut_over() const override { return {shard_}; }
   void end_update() override {
     if (stage_ != ShardStage::kParameters) gather();
   }
 
   void reset_parameters(Key key) override {
     model_.reset_parameters(key);
-    if (stage_ == ShardStage::kParameters) forget();
+    if (stage_ == ShardStage::kParameters) release();
   }
   void unshard() override { gather(); }
   void reshard() override {
-    if (stage_ == ShardStage::kParameters) forget();
+    if (stage_ == ShardStage::kParameters) release();
   }
   const std::vector<schedule::ShardAction>& table() const override { return table_; }
 
@@ -81,14 +86,15 @@ class ShardingByHand final : public Sharding {
     for (int rank = 0; rank < shard_.size(); ++rank) shard_.broadcast(shard_of(rank), rank);
   }
   // A computation that reads a shard which the rank should not have shows as NaN.
-  void forget() {
+  void release() {
     for (int rank = 0; rank < shard_.size(); ++rank)
       if (rank != shard_.rank()) shard_of(rank).fill_(std::numeric_limits<double>::quiet_NaN());
   }
 
   nn::Module& model_;
   ShardStage stage_;
-  comm::Group world_;
+  Holders holders_;
+  comm::Group all_;
   comm::Group shard_;
   FlatUnit unit_;
   std::int64_t size_ = 0;

@@ -9,10 +9,10 @@
 
 namespace shoal::parallel {
 
-UnitGradients::UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world,
+UnitGradients::UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& all,
                              comm::Group shard, comm::Group replicate, Options options)
     : units_(std::move(units)),
-      control_(world.split(0, world.rank())),
+      control_(all.split(0, all.rank())),
       shard_(std::move(shard)),
       replicate_(std::move(replicate)),
       options_(options),

@@ -28,8 +28,8 @@ class UnitGradients {
     int in_flight = 0;
   };
   /// `units` must outlive this object; frozen ones among them are ignored. They are sent in reverse
-  /// order on every rank.
-  UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& world, comm::Group shard,
+  /// order on every rank. `all` are the ranks that hold the same units: shards and replicas.
+  UnitGradients(std::vector<const FlatUnit*> units, const comm::Group& all, comm::Group shard,
                 comm::Group replicate, Options options);
   ~UnitGradients();
   UnitGradients(const UnitGradients&) = delete;
@@ -40,7 +40,7 @@ class UnitGradients {
   /// With `true`, a unit is sent from now on as soon as all its gradients are complete.
   void set_sending(bool sending);
   /// Ends a backward pass whose gradients are sent: returns when they have been added to the sums.
-  /// Collective over the world.
+  /// Collective over all that hold the units.
   void complete();
   /// Returns this rank's part of the summed gradient of a parameter, flat; undefined when no rank
   /// has a gradient of it.

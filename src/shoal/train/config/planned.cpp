@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "shoal/base/error.h"
 #include "shoal/base/units.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/train/config/validate.h"
@@ -68,7 +69,7 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
   for (std::int64_t b = training.micro_batch / 2; b >= 1; b /= 2) {
     Training smaller = training;
     smaller.micro_batch = b;
-    const std::int64_t share = training.global_batch / training.mesh.data;
+    const std::int64_t share = training.global_batch / training.degrees.dp();
     // The largest that fits is the fastest: smaller ones are not listed.
     if (share % b == 0 && attempt(smaller, fmt::format("training.micro_batch = {}", b))) break;
   }
@@ -81,7 +82,7 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
         attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
     }
   }
-  for (int stage = training.zero_stage + 1; stage <= 3 && training.mesh.data > 1; ++stage) {
+  for (int stage = training.zero_stage + 1; stage <= 3 && training.degrees.dp() > 1; ++stage) {
     Training sharded = training;
     sharded.zero_stage = stage;
     if (attempt(sharded, fmt::format("parallelism.zero_stage = {}", stage))) break;
@@ -115,15 +116,29 @@ bool is_counted(const JobConfig& config) {
          config.precision.gathers == Precision::kFp32 && blocks;
 }
 
+plan::Degrees job_degrees(const JobConfig& config, std::int64_t ranks) {
+  const ParallelismSection& p = config.parallelism;
+  plan::Degrees degrees;
+  degrees.dp_replicate = p.zero_stage > 0 ? p.data_parallel_replicate_degree : 1;
+  if (ranks % degrees.dp_replicate != 0) {
+    throw Error(
+        ErrorKind::kConfig, "job",
+        fmt::format("parallelism.data_parallel_replicate_degree = {} does not divide the {} "
+                    "ranks",
+                    degrees.dp_replicate, ranks));
+  }
+  degrees.dp_shard = ranks / degrees.dp_replicate;
+  return degrees;
+}
+
 Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {
   const JobConfig& config = job.config;
   const BatchPlan batch = batch_plan(job, ranks);
   const ParallelismSection& p = config.parallelism;
   Training training;
   // The job in the planner's words: every field that memory depends on.
-  training.mesh.data = ranks;
   training.zero_stage = static_cast<int>(p.zero_stage);
-  if (training.zero_stage > 0) training.mesh.shard = ranks / p.data_parallel_replicate_degree;
+  training.degrees = job_degrees(config, ranks);
   training.micro_batch = batch.micro_batch;
   training.global_batch = batch.global;
   if (spec.family != model::Family::kMlp) training.sequence = config.training.sequence_length;

@@ -1,0 +1,46 @@
+#include "shoal/parallel/ownership.h"
+
+#include "shoal/base/check.h"
+
+namespace shoal::parallel {
+namespace {
+
+using mesh::Axis;
+using mesh::AxisSet;
+
+/// The axes along which every rank holds the same elements, whether or not they are cut flat
+/// afterwards.
+AxisSet axes_of_copies(const mesh::Layout& layout) {
+  AxisSet axes;
+  for (const Axis axis : plan::kStageAxes.axes())
+    if (layout.along(axis).kind == mesh::Placement::Kind::kReplicate) axes = axes | axis;
+  return axes;
+}
+
+Holders holders_along(AxisSet axes, const mesh::Mesh& mesh) {
+  const AxisSet cut = axes.without(Axis::kReplicate);
+  return {.axes = axes,
+          .cut = cut,
+          .shard = mesh.along(cut),
+          .copies = mesh.along(axes & AxisSet(Axis::kReplicate))};
+}
+
+}  // namespace
+
+Holders holders(const nn::Parameter& parameter, const mesh::Mesh& mesh) {
+  return holders_along(axes_of_copies(parameter.layout()), mesh);
+}
+
+Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
+                       const mesh::Mesh& mesh) {
+  if (parameters.empty()) return holders_along(plan::kStageAxes, mesh);
+  const AxisSet axes = axes_of_copies(parameters.front()->layout());
+  for (const auto& parameter : parameters) {
+    SHOAL_USER_CHECK(axes_of_copies(parameter->layout()) == axes, "holders",
+                     "{} is replicated along {}, but {} along {}", parameters.front()->name(),
+                     axes.text(), parameter->name(), axes_of_copies(parameter->layout()).text());
+  }
+  return holders_along(axes, mesh);
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "shoal/mesh/mesh.h"
+#include "shoal/nn/parameter.h"
+
+namespace shoal::parallel {
+
+/// The ranks that hold the same box of a parameter: every axis of a pipeline stage along which it
+/// is replicated. Its gradient is the sum over all of them.
+struct Holders {
+  mesh::AxisSet axes;
+  /// Of these, the axes over which flat units are cut: all but dp_replicate.
+  mesh::AxisSet cut;
+  comm::Group shard;   ///< the ranks that differ along `cut`
+  comm::Group copies;  ///< the ranks that differ along dp_replicate: each holds the same shard
+
+  int ranks() const { return shard.size() * copies.size(); }
+};
+
+/// Returns who holds what this rank holds of a parameter, as its layout says. Throws
+/// Error(internal) when the mesh makes no group of these ranks.
+Holders holders(const nn::Parameter& parameter, const mesh::Mesh& mesh);
+
+/// Returns who holds the parameters of a model that all have the same holders; with no parameter,
+/// the ranks of a stage. Throws Error(usage) that names the first parameter with other holders.
+Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
+                       const mesh::Mesh& mesh);
+
+}  // namespace shoal::parallel
