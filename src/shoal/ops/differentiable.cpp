@@ -22,8 +22,8 @@ using torch::autograd::SavedVariable;
 
 class Operator final : public Node {
  public:
-  Operator(const char* name, torch::autograd::edge_list&& edges)
-      : Node(std::move(edges)), name_(name) {}
+  Operator(const char* name, Runs runs, torch::autograd::edge_list&& edges)
+      : Node(std::move(edges)), name_(name), runs_(runs) {}
 
   std::string name() const override { return std::string("shoal::") + name_; }
 
@@ -62,9 +62,9 @@ class Operator final : public Node {
                      "backward ran already and freed what forward saved");
     // No output was used: zero gradients for all inputs, and nothing is computed. Outputs of which
     // some are used come with undefined gradients for the rest.
-    if (std::none_of(gradients.begin(), gradients.end(),
-                     [](const at::Tensor& g) { return g.defined(); }))
-      return Tensors(num_outputs());
+    const bool any = std::any_of(gradients.begin(), gradients.end(),
+                                 [](const at::Tensor& g) { return g.defined(); });
+    if (!any && runs_ == Runs::kWithGradients) return Tensors(num_outputs());
     Tensors saved;
     saved.reserve(saved_.size());
     for (const SavedVariable& variable : saved_)
@@ -78,6 +78,7 @@ class Operator final : public Node {
 
  private:
   const char* name_;
+  Runs runs_;
   std::vector<SavedVariable> saved_;
   Backward backward_;
 };
@@ -85,7 +86,7 @@ class Operator final : public Node {
 }  // namespace
 
 Tensors differentiable(const char* name, const Tensors& inputs,
-                       const std::function<Recorded(const Wanted&)>& forward) {
+                       const std::function<Recorded(const Wanted&)>& forward, Runs runs) {
   Wanted wanted;
   wanted.input.resize(inputs.size());
   if (at::GradMode::is_enabled()) {
@@ -106,7 +107,8 @@ Tensors differentiable(const char* name, const Tensors& inputs,
 
   // Edges to what made the inputs, in their order; an undefined input has an empty edge, and its
   // gradient is dropped.
-  const auto node = std::make_shared<Operator>(name, torch::autograd::collect_next_edges(inputs));
+  const auto node =
+      std::make_shared<Operator>(name, runs, torch::autograd::collect_next_edges(inputs));
   for (const at::Tensor& output : recorded.outputs) {
     if (output.defined() && output.is_floating_point()) {
       torch::autograd::impl::set_gradient_edge(output, {node, node->add_input_metadata(output)});

@@ -30,10 +30,15 @@ struct Wanted {
   std::vector<bool> input;
 };
 
+/// Says when the backward function runs. One that communicates must run on every rank, whatever
+/// reaches it: with kAlways it is also called when the gradients of all outputs are undefined.
+enum class Runs { kWithGradients, kAlways };
+
 /// Runs `forward` as one autograd function of `inputs` (undefined ones are skipped) and returns its
 /// outputs. When no gradient is wanted only the outputs matter. One wrapper for all operators, so
 /// that only its .cpp includes autograd's internals.
 Tensors differentiable(const char* name, const Tensors& inputs,
-                       const std::function<Recorded(const Wanted&)>& forward);
+                       const std::function<Recorded(const Wanted&)>& forward,
+                       Runs runs = Runs::kWithGradients);
 
 }  // namespace shoal::ops

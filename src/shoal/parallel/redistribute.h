@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "shoal/comm/group.h"
+#include "shoal/mesh/move.h"
+
+namespace shoal::parallel {
+
+/// Brings a tensor from one placement along an axis to another, with the least traffic. `x` is this
+/// rank's tensor, `group` the ranks along the axis in their order, `whole` the shape that the
+/// tensor has before the axis cuts it. Returns this rank's tensor in the placement `to`: a fresh,
+/// contiguous tensor, or `x` where nothing moves.
+///
+/// It is one autograd function. Its backward pass is the move from dual(to) to dual(from): a gather
+/// is answered by a reduce-scatter, an all-reduce by an all-reduce, a slice by zeros around it. It
+/// runs on every rank, also on one whose gradient is undefined, so that ranks stay together.
+///
+/// Collective over `group`. Throws Error(usage) when `x` has not the shape of this rank's part, and
+/// as mesh::move_between.
+at::Tensor redistribute(const at::Tensor& x, const comm::Group& group, const mesh::Placement& from,
+                        const mesh::Placement& to, at::IntArrayRef whole);
+
+}  // namespace shoal::parallel
