@@ -62,27 +62,37 @@ bool writes_output(const Operation& operation, int rank) {
 
 }  // namespace
 
-Work Engine::start(Operation operation, Tensors outputs, Tensors inputs, bool async) {
+Work Engine::start(Operation& operation, Tensors outputs, Tensors inputs, bool async) {
   check_types(operation, outputs, inputs);
-  Tensors in = inputs;
-  Tensors out = outputs;
-  std::vector<at::Tensor> copied_in;
-  std::vector<at::Tensor> copied_out;
-  if (!all_contiguous(inputs) || !all_contiguous(outputs)) {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      copied_in.push_back(inputs[i].contiguous());
-      // In place stays in place.
-      copied_out.push_back(inputs[i].is_same(outputs[i]) ? copied_in.back()
-                                                         : outputs[i].contiguous());
-    }
-    in = copied_in;
-    out = copied_out;
+  if (all_contiguous(inputs) && all_contiguous(outputs))
+    return carry_out(operation, outputs, inputs, async);
+  std::vector<at::Tensor> in;
+  std::vector<at::Tensor> out;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    in.push_back(inputs[i].contiguous());
+    // In place stays in place.
+    out.push_back(inputs[i].is_same(outputs[i]) ? in.back() : outputs[i].contiguous());
   }
+  bool copies_back = false;
+  if (writes_output(operation, communicator_->rank())) {
+    for (std::size_t i = 0; i < out.size(); ++i)
+      copies_back = copies_back || !out[i].is_same(outputs[i]);
+  }
+  Work work = carry_out(operation, out, in, async && !copies_back);
+  if (copies_back) {
+    // Autograd refuses to write in place to a leaf that requires a gradient, as an output may.
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (!out[i].is_same(outputs[i])) outputs[i].copy_(out[i]);
+  }
+  return work;
+}
 
+Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bool async) {
   std::vector<Buffer> more;
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    const Buffer buffer{in[i].const_data_ptr(), out[i].data_ptr(),
-                        count_of(operation, out[i], in[i], communicator_->size())};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Buffer buffer{inputs[i].const_data_ptr(), outputs[i].data_ptr(),
+                        count_of(operation, outputs[i], inputs[i], communicator_->size())};
     if (i == 0) {
       operation.buffer = buffer;
     } else {
@@ -91,12 +101,6 @@ Work Engine::start(Operation operation, Tensors outputs, Tensors inputs, bool as
   }
   operation.more = more;
 
-  bool copies_back = false;
-  if (writes_output(operation, communicator_->rank())) {
-    for (std::size_t i = 0; i < out.size(); ++i)
-      copies_back = copies_back || !out[i].is_same(outputs[i]);
-  }
-  const bool blocking = !async || copies_back;
   // The communicator knows the memory by pointers. Until it says that the operation is complete,
   // peers, messages in flight or a library's threads may touch it, so the tensors must live. That
   // holds after a failure too: what is not complete then never will be.
@@ -104,29 +108,25 @@ Work Engine::start(Operation operation, Tensors outputs, Tensors inputs, bool as
   const std::uint64_t before = communicator_->sequence();
   try {
     handle = communicator_->start(operation);
-    if (blocking) communicator_->wait(handle);
+    if (!async) communicator_->wait(handle);
   } catch (const Error&) {
     // A call that is refused, or that finds an earlier failure, has started nothing. Messages have
     // no sequence numbers.
     const bool started = handle != 0 || communicator_->sequence() != before ||
                          collective::point_to_point(operation.kind);
     if (started && !communicator_->idle()) {
-      failed_.insert(failed_.end(), in.begin(), in.end());
-      failed_.insert(failed_.end(), out.begin(), out.end());
+      failed_.insert(failed_.end(), inputs.begin(), inputs.end());
+      failed_.insert(failed_.end(), outputs.begin(), outputs.end());
     }
     throw;
   }
   release_complete();
-  if (!blocking) {
-    std::vector<at::Tensor>& kept = in_flight_.emplace_back(InFlight{handle, in.vec()}).tensors;
-    kept.insert(kept.end(), out.begin(), out.end());
-    return {communicator_, handle};
-  }
-  // Autograd refuses to write in place to a leaf that requires a gradient, as an output may.
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; copies_back && i < out.size(); ++i)
-    if (!out[i].is_same(outputs[i])) outputs[i].copy_(out[i]);
-  return {};
+  if (!async) return {};
+  std::vector<at::Tensor>& kept = in_flight_.emplace_back(InFlight{handle, {}}).tensors;
+  kept.reserve(inputs.size() + outputs.size());
+  kept.insert(kept.end(), inputs.begin(), inputs.end());
+  kept.insert(kept.end(), outputs.begin(), outputs.end());
+  return {communicator_, handle};
 }
 
 void Engine::poll() {
@@ -135,6 +135,7 @@ void Engine::poll() {
 }
 
 void Engine::release_complete() {
+  if (in_flight_.empty()) return;
   // An operation that completed while another was awaited is found here too.
   std::erase_if(in_flight_,
                 [&](const InFlight& entry) { return communicator_->complete(entry.handle); });

@@ -19,10 +19,10 @@ class Engine {
   Engine(std::shared_ptr<collective::Communicator> communicator, std::shared_ptr<void> keep_alive)
       : keep_alive_(std::move(keep_alive)), communicator_(std::move(communicator)) {}
 
-  /// Starts `operation`, which is complete but for its buffers: `outputs[i]` comes from
-  /// `inputs[i]`. Unless `async`, and when a result must be copied into a non-contiguous output,
-  /// the operation is complete on return and the Work empty.
-  Work start(collective::Operation operation, at::ArrayRef<at::Tensor> outputs,
+  /// Starts `operation`, which is complete but for its buffers, and which it fills in: `outputs[i]`
+  /// comes from `inputs[i]`. Unless `async`, and when a result must be copied into a non-contiguous
+  /// output, the operation is complete on return and the Work empty.
+  Work start(collective::Operation& operation, at::ArrayRef<at::Tensor> outputs,
              at::ArrayRef<at::Tensor> inputs, bool async);
   /// Makes progress without waiting.
   void poll();
@@ -35,6 +35,9 @@ class Engine {
     collective::Handle handle;
     std::vector<at::Tensor> tensors;
   };
+  /// `start` for tensors that are contiguous.
+  Work carry_out(collective::Operation& operation, at::ArrayRef<at::Tensor> outputs,
+                 at::ArrayRef<at::Tensor> inputs, bool async);
   void release_complete();
 
   // The communicator is destroyed before the tensors that it may still touch, and before what it

@@ -235,10 +235,10 @@ Work Group::recv(const at::Tensor& tensor, int source, std::uint32_t tag,
 
 Work Group::barrier(const Options& options) const {
   if (size() == 1) return {};
-  const Operation operation{.kind = Kind::kBarrier,
-                            .tag = options.label,
-                            .priority = options.priority,
-                            .timeout = options.timeout};
+  Operation operation{.kind = Kind::kBarrier,
+                      .tag = options.label,
+                      .priority = options.priority,
+                      .timeout = options.timeout};
   return engine_->start(operation, {}, {}, options.async);
 }
 
