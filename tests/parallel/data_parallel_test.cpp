@@ -192,7 +192,7 @@ TEST(CountedParts, AreAPartitionOfTheGradient) {
     reduction.finish();
     double elements = 0;
     double sum = 0;
-    for (const at::Tensor& part : counted_parts(reduction)) {
+    for (const at::Tensor& part : counted_parts(reduction.owned(), reduction.gradients())) {
       elements += static_cast<double>(part.numel());
       sum += part.sum().item<double>();
     }

@@ -35,8 +35,8 @@ at::Tensor numbers(const std::vector<std::int64_t>& shape, double seed) {
   return (at::arange(count, at::kDouble) * 0.37 + seed).sin().view(shape);
 }
 
-/// What rank `rank` holds of `whole` in this placement. A partial value is another share of it on
-/// each rank.
+/// The tensor that rank `rank` holds of `whole` in this placement. A partial value is another share
+/// of it on each rank.
 at::Tensor local_of(const at::Tensor& whole, const Placement& placement, int ranks, int rank) {
   if (placement.kind == Kind::kReplicate) return whole.clone();
   if (placement.kind == Kind::kPartial) {
@@ -63,7 +63,7 @@ std::vector<Placement> placements(std::size_t dims) {
   return list;
 }
 
-/// What all ranks' tensors in this placement stand for: the same on every rank.
+/// The whole tensor that all ranks' tensors in this placement stand for: the same on every rank.
 at::Tensor whole_of(const at::Tensor& local, const Placement& placement, const comm::Group& group,
                     const std::vector<std::int64_t>& shape) {
   at::Tensor sum = at::zeros(shape, at::kDouble);

@@ -68,7 +68,8 @@ inline Result train(nn::Model& model, GradientReduction& reduction, const comm::
     reduction.finish();
     result.losses.push_back(world.sum(loss));
     const auto gradients = reduction.gradients();
-    const double norm = std::sqrt(world.sum(optim::sum_of_squares(counted_parts(reduction))));
+    const double norm =
+        std::sqrt(world.sum(optim::sum_of_squares(counted_parts(reduction.owned(), gradients))));
     result.norms.push_back(norm);
     reduction.begin_update();
     optimizer->step(gradients, 3e-3, optim::clip_factor(norm, 0.5));

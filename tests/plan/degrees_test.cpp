@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <vector>
@@ -20,23 +19,23 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr std::array<Axis, kAxes> kAll{Axis::kPipeline,  Axis::kReplicate, Axis::kShard,
-                                       Axis::kContext,   Axis::kTensor,    Axis::kExpert,
-                                       Axis::kExpertData};
-
 /// Calls `body` for every product of degrees of at most `most` ranks.
 template <typename Body>
 void for_all_degrees(std::int64_t most, const Body& body) {
-  for (std::int64_t pp = 1; pp <= most; ++pp)
-    for (std::int64_t r = 1; pp * r <= most; ++r)
-      for (std::int64_t s = 1; pp * r * s <= most; ++s)
-        for (std::int64_t c = 1; pp * r * s * c <= most; ++c)
-          for (std::int64_t t = 1; pp * r * s * c * t <= most; ++t)
-            for (std::int64_t e = 1; e <= r * s * c * t; ++e)
-              if (r * s * c * t % e == 0) {
-                body(
-                    Degrees{.pp = pp, .dp_replicate = r, .dp_shard = s, .cp = c, .tp = t, .ep = e});
-              }
+  for (std::int64_t pp = 1; pp <= most; ++pp) {
+    for (std::int64_t r = 1; pp * r <= most; ++r) {
+      for (std::int64_t s = 1; pp * r * s <= most; ++s) {
+        for (std::int64_t c = 1; pp * r * s * c <= most; ++c) {
+          for (std::int64_t t = 1; pp * r * s * c * t <= most; ++t) {
+            for (std::int64_t e = 1; e <= r * s * c * t; ++e) {
+              if (r * s * c * t % e != 0) continue;
+              body({.pp = pp, .dp_replicate = r, .dp_shard = s, .cp = c, .tp = t, .ep = e});
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 /// The coordinates of every rank, in the order of ranks.
@@ -44,9 +43,9 @@ std::vector<std::map<Axis, std::int64_t>> enumerate(const Degrees& d) {
   std::vector<std::map<Axis, std::int64_t>> ranks;
   for (std::int64_t p = 0; p < d.pp; ++p) {
     std::int64_t in_stage = 0;
-    for (std::int64_t r = 0; r < d.dp_replicate; ++r)
-      for (std::int64_t s = 0; s < d.dp_shard; ++s)
-        for (std::int64_t c = 0; c < d.cp; ++c)
+    for (std::int64_t r = 0; r < d.dp_replicate; ++r) {
+      for (std::int64_t s = 0; s < d.dp_shard; ++s) {
+        for (std::int64_t c = 0; c < d.cp; ++c) {
           for (std::int64_t t = 0; t < d.tp; ++t, ++in_stage) {
             ranks.push_back({{Axis::kPipeline, p},
                              {Axis::kReplicate, r},
@@ -56,6 +55,9 @@ std::vector<std::map<Axis, std::int64_t>> enumerate(const Degrees& d) {
                              {Axis::kExpert, in_stage % d.ep},
                              {Axis::kExpertData, in_stage / d.ep}});
           }
+        }
+      }
+    }
   }
   return ranks;
 }
@@ -65,9 +67,10 @@ TEST(Degrees, CoordinatesAreThoseOfNestedLoops) {
   for_all_degrees(64, [&](const Degrees& d) {
     const auto ranks = enumerate(d);
     ASSERT_EQ(d.ranks(), static_cast<std::int64_t>(ranks.size()));
-    for (std::int64_t rank = 0; rank < d.ranks(); ++rank)
-      for (const Axis axis : kAll)
+    for (std::int64_t rank = 0; rank < d.ranks(); ++rank) {
+      for (const Axis axis : kAllAxes)
         ASSERT_EQ(coordinate(d, axis, rank), ranks[rank].at(axis)) << rank << " " << name(axis);
+    }
     ++checked;
   });
   EXPECT_GT(checked, 5000);
@@ -107,10 +110,11 @@ TEST(Degrees, GroupsAreThoseThatDifferAlongTheirAxesOnly) {
       for (const Axis axis : {Axis::kExpert, Axis::kExpertData}) {
         const Axis fixed = axis == Axis::kExpert ? Axis::kExpertData : Axis::kExpert;
         std::vector<std::int64_t> expected;
-        for (std::int64_t other = 0; other < d.ranks(); ++other)
+        for (std::int64_t other = 0; other < d.ranks(); ++other) {
           if (ranks[other].at(fixed) == ranks[rank].at(fixed) &&
               ranks[other].at(Axis::kPipeline) == ranks[rank].at(Axis::kPipeline))
             expected.push_back(other);
+        }
         ASSERT_EQ(members(d, axis, rank), expected) << name(axis) << " of rank " << rank;
       }
       ASSERT_EQ(members(d, Axis::kExpert | Axis::kExpertData, rank), members(d, kStageAxes, rank));

@@ -311,10 +311,10 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   if (is_job(options))
     training = train::planned_training(job_of(options), spec, static_cast<int>(dp));
   // A job has data-parallel ranks only: its shards keep their size, with the options' other axes.
-  degrees.shard_over(options.shard != 0 ? given("shard", options.shard)
-                     : is_job(options)  ? training.degrees.dp_shard * degrees.cp
-                                        : dp * degrees.cp,
-                     dp);
+  std::int64_t shard = dp * degrees.cp;
+  if (is_job(options)) shard = training.degrees.dp_shard * degrees.cp;
+  if (options.shard != 0) shard = given("shard", options.shard);
+  degrees.shard_over(shard, dp);
   training.degrees = degrees;
   training.virtual_stages = given("vpp", options.vpp);
   training.expert_tensor = given("etp", options.etp);

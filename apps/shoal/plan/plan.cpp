@@ -125,9 +125,10 @@ ordered_json places_of(const plan::Degrees& degrees) {
   ordered_json list = ordered_json::array();
   for (std::int64_t rank = 0; rank < degrees.ranks(); ++rank) {
     ordered_json place;
-    for (const Axis axis : {Axis::kPipeline, Axis::kReplicate, Axis::kShard, Axis::kContext,
-                            Axis::kTensor, Axis::kExpert})
-      place[plan::name(axis)] = plan::coordinate(degrees, axis, rank);
+    for (const Axis axis : plan::kAllAxes) {
+      if (axis != Axis::kExpertData)
+        place[plan::name(axis)] = plan::coordinate(degrees, axis, rank);
+    }
     list.push_back(std::move(place));
   }
   return list;

@@ -7,7 +7,7 @@
 
 namespace shoal::checkpoint {
 
-/// What rank 0 must know of one rank's part of a save.
+/// One rank's part of a save, as rank 0 must know it.
 struct RankPart {
   format::Written written;
   std::vector<std::string> left;  ///< names of tensors that the rank leaves to others

@@ -60,6 +60,15 @@ std::int64_t Box::count() const {
   return product;
 }
 
+Box intersection(const Box& a, const Box& b) {
+  Box both = a;
+  for (std::size_t d = 0; d < a.begin.size(); ++d) {
+    both.begin[d] = std::max(a.begin[d], b.begin[d]);
+    both.end[d] = std::max(both.begin[d], std::min(a.end[d], b.end[d]));
+  }
+  return both;
+}
+
 std::string Placement::text() const {
   switch (kind) {
     case Kind::kReplicate:
@@ -102,14 +111,21 @@ Layout& Layout::set_flat(AxisSet axes) {
 
 std::string Layout::text() const {
   std::string joined;
-  for (int i = 0; i < plan::kAxes; ++i) {
-    const auto axis = static_cast<Axis>(i);
+  for (const Axis axis : plan::kAllAxes) {
     if (along(axis).kind == Placement::Kind::kReplicate) continue;
     joined += fmt::format("{}{}: {}", joined.empty() ? "" : ", ", name(axis), along(axis).text());
   }
   if (!flat_.empty())
     joined += fmt::format("{}flat over {}", joined.empty() ? "" : ", ", flat_.text());
   return joined.empty() ? "replicated" : joined;
+}
+
+int cut_dim(const Placement& placement, std::size_t dims) {
+  const auto all = static_cast<int>(dims);
+  const int dim = placement.dim < 0 ? placement.dim + all : placement.dim;
+  SHOAL_USER_CHECK(dim >= 0 && dim < all, "layout", "shard({}) of a tensor of {} dimensions",
+                   placement.dim, dims);
+  return dim;
 }
 
 std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t parts,
@@ -122,14 +138,10 @@ std::pair<std::int64_t, std::int64_t> even_part(std::int64_t size, std::int64_t 
 std::vector<Box> local_boxes(const std::vector<std::int64_t>& shape, const Layout& layout,
                              const plan::Degrees& degrees, std::int64_t rank) {
   std::vector<Box> boxes{{Sizes(shape.size(), 0), shape}};
-  for (int i = 0; i < plan::kAxes; ++i) {
-    const auto axis = static_cast<Axis>(i);
+  for (const Axis axis : plan::kAllAxes) {
     const Placement& placement = layout.along(axis);
     if (placement.kind != Placement::Kind::kShard) continue;
-    const int dim =
-        placement.dim < 0 ? placement.dim + static_cast<int>(shape.size()) : placement.dim;
-    SHOAL_USER_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()), "layout",
-                     "shard({}) of a tensor of {} dimensions", placement.dim, shape.size());
+    const int dim = cut_dim(placement, shape.size());
     const std::int64_t extent = degrees.extent(axis);
     const std::int64_t coordinate = plan::coordinate(degrees, axis, rank);
     std::vector<Box> parts;

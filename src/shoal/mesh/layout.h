@@ -54,6 +54,9 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
+/// Returns the elements that two boxes of one tensor share; none: a box of no elements.
+Box intersection(const Box& a, const Box& b);
+
 /// The layout of a tensor on a mesh: a placement along each axis. It is the same on all ranks;
 /// which elements one rank holds follows from its coordinates. Default: replicated everywhere.
 class Layout {
@@ -75,6 +78,10 @@ class Layout {
   std::array<Placement, plan::kAxes> placements_;
   AxisSet flat_;
 };
+
+/// Returns the dimension that kShard cuts of a tensor of `dims` dimensions, counted from the first.
+/// Throws Error(usage) when the tensor does not have it.
+int cut_dim(const Placement& placement, std::size_t dims);
 
 /// Cuts `[0, size)` into `parts` as evenly as possible, earlier parts never smaller, and returns
 /// part `index`.

@@ -1,7 +1,5 @@
 #include "shoal/mesh/move.h"
 
-#include <algorithm>
-
 #include "shoal/base/check.h"
 
 namespace shoal::mesh {
@@ -12,16 +10,6 @@ using Kind = Placement::Kind;
 std::int64_t count_of(const std::vector<Box>& boxes) {
   std::int64_t count = 0;
   for (const Box& box : boxes) count += box.count();
-  return count;
-}
-
-std::int64_t shared_count(const Box& a, const Box& b) {
-  std::int64_t count = 1;
-  for (std::size_t d = 0; d < a.begin.size(); ++d) {
-    const std::int64_t begin = std::max(a.begin[d], b.begin[d]);
-    const std::int64_t end = std::min(a.end[d], b.end[d]);
-    count *= std::max<std::int64_t>(0, end - begin);
-  }
   return count;
 }
 
@@ -74,7 +62,7 @@ std::int64_t elements_sent(const Move& move, const std::vector<std::int64_t>& wh
     case Move::Kind::kExchange: {
       std::int64_t stays = 0;
       for (const Box& a : own_from)
-        for (const Box& b : own_to) stays += shared_count(a, b);
+        for (const Box& b : own_to) stays += intersection(a, b).count();
       return count_of(own_from) - stays;
     }
   }

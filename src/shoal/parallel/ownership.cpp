@@ -27,10 +27,6 @@ Holders holders_along(AxisSet axes, const mesh::Mesh& mesh) {
 
 }  // namespace
 
-Holders holders(const nn::Parameter& parameter, const mesh::Mesh& mesh) {
-  return holders_along(axes_of_copies(parameter.layout()), mesh);
-}
-
 Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                        const mesh::Mesh& mesh) {
   if (parameters.empty()) return holders_along(plan::kStageAxes, mesh);

@@ -9,20 +9,15 @@ namespace shoal::parallel {
 /// is replicated. Its gradient is the sum over all of them.
 struct Holders {
   mesh::AxisSet axes;
-  /// Of these, the axes over which flat units are cut: all but dp_replicate.
+  /// The axes over which flat units are cut: all of `axes` but dp_replicate.
   mesh::AxisSet cut;
   comm::Group shard;   ///< the ranks that differ along `cut`
   comm::Group copies;  ///< the ranks that differ along dp_replicate: each holds the same shard
-
-  int ranks() const { return shard.size() * copies.size(); }
 };
 
-/// Returns who holds what this rank holds of a parameter, as its layout says. Throws
-/// Error(internal) when the mesh makes no group of these ranks.
-Holders holders(const nn::Parameter& parameter, const mesh::Mesh& mesh);
-
-/// Returns who holds the parameters of a model that all have the same holders; with no parameter,
-/// the ranks of a stage. Throws Error(usage) that names the first parameter with other holders.
+/// Returns the ranks that hold the parameters of a model, as their layouts say; with no parameter,
+/// the ranks of a stage. Throws Error(usage) that names the first parameter with other holders than
+/// those before it, and Error(internal) when the mesh makes no group of these ranks.
 Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                        const mesh::Mesh& mesh);
 

@@ -21,8 +21,8 @@ using mesh::Placement;
 
 using Sizes = std::vector<std::int64_t>;
 
-/// What one rank holds: some boxes of the whole tensor, one behind the other along the dimension
-/// that is cut. Without a cut it is one box.
+/// One rank's tensor: some boxes of the whole tensor, one behind the other along the dimension that
+/// is cut. Without a cut it is one box.
 struct Part {
   std::vector<Box> boxes;
   std::int64_t dim = 0;
@@ -38,8 +38,7 @@ struct Part {
 Part part_of(const Sizes& whole, const Placement& placement, int ranks, int rank) {
   Part part{mesh::boxes_along(whole, placement, ranks, rank), 0, whole};
   if (placement.kind != Placement::Kind::kShard) return part;
-  part.dim =
-      placement.dim < 0 ? placement.dim + static_cast<std::int64_t>(whole.size()) : placement.dim;
+  part.dim = mesh::cut_dim(placement, whole.size());
   std::int64_t length = 0;
   for (const Box& box : part.boxes) length += box.end[part.dim] - box.begin[part.dim];
   part.shape[part.dim] = length;
@@ -86,8 +85,7 @@ void put(const at::Tensor& whole, const Part& part, const at::Tensor& local) {
 /// Returns true when the parts of all ranks are equal and follow each other in memory, so that
 /// collectives need no packing.
 bool in_order(const Placement& cut, const Sizes& whole, int ranks) {
-  const std::int64_t dim =
-      cut.dim < 0 ? cut.dim + static_cast<std::int64_t>(whole.size()) : cut.dim;
+  const int dim = mesh::cut_dim(cut, whole.size());
   const bool leading =
       std::all_of(whole.begin(), whole.begin() + dim, [](std::int64_t size) { return size == 1; });
   return cut.cut == Placement::Cut::kEven && leading && whole[dim] % ranks == 0;
@@ -146,15 +144,6 @@ at::Tensor scatter_sum(const at::Tensor& x, const comm::Group& group, const Plac
   return sum.narrow(0, 0, own.count()).clone().view(own.shape);
 }
 
-Box intersection(const Box& a, const Box& b) {
-  Box both = a;
-  for (std::size_t d = 0; d < a.begin.size(); ++d) {
-    both.begin[d] = std::max(a.begin[d], b.begin[d]);
-    both.end[d] = std::max(both.begin[d], std::min(a.end[d], b.end[d]));
-  }
-  return both;
-}
-
 /// Calls `visit` with what two parts have in common, in an order that both ranks know, as a view of
 /// `local`, the tensor of `mine`. `sending` says whether `mine` is the part that is sent.
 template <typename Visit>
@@ -169,7 +158,7 @@ void for_common(const Part& mine, const at::Tensor& local, const Part& other, bo
   std::size_t i = 0;
   for_boxes(mine, local, [&](const Box& box, const at::Tensor& view) {
     for (std::size_t j = 0; j < other.boxes.size(); ++j) {
-      const Box both = intersection(box, other.boxes[j]);
+      const Box both = mesh::intersection(box, other.boxes[j]);
       if (both.count() > 0)
         list.push_back({sending ? i : j, sending ? j : i, view_of(view, box, both)});
     }
@@ -185,32 +174,32 @@ void for_common(const Part& mine, const at::Tensor& local, const Part& other, bo
 at::Tensor exchange(const at::Tensor& x, const comm::Group& group, const Move& move,
                     const Sizes& whole) {
   const auto size = static_cast<std::size_t>(group.size());
-  const Part from = part_of(whole, move.from, group.size(), group.rank());
-  const Part to = part_of(whole, move.to, group.size(), group.rank());
+  const auto self = static_cast<std::size_t>(group.rank());
+  const Parts given = parts_of(whole, move.from, group.size());
+  const Parts wanted = parts_of(whole, move.to, group.size());
+  const Part& from = given.of[self];
+  const Part& to = wanted.of[self];
   const at::Tensor result = at::empty(to.shape, x.options());
   const at::Tensor sent = at::empty({x.numel()}, x.options());
   const at::Tensor received = at::empty({result.numel()}, x.options());
   std::vector<std::size_t> send_counts(size);
   std::vector<std::size_t> receive_counts(size);
   std::int64_t offset = 0;
-  for (int rank = 0; rank < group.size(); ++rank) {
+  for (std::size_t rank = 0; rank < size; ++rank) {
     const std::int64_t begin = offset;
-    const Part theirs = part_of(whole, move.to, group.size(), rank);
-    for_common(from, x, theirs, true, [&](const at::Tensor& view) {
+    for_common(from, x, wanted.of[rank], true, [&](const at::Tensor& view) {
       sent.narrow(0, offset, view.numel()).view(view.sizes()).copy_(view);
       offset += view.numel();
     });
-    send_counts[static_cast<std::size_t>(rank)] = static_cast<std::size_t>(offset - begin);
-    const Part given = part_of(whole, move.from, group.size(), rank);
-    for_common(to, result, given, false, [&](const at::Tensor& view) {
-      receive_counts[static_cast<std::size_t>(rank)] += static_cast<std::size_t>(view.numel());
+    send_counts[rank] = static_cast<std::size_t>(offset - begin);
+    for_common(to, result, given.of[rank], false, [&](const at::Tensor& view) {
+      receive_counts[rank] += static_cast<std::size_t>(view.numel());
     });
   }
   group.all_to_all(received, sent, receive_counts, send_counts);
   offset = 0;
-  for (int rank = 0; rank < group.size(); ++rank) {
-    const Part given = part_of(whole, move.from, group.size(), rank);
-    for_common(to, result, given, false, [&](const at::Tensor& view) {
+  for (const Part& part : given.of) {
+    for_common(to, result, part, false, [&](const at::Tensor& view) {
       view.copy_(received.narrow(0, offset, view.numel()).view(view.sizes()));
       offset += view.numel();
     });

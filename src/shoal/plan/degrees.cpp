@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "shoal/base/check.h"
@@ -9,10 +10,6 @@
 
 namespace shoal::plan {
 namespace {
-
-constexpr std::array<Axis, kAxes> kAll{Axis::kPipeline,  Axis::kReplicate, Axis::kShard,
-                                       Axis::kContext,   Axis::kTensor,    Axis::kExpert,
-                                       Axis::kExpertData};
 
 /// How far apart neighbours along an axis are in the numbering of ranks.
 std::int64_t stride(const Degrees& d, Axis axis) {
@@ -46,7 +43,7 @@ const char* name(Axis axis) {
 
 std::vector<Axis> AxisSet::axes() const {
   std::vector<Axis> list;
-  for (const Axis axis : kAll)
+  for (const Axis axis : kAllAxes)
     if (contains(axis)) list.push_back(axis);
   return list;
 }
@@ -102,29 +99,25 @@ std::int64_t coordinate(const Degrees& degrees, Axis axis, std::int64_t rank) {
 std::vector<std::int64_t> members(const Degrees& degrees, AxisSet axes, std::int64_t rank) {
   SHOAL_CHECK((axes & kExpertAxes).empty() || (axes & kStageAxes).empty(),
               "{}: experts are folded into the other axes", axes.text());
-  // The list begins with the rank whose coordinates along `axes` are all 0. Going from the slowest
-  // axis to the fastest keeps it ascending.
+  // From the rank whose coordinates along `axes` are all 0.
   std::int64_t first = rank;
   for (const Axis axis : axes.axes())
     first -= coordinate(degrees, axis, rank) * stride(degrees, axis);
   std::vector<std::int64_t> list{first};
-  std::vector<Axis> order = axes.axes();
-  // kExpert comes before kExpertData in the enumeration, but varies faster.
-  if (axes.contains(Axis::kExpert) && axes.contains(Axis::kExpertData))
-    std::swap(order[order.size() - 1], order[order.size() - 2]);
-  for (const Axis axis : order) {
+  for (const Axis axis : axes.axes()) {
     std::vector<std::int64_t> longer;
     for (const std::int64_t one : list)
       for (std::int64_t c = 0; c < degrees.extent(axis); ++c)
         longer.push_back(one + c * stride(degrees, axis));
     list = std::move(longer);
   }
+  std::sort(list.begin(), list.end());
   return list;
 }
 
 std::string rank_table(const Degrees& degrees, std::int64_t ranks_per_host) {
   std::vector<Axis> shown;
-  for (const Axis axis : kAll) {
+  for (const Axis axis : kAllAxes) {
     // Experts' data ranks are of interest only where experts are divided.
     const bool wanted = axis != Axis::kExpertData || degrees.ep > 1;
     if (wanted && degrees.extent(axis) > 1) shown.push_back(axis);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -20,6 +21,9 @@ enum class Axis : std::uint8_t {
   kExpertData,
 };
 inline constexpr int kAxes = 7;
+inline constexpr std::array<Axis, kAxes> kAllAxes{Axis::kPipeline,  Axis::kReplicate, Axis::kShard,
+                                                  Axis::kContext,   Axis::kTensor,    Axis::kExpert,
+                                                  Axis::kExpertData};
 
 /// The name of an axis, as job files and the command line write it: "pp", "dp_replicate",
 /// "dp_shard", "cp", "tp", "ep", "ep_data".
@@ -42,7 +46,7 @@ class AxisSet {
   constexpr AxisSet operator|(AxisSet other) const { return from_bits(bits_ | other.bits_); }
   constexpr AxisSet operator&(AxisSet other) const { return from_bits(bits_ & other.bits_); }
   constexpr AxisSet without(AxisSet other) const { return from_bits(bits_ & ~other.bits_); }
-  /// Its axes, slowest first.
+  /// Its axes, in the order of the enumeration.
   std::vector<Axis> axes() const;
   std::string text() const;  ///< "dp_shard x cp"; "no axis"
 
@@ -101,7 +105,7 @@ std::vector<std::int64_t> members(const Degrees& degrees, AxisSet axes, std::int
 std::string rank_table(const Degrees& degrees, std::int64_t ranks_per_host);
 
 /// Returns the divisors of `count` that are nearest to `value`, one below and one above it where
-/// there are such: "2 or 4". What an error proposes instead of a degree that does not divide.
+/// there are such: "2 or 4". Errors propose them instead of a degree that does not divide.
 std::string nearest_divisors(std::int64_t count, std::int64_t value);
 
 }  // namespace shoal::plan

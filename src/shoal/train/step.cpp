@@ -80,13 +80,13 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   // Each rank has summed its own labels' losses over the global count: the sum is the mean over
   // all. Of the gradient it squares the part that nobody else counts. One exchange for both, in
   // which every rank takes part whatever it holds: all run as many steps.
-  const auto [loss, squares] =
-      sum_over_ranks(local, optim::sum_of_squares(parallel::counted_parts(reduction_)));
+  const std::vector<at::Tensor> gradients = reduction_.gradients();
+  const auto [loss, squares] = sum_over_ranks(
+      local, optim::sum_of_squares(parallel::counted_parts(reduction_.owned(), gradients)));
   result.loss = loss;
 
   // Gradients still carry the loss scale; the factor takes it off, together with clipping, while
   // the optimizer reads them.
-  const std::vector<at::Tensor> all = reduction_.gradients();
   const double factor = 1 / scale();
   const double scaled_norm = std::sqrt(squares);
   result.grad_norm = scaled_norm * factor;
@@ -101,7 +101,7 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
     // Where ranks share one copy of the parameters: none may still read while owners write, and
     // none may read on before all have written.
     reduction_.begin_update();
-    optimizer_.step(all, input.learning_rate,
+    optimizer_.step(gradients, input.learning_rate,
                     factor * optim::clip_factor(result.grad_norm, input.clip_norm));
     reduction_.end_update();
   }

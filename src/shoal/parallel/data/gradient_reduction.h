@@ -57,10 +57,12 @@ class GradientReduction {
 std::vector<OwnedRange> whole_ranges(const nn::Module& model, const comm::Group& holders = {});
 /// Returns the gradients of all trained parameters, without a copy where they are contiguous.
 std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned);
-/// Returns of each gradient of `reduction` the part that this rank counts in a norm, flat: an even
-/// part where several ranks own the same range. Over all ranks every element of every gradient is
-/// in one part, so a sum over the world counts it once. Undefined gradients are left out.
-std::vector<at::Tensor> counted_parts(const GradientReduction& reduction);
+/// Returns the part of each gradient that this rank counts in a norm, flat: an even part where
+/// several ranks own the same range. Over all ranks every element of every gradient is in one part,
+/// so a sum over the world counts it once. `owned` and `gradients` are those of one reduction;
+/// undefined gradients are left out.
+std::vector<at::Tensor> counted_parts(const std::vector<OwnedRange>& owned,
+                                      const std::vector<at::Tensor>& gradients);
 
 /// Makes the plain implementation that the others are tested against: after the last backward pass,
 /// each gradient is all-reduced.

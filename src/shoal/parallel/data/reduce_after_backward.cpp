@@ -53,11 +53,11 @@ std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned) {
   return gradients;
 }
 
-std::vector<at::Tensor> counted_parts(const GradientReduction& reduction) {
-  const std::vector<at::Tensor> gradients = reduction.gradients();
+std::vector<at::Tensor> counted_parts(const std::vector<OwnedRange>& owned,
+                                      const std::vector<at::Tensor>& gradients) {
   std::vector<at::Tensor> parts;
   std::size_t next = 0;
-  for (const OwnedRange& range : reduction.owned()) {
+  for (const OwnedRange& range : owned) {
     if (!range.parameter->requires_grad()) continue;
     const at::Tensor& gradient = gradients.at(next++);
     if (!gradient.defined()) continue;
