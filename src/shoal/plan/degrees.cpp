@@ -106,9 +106,10 @@ std::vector<std::int64_t> members(const Degrees& degrees, AxisSet axes, std::int
   std::vector<std::int64_t> list{first};
   for (const Axis axis : axes.axes()) {
     std::vector<std::int64_t> longer;
-    for (const std::int64_t one : list)
+    for (const std::int64_t one : list) {
       for (std::int64_t c = 0; c < degrees.extent(axis); ++c)
         longer.push_back(one + c * stride(degrees, axis));
+    }
     list = std::move(longer);
   }
   std::sort(list.begin(), list.end());
