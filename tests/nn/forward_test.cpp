@@ -134,7 +134,7 @@ TEST(Forward, NormsHaveABiasWhereTheirKindAndTheModelHave) {
     norm.materialize();
     norm.reset_parameters(Key(1));
     EXPECT_EQ(norm.parameters().size(), kind == ops::NormKind::kLayer && bias ? 2u : 1u);
-    EXPECT_TRUE(norm.split(x).second.equal(norm(x, Context())));
+    EXPECT_TRUE(norm.split(x, Context()).second.equal(norm(x, Context())));
     return norm(x, Context()).detach();
   };
   const at::Tensor layer = at::layer_norm(x, {6}, {}, {}, 0.5);
@@ -277,6 +277,34 @@ TEST(Replay, GivesTheResultsBackInOrderAndNoMore) {
   EXPECT_EQ(second.next().item<float>(), 3);
   EXPECT_EQ(second.next().item<float>(), 4);
   EXPECT_THROW(second.next(), Error);
+}
+
+// Dropout and learned positions of a divided stream are those of the whole one.
+TEST(Stream, LayersFindTheirPlacesInADividedStream) {
+  const at::Tensor x = at::ones({4, 6, 8});
+  LearnedPositions positions(16, 8, 0.02);
+  positions.materialize();
+  positions.reset_parameters(Key(2));
+  for (const bool given : {false, true}) {
+    Context whole;
+    whole.key = Key(5);
+    whole.position_begin = 3;
+    if (given) {
+      whole.samples = at::arange(7, 11, at::kLong);
+      whole.positions = at::arange(6, at::kLong).mul(2).add(1);
+    }
+    const at::Tensor masked = dropout(x, 0.5, "a", whole);
+    const at::Tensor placed = positions(x, whole);
+    for (const Stream& stream : {Stream{0, 1, 2, 4}, Stream{1, 2, 3, 6}}) {
+      Context divided = whole;
+      divided.stream = stream;
+      const auto rows = [&](const at::Tensor& t) {
+        return t.narrow(stream.dim, stream.begin, stream.count);
+      };
+      EXPECT_TRUE(at::equal(dropout(rows(x), 0.5, "a", divided), rows(masked)));
+      EXPECT_TRUE(at::equal(positions(rows(x), divided), rows(placed)));
+    }
+  }
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ constexpr std::array kGroups{
     // is replicated along tp too.
     Axis::kShard | Axis::kContext,
     AxisSet{Axis::kShard, Axis::kContext, Axis::kTensor},
+    // All ranks that hold the same part of a matrix that tp cuts: its gradient is their sum.
+    AxisSet{Axis::kReplicate, Axis::kShard, Axis::kContext},
     // A pipeline stage.
     plan::kStageAxes,
     AxisSet(Axis::kExpert),

@@ -27,6 +27,11 @@ Linear::Linear(std::int64_t in, std::int64_t out, const Options& options) {
   }
 }
 
+Linear::Linear(Replacement, const Linear& original)
+    : weight_(original.weight_), bias_(original.bias_) {
+  take_over(original);
+}
+
 at::Tensor Linear::forward(const at::Tensor& x, const Context& context) {
   return onto({}, x, context);
 }
@@ -44,16 +49,28 @@ Norm::Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon)
     bias_ = parameter("bias", {width}, model::Init::kZeros);
 }
 
+Norm::Norm(Replacement, const Norm& original)
+    : kind_(original.kind_),
+      epsilon_(original.epsilon_),
+      weight_(original.weight_),
+      bias_(original.bias_) {
+  take_over(original);
+}
+
 at::Tensor Norm::forward(const at::Tensor& x, const Context&) {
   return ops::norm(kind_, x, weight_->weight(), weight_of(bias_), epsilon_);
 }
 
-std::pair<at::Tensor, at::Tensor> Norm::split(const at::Tensor& x) const {
+std::pair<at::Tensor, at::Tensor> Norm::split(const at::Tensor& x, const Context&) const {
   return ops::norm_residual(kind_, x, weight_->weight(), weight_of(bias_), epsilon_);
 }
 
 Embedding::Embedding(std::int64_t rows, std::int64_t width, double scale) {
   weight_ = parameter("weight", {rows, width}, model::Init::kNormal, scale, true);
+}
+
+Embedding::Embedding(Replacement, const Embedding& original) : weight_(original.weight_) {
+  take_over(original);
 }
 
 at::Tensor Embedding::forward(const at::Tensor& x, const Context&) {
@@ -65,15 +82,15 @@ LearnedPositions::LearnedPositions(std::int64_t positions, std::int64_t width, d
 }
 
 at::Tensor LearnedPositions::forward(const at::Tensor& x, const Context& context) {
-  const std::int64_t begin = context.position_begin;
+  const ops::RowPlace place = place_in_stream(context);
+  const std::int64_t begin = place.position_begin;
   const std::int64_t columns = x.size(1);
   // Positions that are given one by one are checked by ops::embedding.
-  SHOAL_USER_CHECK(context.positions.defined() || begin + columns <= weight_->tensor().size(0),
+  SHOAL_USER_CHECK(place.positions.defined() || begin + columns <= weight_->tensor().size(0),
                    "positions", "column {} lies beyond the {} positions of the model",
                    begin + columns - 1, weight_->tensor().size(0));
-  const at::Tensor index = context.positions.defined()
-                               ? context.positions
-                               : at::arange(begin, begin + columns, at::kLong);
+  const at::Tensor index =
+      place.positions.defined() ? place.positions : at::arange(begin, begin + columns, at::kLong);
   return x + ops::embedding(index, weight_->weight());
 }
 
@@ -81,8 +98,7 @@ at::Tensor dropout(const at::Tensor& x, double probability, const std::string& n
                    const Context& context, const at::Tensor& residual) {
   if (probability == 0 || !context.training) return residual.defined() ? residual + x : x;
   // The layer's name makes masks of different layers independent; seed and step are in the key.
-  const ops::RowPlace place{context.samples, context.positions, context.position_begin};
-  return ops::dropout(x, probability, context.key.child(name), place, residual);
+  return ops::dropout(x, probability, context.key.child(name), place_in_stream(context), residual);
 }
 
 }  // namespace shoal::nn

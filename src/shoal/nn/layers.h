@@ -19,10 +19,12 @@ class Linear : public Module {
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   const std::shared_ptr<Parameter>& bias() const { return bias_; }  ///< null without one
-  /// Returns residual + forward(x), in one pass.
-  at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) const;
+  /// Returns residual + forward(x), in one pass. `residual` may be undefined.
+  virtual at::Tensor onto(const at::Tensor& residual, const at::Tensor& x,
+                          const Context& context) const;
 
  protected:
+  Linear(Replacement, const Linear& original);
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
 
  private:
@@ -37,9 +39,11 @@ class Norm : public Module {
 
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
   /// Returns (x, norm(x)), the first of them for the residual connection; see ops::norm_residual.
-  std::pair<at::Tensor, at::Tensor> split(const at::Tensor& x) const;
+  virtual std::pair<at::Tensor, at::Tensor> split(const at::Tensor& x,
+                                                  const Context& context) const;
 
  protected:
+  Norm(Replacement, const Norm& original);
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
 
  private:
@@ -56,13 +60,14 @@ class Embedding : public Module {
   const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  protected:
+  Embedding(Replacement, const Embedding& original);
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
 
  private:
   std::shared_ptr<Parameter> weight_;
 };
 
-/// Adds the row of its position to every column of x [B, T, D].
+/// Adds the row of its position to every column of x [B, T, D], the rows of the stream at hand.
 class LearnedPositions : public Module {
  public:
   LearnedPositions(std::int64_t positions, std::int64_t width, double scale);
@@ -74,9 +79,9 @@ class LearnedPositions : public Module {
   std::shared_ptr<Parameter> weight_;
 };
 
-/// Returns residual + dropout(x). The mask is a function of (context.key, `name`, sample, position,
-/// feature). Outside training, and with probability 0, nothing is dropped. `residual` may be
-/// undefined.
+/// Returns residual + dropout(x), for rows of the stream. The mask is a function of (context.key,
+/// `name`, sample, position, feature). Outside training, and with probability 0, nothing is
+/// dropped. `residual` may be undefined.
 at::Tensor dropout(const at::Tensor& x, double probability, const std::string& name,
                    const Context& context, const at::Tensor& residual = {});
 

@@ -119,6 +119,12 @@ void Module::tie(std::string name, std::shared_ptr<Parameter> parameter) {
   parameters_.emplace_back(std::move(name), std::move(parameter));
 }
 
+void Module::take_over(const Module& original) {
+  // The path comes with the names, so that adopting this module renames nothing.
+  path_ = original.path_;
+  parameters_ = original.parameters_;
+}
+
 void Module::adopt(std::string name, std::shared_ptr<Module> module) {
   SHOAL_CHECK(find_module(name) == nullptr, "'{}' has a module '{}' already", path_, name);
   module->rename(join(path_, name));

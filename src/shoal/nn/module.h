@@ -16,6 +16,9 @@
 
 namespace shoal::nn {
 
+/// Marks the constructor of a module that is put in the place of another and holds its parameters.
+struct Replacement {};
+
 /// Base of every layer and model: a tensor in, a tensor out, with named children and parameters.
 ///
 /// Construction takes no memory: parameters lie on the meta device until `materialize`. Local sizes
@@ -90,6 +93,9 @@ class Module {
                                        model::Init init, double scale = 0, bool decay = false);
   /// Registers a parameter that another module owns under a further name: tied weights.
   void tie(std::string name, std::shared_ptr<Parameter> parameter);
+  /// Registers the own parameters of `original`, whose place this module will take, under their
+  /// names: replace_module follows.
+  void take_over(const Module& original);
 
   template <class M, class... Arguments>
   std::shared_ptr<M> child(std::string name, Arguments&&... arguments) {

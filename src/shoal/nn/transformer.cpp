@@ -90,6 +90,13 @@ Attention::Attention(const model::ModelSpec& spec)
   out_ = child<Linear>("out", spec.heads * spec.head_size, spec.hidden, residual(spec));
 }
 
+void Attention::share_groups(std::int64_t ranks) {
+  SHOAL_USER_CHECK(ranks >= 1 && heads_per_group_ % ranks == 0, "attention",
+                   "{} ranks cannot share the {} query heads of a key-value head", ranks,
+                   heads_per_group_);
+  heads_per_group_ /= ranks;
+}
+
 at::Tensor Attention::normed(const at::Tensor& qkv, const Context& context) const {
   if (!query_norm_) return qkv;
   const Norm* queries = fusable<Norm>(query_norm_);
@@ -203,7 +210,8 @@ at::Tensor Block::add(Module& norm, Module& branch, const at::Tensor& x,
   Norm* fused_norm = norm.plain() ? dynamic_cast<Norm*>(&norm) : nullptr;
   // residual + branch(norm(x)). The fused norm returns x as an output of its own, so that one
   // backward pass adds both gradients.
-  const auto [residual, y] = fused_norm ? fused_norm->split(x) : std::pair(x, norm(x, context));
+  const auto [residual, y] =
+      fused_norm ? fused_norm->split(x, context) : std::pair(x, norm(x, context));
   Branch* fused = branch.plain() ? dynamic_cast<Branch*>(&branch) : nullptr;
   // The last product of the branch adds to the residual. With dropout it cannot, as dropout acts on
   // the product before the sum.
@@ -228,6 +236,10 @@ Output::Output(std::int64_t in, std::int64_t out, double scale) {
 
 Output::Output(std::shared_ptr<Parameter> tied) : weight_(std::move(tied)) {
   tie("weight", weight_);
+}
+
+Output::Output(Replacement, const Output& original) : weight_(original.weight_) {
+  take_over(original);
 }
 
 at::Tensor Output::forward(const at::Tensor& x, const Context& context) {

@@ -32,6 +32,9 @@ class Attention : public Module {
  public:
   explicit Attention(const model::ModelSpec& spec);
 
+  /// Says that `qkv` gives each key-value head with only a part of its query heads, because
+  /// `ranks` tensor-parallel ranks share the head.
+  void share_groups(std::int64_t ranks);
   /// Returns residual + forward(x), in one pass where `out` has no hooks; `residual` may be
   /// undefined.
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
@@ -105,8 +108,10 @@ class Output : public Module {
  public:
   Output(std::int64_t in, std::int64_t out, double scale);
   explicit Output(std::shared_ptr<Parameter> tied);
+  const std::shared_ptr<Parameter>& weight() const { return weight_; }
 
  protected:
+  Output(Replacement, const Output& original);
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
 
  private:

@@ -105,9 +105,8 @@ Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::T
 }
 
 /// Block by block, with dx and dW finished here.
-Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
-                            const std::int64_t* label, double scale, std::int64_t block_rows,
-                            const Wanted& wanted) {
+Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const RowLoss& row_loss,
+                            double scale, std::int64_t block_rows, const Wanted& wanted) {
   const at::Tensor x = input.view({-1, input.size(-1)});
   const at::Tensor& w = weight.tensor;
   const at::Tensor multiplied = factor(x, w.scalar_type());
@@ -125,7 +124,7 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
     const at::Tensor block = logits.narrow(0, 0, count);
     const at::Tensor part = multiplied.narrow(0, begin, count);
     matmul(block, part, w.t());
-    loss += entropy_rows(block, label + begin, scale, wanted.any);
+    loss += row_loss(block, begin, wanted.any);
     if (!wanted.any) continue;
     // The block holds softmax - onehot by now. Its part of dx and dW is finished before the next
     // block overwrites it.
@@ -155,31 +154,40 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight,
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
-                                const at::Tensor& labels, double scale, std::int64_t block_rows) {
+at::Tensor linear_loss(const at::Tensor& input, const Weight& weight, double scale,
+                       const RowLoss& row_loss, std::int64_t block_rows) {
   const at::Tensor& w = weight.tensor;
-  SHOAL_USER_CHECK(w.dim() == 2 && input.dim() >= 1 && input.size(-1) == w.size(1),
-                   "linear_cross_entropy", "input [..., {}], weight of {} elements",
-                   input.dim() ? input.size(-1) : 0, w.numel());
-  SHOAL_USER_CHECK(block_rows > 0, "linear_cross_entropy", "block_rows {}", block_rows);
-  return differentiable("linear_cross_entropy", {input, w}, [&](const Wanted& wanted) {
+  SHOAL_USER_CHECK(w.dim() == 2 && input.dim() >= 1 && input.size(-1) == w.size(1), "linear_loss",
+                   "input [..., {}], weight of {} elements", input.dim() ? input.size(-1) : 0,
+                   w.numel());
+  SHOAL_USER_CHECK(block_rows > 0, "linear_loss", "block_rows {}", block_rows);
+  return differentiable("linear_loss", {input, w}, [&](const Wanted& wanted) {
     const at::Tensor x = input.contiguous();
-    const at::Tensor label = labels.contiguous();
     const std::int64_t rows = x.numel() / x.size(-1);
-    check_labels(label, rows, w.size(0));
-    const std::int64_t* first = label.const_data_ptr<std::int64_t>();
     // Many rows go block by block. Few keep the gradient of their logits and multiply in backward,
     // where dW goes straight into its sink; in forward it would need a tensor of its own.
     if (!wanted.any || rows > block_rows)
-      return recorded_by_blocks(x, weight, first, scale, block_rows, wanted);
+      return recorded_by_blocks(x, weight, row_loss, scale, block_rows, wanted);
     const at::Tensor logits = at::empty({rows, w.size(0)}, x.options());
     const at::Tensor multiplied = factor(x, w.scalar_type());
     // logits [rows, V] = x [rows, D] times weight^T [D, V]
     matmul(logits, multiplied.view({rows, -1}), w.t());
-    const double loss = entropy_rows(logits, first, scale, true);
+    const double loss = row_loss(logits, 0, true);
     return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted,
                             x.scalar_type());
   })[0];
+}
+
+at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
+                                const at::Tensor& labels, double scale, std::int64_t block_rows) {
+  const at::Tensor label = labels.contiguous();
+  const std::int64_t width = input.dim() ? input.size(-1) : 1;
+  check_labels(label, input.numel() / std::max<std::int64_t>(width, 1), weight.tensor.size(0));
+  const auto* labels_of = label.const_data_ptr<std::int64_t>();
+  const RowLoss row_loss = [&](const at::Tensor& logits, std::int64_t first, bool gradient) {
+    return entropy_rows(logits, labels_of + first, scale, gradient);
+  };
+  return linear_loss(input, weight, scale, row_loss, block_rows);
 }
 
 at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, double scale) {

@@ -41,6 +41,15 @@ void add_columns(const at::Tensor& x, const at::Tensor& target, bool accumulate)
   }
 }
 
+/// The gradient of a bias: the sum of all rows of `dy` [rows, N].
+at::Tensor bias_gradient(const std::shared_ptr<GradientSink>& sink, const at::Tensor& bias,
+                         const at::Tensor& dy) {
+  return deliver(sink, bias, [&](const at::Tensor& target, bool accumulate) {
+    write_widened(target, accumulate,
+                  [&](const at::Tensor& sum, bool onto) { add_columns(dy, sum, onto); });
+  });
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& bias,
@@ -101,16 +110,28 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
             }
           }
           if (wanted.input[2]) {
-            result[2] =
-                deliver(bias_sink, saved[2], [&](const at::Tensor& target, bool accumulate) {
-                  write_widened(target, accumulate, [&](const at::Tensor& sum, bool onto) {
-                    add_columns(dy, sum, onto);
-                  });
-                });
+            result[2] = bias_gradient(bias_sink, saved[2], dy);
           }
           if (wanted.input[3]) result[3] = gradients[0];
           return result;
         }};
+  })[0];
+}
+
+at::Tensor add_rows(const at::Tensor& x, const Weight& bias, const at::Tensor& residual) {
+  return differentiable("add_rows", {x, bias.tensor, residual}, [&](const Wanted& wanted) {
+    const at::Tensor out = at::empty(x.sizes(), x.options());
+    fill(rows_of(out), residual, summand(bias.tensor, x));
+    out.add_(x);
+    return Recorded{{out},
+                    {wanted.input[1] ? bias.tensor : at::Tensor()},
+                    [wanted, sink = bias.sink](const Tensors& saved, const Tensors& gradients) {
+                      const at::Tensor& dy = gradients[0];
+                      Tensors result{dy, {}, wanted.input[2] ? dy : at::Tensor()};
+                      if (wanted.input[1])
+                        result[1] = bias_gradient(sink, saved[0], rows_of(dy).contiguous());
+                      return result;
+                    }};
   })[0];
 }
 

@@ -2,6 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
+
 #include "shoal/ops/gradient_sink.h"
 
 namespace shoal::ops {
@@ -9,8 +12,12 @@ namespace shoal::ops {
 /// The label of rows that do not count.
 inline constexpr std::int64_t kIgnoredLabel = -100;
 
-/// Returns a scalar: `scale` times the summed cross-entropy of logits x weight^T against `labels`
-/// (int64, one for each row of x; rows with kIgnoredLabel do not count). x [..., D], weight [V, D].
+/// Returns the summed loss of some rows of `logits` [rows, V], the first of which is row `first` of
+/// the input, and with `gradient` puts their gradient, times the scale of the loss, in their place.
+using RowLoss = std::function<double(const at::Tensor& logits, std::int64_t first, bool gradient)>;
+
+/// Returns a scalar: `scale` times the summed `row_loss` of the logits x weight^T. x [..., D],
+/// weight [V, D].
 ///
 /// A 16-bit weight meets x and the gradient of the logits rounded to its type; logits, softmax and
 /// loss are float32.
@@ -18,6 +25,11 @@ inline constexpr std::int64_t kIgnoredLabel = -100;
 /// The logits of one block of rows exist once: they become their gradient in place, so that memory
 /// is a block's logits and not three times the whole. With more than `block_rows` rows the
 /// gradients of x and weight are finished in forward, block by block; otherwise in backward.
+at::Tensor linear_loss(const at::Tensor& x, const Weight& weight, double scale,
+                       const RowLoss& row_loss, std::int64_t block_rows = 1024);
+
+/// Returns a scalar: `scale` times the summed cross-entropy of logits x weight^T against `labels`
+/// (int64, one for each row of x; rows with kIgnoredLabel do not count), by linear_loss.
 at::Tensor linear_cross_entropy(const at::Tensor& x, const Weight& weight, const at::Tensor& labels,
                                 double scale, std::int64_t block_rows = 1024);
 

@@ -1,5 +1,7 @@
 #include "shoal/parallel/ownership.h"
 
+#include <algorithm>
+
 #include "shoal/base/check.h"
 
 namespace shoal::parallel {
@@ -37,6 +39,22 @@ Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parame
                      axes.text(), parameter->name(), axes_of_copies(parameter->layout()).text());
   }
   return holders_along(axes, mesh);
+}
+
+std::vector<HeldParameters> by_holders(
+    const std::vector<std::shared_ptr<nn::Parameter>>& parameters, const mesh::Mesh& mesh) {
+  std::vector<HeldParameters> sets;
+  for (const auto& parameter : parameters) {
+    const AxisSet axes = axes_of_copies(parameter->layout());
+    const auto known = std::find_if(sets.begin(), sets.end(), [&](const HeldParameters& set) {
+      return set.holders.axes == axes;
+    });
+    HeldParameters& set = known != sets.end()
+                              ? *known
+                              : sets.emplace_back(HeldParameters{holders_along(axes, mesh), {}});
+    set.parameters.push_back(parameter);
+  }
+  return sets;
 }
 
 }  // namespace shoal::parallel

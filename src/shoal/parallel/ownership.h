@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "shoal/mesh/mesh.h"
 #include "shoal/nn/parameter.h"
 
@@ -20,5 +23,16 @@ struct Holders {
 /// those before it, and Error(internal) when the mesh makes no group of these ranks.
 Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
                        const mesh::Mesh& mesh);
+
+/// Parameters that have the same holders.
+struct HeldParameters {
+  Holders holders;
+  std::vector<std::shared_ptr<nn::Parameter>> parameters;
+};
+
+/// Groups parameters by their holders, which differ where a technique cuts some and replicates
+/// others. Sets come in the order of their first parameter, the same on all ranks of a stage.
+std::vector<HeldParameters> by_holders(
+    const std::vector<std::shared_ptr<nn::Parameter>>& parameters, const mesh::Mesh& mesh);
 
 }  // namespace shoal::parallel

@@ -89,7 +89,7 @@ void TrainingState::load(const std::string& path) {
 
 void load_model(nn::Model& model, const std::string& path, const comm::Group& group) {
   std::vector<checkpoint::StateItem> items;
-  for (const parallel::OwnedRange& range : parallel::whole_ranges(model, group))
+  for (const parallel::OwnedRange& range : parallel::whole_ranges(model.parameters(), group))
     items.push_back(item_of("model.", range, range.values));
   checkpoint::load(path, items, group, {.scope = "model."});
 }

@@ -7,12 +7,12 @@
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/parallel/data/gradient_reduction.h"
+#include "shoal/parallel/data/joined_reduction.h"
 #include "shoal/parallel/data/used_parameters.h"
+#include "shoal/parallel/ownership.h"
 
 namespace shoal::parallel {
 namespace {
-
-using Parameters = std::vector<std::shared_ptr<nn::Parameter>>;
 
 /// Parameters whose gradients are sent together: one in place, several in a flat buffer.
 struct Bucket {
@@ -27,10 +27,10 @@ struct Bucket {
 // exchange has a group of its own, for it may overtake buckets.
 class DataParallel final : public GradientReduction {
  public:
-  DataParallel(nn::Module& model, comm::Group group, const DataParallelOptions& options)
+  DataParallel(const Parameters& parameters, comm::Group group, const DataParallelOptions& options)
       : options_(options),
-        owned_(whole_ranges(model, group)),
-        parameters_(trained_parameters(model)),
+        owned_(whole_ranges(parameters, group)),
+        parameters_(trained_among(parameters)),
         group_(std::move(group)),
         control_(group_.split(0, group_.rank())) {
     check_equal_parameters(parameters_, control_);
@@ -191,7 +191,20 @@ class DataParallel final : public GradientReduction {
 std::unique_ptr<GradientReduction> data_parallel(nn::Module& model, comm::Group group,
                                                  const DataParallelOptions& options) {
   if (group.size() == 1) return reduce_after_backward(model, std::move(group));
-  return std::make_unique<DataParallel>(model, std::move(group), options);
+  return std::make_unique<DataParallel>(model.parameters(), std::move(group), options);
+}
+
+std::unique_ptr<GradientReduction> data_parallel_on(nn::Module& model, const mesh::Mesh& mesh,
+                                                    const DataParallelOptions& options) {
+  std::vector<std::unique_ptr<GradientReduction>> parts;
+  for (const HeldParameters& set : by_holders(model.parameters(), mesh)) {
+    const comm::Group& group = mesh.along(set.holders.axes);
+    parts.push_back(group.size() == 1
+                        ? reduce_after_backward(set.parameters, group)
+                        : std::make_unique<DataParallel>(set.parameters, group, options));
+  }
+  if (parts.size() == 1) return std::move(parts.front());
+  return std::make_unique<Joined<GradientReduction>>(model, std::move(parts));
 }
 
 }  // namespace shoal::parallel

@@ -5,9 +5,12 @@
 #include <vector>
 
 #include "shoal/comm/group.h"
+#include "shoal/mesh/mesh.h"
 #include "shoal/nn/module.h"
 
 namespace shoal::parallel {
+
+using Parameters = std::vector<std::shared_ptr<nn::Parameter>>;
 
 /// The part of one parameter that this rank updates and saves: elements [begin, end) of its local
 /// tensor, row-major; begin == end: nothing.
@@ -36,6 +39,9 @@ class GradientReduction {
   /// Is called before the backward pass of micro-batch `index` of `count`. Gradients accumulate
   /// without communication; in the last micro-batch they may be sent.
   virtual void begin(std::int64_t index, std::int64_t count) = 0;
+  /// Is called after a backward pass, before `finish` or the next `begin`: does what other ranks
+  /// may wait for in their backward pass.
+  virtual void end_backward() {}
   /// Is called after the last backward pass. Returns when every gradient on this rank is the sum
   /// over the ranks.
   virtual void finish() = 0;
@@ -53,8 +59,9 @@ class GradientReduction {
   virtual void end_update() {}
 };
 
-/// Returns ranges of whole parameters, for the ranks of `holders`, each of which owns all of them.
-std::vector<OwnedRange> whole_ranges(const nn::Module& model, const comm::Group& holders = {});
+/// Returns ranges of all of this rank's part of each parameter, for the ranks of `holders`, which
+/// hold the same.
+std::vector<OwnedRange> whole_ranges(const Parameters& parameters, const comm::Group& holders = {});
 /// Returns the gradients of all trained parameters, without a copy where they are contiguous.
 std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned);
 /// Returns the part of each gradient that this rank counts in a norm, flat: an even part where
@@ -67,6 +74,8 @@ std::vector<at::Tensor> counted_parts(const std::vector<OwnedRange>& owned,
 /// Makes the plain implementation that the others are tested against: after the last backward pass,
 /// each gradient is all-reduced.
 std::unique_ptr<GradientReduction> reduce_after_backward(nn::Module& model, comm::Group group);
+std::unique_ptr<GradientReduction> reduce_after_backward(const Parameters& parameters,
+                                                         comm::Group group);
 
 struct DataParallelOptions {
   std::size_t bucket_bytes = 25 << 20;  ///< size of a flat bucket, with kBuckets
@@ -86,5 +95,8 @@ struct DataParallelOptions {
 /// when ranks do not start from the same values.
 std::unique_ptr<GradientReduction> data_parallel(nn::Module& model, comm::Group group,
                                                  const DataParallelOptions& options = {});
+/// As above on a mesh where techniques cut some parameters: each is summed over its own holders.
+std::unique_ptr<GradientReduction> data_parallel_on(nn::Module& model, const mesh::Mesh& mesh,
+                                                    const DataParallelOptions& options = {});
 
 }  // namespace shoal::parallel

@@ -7,9 +7,9 @@ namespace {
 
 class ReduceAfterBackward final : public GradientReduction {
  public:
-  ReduceAfterBackward(nn::Module& model, comm::Group group)
-      : owned_(whole_ranges(model, group)),
-        parameters_(trained_parameters(model)),
+  ReduceAfterBackward(const Parameters& parameters, comm::Group group)
+      : owned_(whole_ranges(parameters, group)),
+        parameters_(trained_among(parameters)),
         group_(std::move(group)) {}
 
   void begin(std::int64_t, std::int64_t) override {}
@@ -27,15 +27,15 @@ class ReduceAfterBackward final : public GradientReduction {
 
  private:
   std::vector<OwnedRange> owned_;
-  std::vector<std::shared_ptr<nn::Parameter>> parameters_;
+  Parameters parameters_;
   comm::Group group_;
 };
 
 }  // namespace
 
-std::vector<OwnedRange> whole_ranges(const nn::Module& model, const comm::Group& holders) {
+std::vector<OwnedRange> whole_ranges(const Parameters& parameters, const comm::Group& holders) {
   std::vector<OwnedRange> ranges;
-  for (const auto& parameter : model.parameters()) {
+  for (const auto& parameter : parameters) {
     ranges.push_back({parameter, 0, parameter->tensor().numel(), parameter->tensor().detach(),
                       holders.rank(), holders.size()});
   }
@@ -69,7 +69,12 @@ std::vector<at::Tensor> counted_parts(const std::vector<OwnedRange>& owned,
 }
 
 std::unique_ptr<GradientReduction> reduce_after_backward(nn::Module& model, comm::Group group) {
-  return std::make_unique<ReduceAfterBackward>(model, std::move(group));
+  return reduce_after_backward(model.parameters(), std::move(group));
+}
+
+std::unique_ptr<GradientReduction> reduce_after_backward(const Parameters& parameters,
+                                                         comm::Group group) {
+  return std::make_unique<ReduceAfterBackward>(parameters, std::move(group));
 }
 
 }  // namespace shoal::parallel

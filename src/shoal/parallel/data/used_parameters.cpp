@@ -8,9 +8,10 @@
 
 namespace shoal::parallel {
 
-std::vector<std::shared_ptr<nn::Parameter>> trained_parameters(const nn::Module& model) {
+std::vector<std::shared_ptr<nn::Parameter>> trained_among(
+    const std::vector<std::shared_ptr<nn::Parameter>>& parameters) {
   std::vector<std::shared_ptr<nn::Parameter>> trained;
-  for (auto& parameter : model.parameters())
+  for (const auto& parameter : parameters)
     if (parameter->requires_grad()) trained.push_back(parameter);
   return trained;
 }

@@ -9,8 +9,9 @@
 
 namespace shoal::parallel {
 
-/// Returns the parameters of `model` that are trained, in canonical order.
-std::vector<std::shared_ptr<nn::Parameter>> trained_parameters(const nn::Module& model);
+/// Returns those of `parameters` that are trained, in their order.
+std::vector<std::shared_ptr<nn::Parameter>> trained_among(
+    const std::vector<std::shared_ptr<nn::Parameter>>& parameters);
 
 /// Returns for each parameter whether any rank of `group` has a gradient for it. If others have one
 /// and this rank has none, its gradient becomes zero here. Collective.

@@ -7,6 +7,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/parallel/ownership.h"
+#include "shoal/parallel/shard/joined_sharding.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/shard/unit_gradients.h"
 #include "shoal/parallel/shard/unit_memory.h"
@@ -22,10 +23,11 @@ using Copies = ShardingOptions::Copies;
 // rank.
 class ShardedDataParallel final : public Sharding {
  public:
-  ShardedDataParallel(nn::Module& model, const mesh::Mesh& mesh, const ShardingOptions& options)
+  ShardedDataParallel(nn::Module& model, const HeldParameters& held, const mesh::Mesh& mesh,
+                      const ShardingOptions& options)
       : options_(options),
         modules_(wrap(model, options.wrapping)),
-        holders_(common_holders(model.parameters(), mesh)),
+        holders_(held.holders),
         shard_(holders_.shard),
         gathers_(shard_.split(0, shard_.rank())) {
     SHOAL_USER_CHECK(!options.reduce_every_micro_batch || options.stage != ShardStage::kOptimizer,
@@ -35,9 +37,10 @@ class ShardedDataParallel final : public Sharding {
     SHOAL_USER_CHECK(options.transfer_type == at::kFloat || options.transfer_type == at::kBFloat16,
                      "sharding", "parameters travel in {}: float32 or bf16",
                      c10::toString(options.transfer_type));
+    keep_only(held.parameters);
     make_units();
     take_memory();
-    list_owned(model);
+    list_owned(held.parameters);
     std::vector<const FlatUnit*> units;
     for (const auto& unit : memory_) units.push_back(&unit->unit());
     const bool whole = options.stage == ShardStage::kOptimizer;
@@ -51,6 +54,8 @@ class ShardedDataParallel final : public Sharding {
     if (!resident()) hang_hooks();
     watch_updates();
   }
+
+  void end_backward() override { rest_of_table(); }
 
   void begin(std::int64_t index, std::int64_t count) override {
     rest_of_table();
@@ -150,6 +155,17 @@ class ShardedDataParallel final : public Sharding {
 
   bool resident() const { return buffer_ || options_.stage != ShardStage::kParameters; }
 
+  /// Leaves the parameters of other holders to other shardings. Modules stay: they are entered.
+  void keep_only(const Parameters& mine) {
+    const auto foreign = [&](const std::shared_ptr<nn::Parameter>& parameter) {
+      return std::find(mine.begin(), mine.end(), parameter) == mine.end();
+    };
+    for (WrappedModule& module : modules_) {
+      std::erase_if(module.parameters, foreign);
+      std::erase_if(module.borrowed, foreign);
+    }
+  }
+
   void make_units() {
     for (const WrappedModule& wrapped : modules_) {
       for (const auto& parameter : wrapped.parameters) {
@@ -214,8 +230,8 @@ class ShardedDataParallel final : public Sharding {
     if (options_.stage != ShardStage::kParameters) buffer_ = host.shared_buffer(bytes);
   }
 
-  void list_owned(const nn::Module& model) {
-    for (const auto& parameter : model.parameters()) {
+  void list_owned(const Parameters& mine) {
+    for (const auto& parameter : mine) {
       for (const auto& memory : memory_) {
         const FlatUnit& unit = memory->unit();
         for (const FlatUnit::Member& member : unit.members) {
@@ -383,7 +399,16 @@ class ShardedDataParallel final : public Sharding {
 
 std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh,
                                                 const ShardingOptions& options) {
-  return std::make_unique<ShardedDataParallel>(model, mesh, options);
+  const std::vector<HeldParameters> sets = by_holders(model.parameters(), mesh);
+  if (sets.size() <= 1) {
+    const Parameters all = model.parameters();
+    const HeldParameters held{common_holders(all, mesh), all};
+    return std::make_unique<ShardedDataParallel>(model, held, mesh, options);
+  }
+  std::vector<std::unique_ptr<Sharding>> parts;
+  for (const HeldParameters& set : sets)
+    parts.push_back(std::make_unique<ShardedDataParallel>(model, set, mesh, options));
+  return std::make_unique<JoinedSharding>(model, std::move(parts));
 }
 
 }  // namespace shoal::parallel

@@ -65,20 +65,21 @@ class Sharding : public GradientReduction {
   virtual void reshard() = 0;
   /// Returns the order of gathers and releases in one micro-batch; empty when there are none.
   /// Modules are numbered in the order in which `wrap` returns them, units in their order in
-  /// memory.
+  /// memory. Where holders differ it is the table of the first parameter's.
   virtual const std::vector<schedule::ShardAction>& table() const = 0;
 };
 
-/// Gives `model` its memory, sharded over the mesh. The model has none before, and its parameters
-/// are already marked as trained or frozen; it must outlive the result. Values are undefined until
-/// `reset_parameters`, or until `owned` is filled and `end_update` called. Collective. Throws
-/// Error(usage) for parameters that have memory, or whose holders differ.
+/// Gives `model` its memory, sharded over the mesh, each parameter over its own holders. The model
+/// has none before, and its parameters are already marked as trained or frozen; it must outlive the
+/// result. Values are undefined until `reset_parameters`, or until `owned` is filled and
+/// `end_update` called. Collective. Throws Error(usage) for parameters that have memory.
 std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh,
                                                 const ShardingOptions& options = {});
 
 /// Makes the plain implementation that the other is tested against: gradients are all-reduced whole
 /// after the last backward pass and cut afterwards; owners send their shards to all after the
-/// update; in stage 3 the shards of others are NaN between steps.
+/// update; in stage 3 the shards of others are NaN between steps. Throws Error(usage) for
+/// parameters whose holders differ.
 std::unique_ptr<Sharding> sharding_by_hand(nn::Module& model, const mesh::Mesh& mesh,
                                            const ShardingOptions& options = {});
 

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "shoal/mesh/mesh.h"
+#include "shoal/nn/stream.h"
+
+namespace shoal::parallel {
+
+/// The part of every batch that a rank of a mesh runs. Data-parallel ranks run different samples;
+/// tensor-parallel ranks run the same ones, and divide the rows of the residual stream. What is
+/// counted (losses, labels, bytes) is a partition of the world: a rank counts its own rows alone.
+class BatchShare {
+ public:
+  /// One rank, which runs everything.
+  BatchShare() = default;
+  explicit BatchShare(const mesh::Mesh& mesh);
+
+  /// The samples of a batch are cut in `ranks` stretches, of which this rank runs number `rank`.
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
+  /// Returns true on one of the ranks that run the same samples.
+  bool counts_samples() const { return tensor_rank_ == 0; }
+  /// Returns this rank's rows of the stream for inputs [B, T].
+  nn::Stream stream(const at::Tensor& inputs) const;
+  /// Returns the labels [B, T] of the rows whose loss this rank reports.
+  at::Tensor counted(const at::Tensor& labels) const;
+
+ private:
+  int rank_ = 0;
+  int ranks_ = 1;
+  int tensor_rank_ = 0;
+  int tensor_ranks_ = 1;
+};
+
+}  // namespace shoal::parallel

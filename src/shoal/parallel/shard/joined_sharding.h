@@ -1,0 +1,29 @@
+#pragma once
+
+#include <vector>
+
+#include "shoal/parallel/data/joined_reduction.h"
+#include "shoal/parallel/shard/sharding.h"
+
+namespace shoal::parallel {
+
+/// Several shardings of one model as one.
+class JoinedSharding final : public Joined<Sharding> {
+ public:
+  using Joined::Joined;
+
+  void reset_parameters(Key key) override {
+    for (const auto& part : parts()) part->reset_parameters(key);
+  }
+  void unshard() override {
+    for (const auto& part : parts()) part->unshard();
+  }
+  void reshard() override {
+    for (const auto& part : parts()) part->reshard();
+  }
+  const std::vector<schedule::ShardAction>& table() const override {
+    return parts().front()->table();
+  }
+};
+
+}  // namespace shoal::parallel

@@ -1,0 +1,410 @@
+// Tensor parallelism against one rank: every gradient in double, initial weights and dropout masks
+// bit for bit, and what the degrees may be.
+#include "shoal/parallel/tensor/tensor_parallel.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <vector>
+
+#include "shoal/comm/world.h"
+#include "shoal/model/kept_activations.h"
+#include "shoal/optim/clipping.h"
+#include "shoal/optim/optimizer.h"
+#include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/batch_share.h"
+#include "shoal/parallel/shard/sharding.h"
+#include "shoal/parallel/tensor/stream_cut.h"
+#include "tests/complaint.h"
+
+namespace shoal::parallel {
+namespace {
+
+using model::ModelSpec;
+using plan::Degrees;
+using testing::HasSubstr;
+
+ModelSpec gpt2() {
+  ModelSpec spec = *model::named_model("gpt2-tiny");
+  spec.layers = 2, spec.hidden = 24, spec.heads = 4, spec.kv_heads = 4, spec.head_size = 6;
+  spec.ffn = 20, spec.vocab = 37, spec.sequence = 16, spec.dropout = 0.1;
+  return spec;
+}
+
+ModelSpec llama() {
+  ModelSpec spec = *model::named_model("llama-tiny");
+  spec.layers = 2, spec.hidden = 24, spec.heads = 4, spec.kv_heads = 2, spec.head_size = 8;
+  spec.ffn = 20, spec.vocab = 37, spec.sequence = 16, spec.tied_embeddings = false;
+  return spec;
+}
+
+/// Biases and norms of queries and keys, as in Qwen2 and Qwen3 together.
+ModelSpec qwen() {
+  ModelSpec spec = llama();
+  spec.qkv_bias = true, spec.qk_norm = true, spec.tied_embeddings = true;
+  return spec;
+}
+
+at::Tensor local_part(const at::Tensor& whole, const mesh::Box& box) {
+  at::Tensor part = whole;
+  for (std::size_t d = 0; d < box.begin.size(); ++d) {
+    part = part.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
+  }
+  return part;
+}
+
+/// Values of a whole parameter that follow from its name and are nowhere 0 or 1: what a fresh model
+/// has (biases 0, norms 1) hides what is counted twice.
+at::Tensor perturbed(const nn::Parameter& parameter) {
+  double seed = 0;
+  for (const char c : parameter.name()) seed = 0.7 * seed + c;
+  const at::Tensor wave = (at::arange(parameter.global_count(), at::kDouble) * 0.61 + seed).sin();
+  const double centre = parameter.init() == model::Init::kOnes ? 1 : 0;
+  return (wave * 0.2 + centre).view(parameter.global_shape());
+}
+
+void fill(nn::Model& model) {
+  for (const auto& parameter : model.parameters())
+    parameter->tensor().detach().copy_(local_part(perturbed(*parameter), parameter->box()));
+}
+
+at::Tensor tokens(std::int64_t samples, std::int64_t columns) {
+  return (at::arange(samples * columns, at::kLong) * 17 + 5).remainder(37).view({samples, columns});
+}
+
+/// Inputs and labels of `samples` sequences, some labels ignored.
+struct Data {
+  at::Tensor inputs, labels;
+};
+
+Data data(std::int64_t samples, std::int64_t columns) {
+  const at::Tensor all = tokens(samples, columns + 1);
+  const at::Tensor labels = all.slice(1, 1, columns + 1).clone();
+  labels.view({-1}).slice(0, 0, labels.numel(), 7).fill_(-100);
+  return {all.slice(1, 0, columns).contiguous(), labels};
+}
+
+nn::Context context_of(const BatchShare& share, const Data& part, std::int64_t first) {
+  nn::Context context;
+  context.key = Key(9);
+  context.samples = at::arange(first, first + part.inputs.size(0), at::kLong);
+  context.labels = part.labels;
+  context.loss_scale = 1.0 / 50;
+  context.stream = share.stream(part.inputs);
+  return context;
+}
+
+struct Gradients {
+  double loss = 0;
+  std::map<std::string, at::Tensor> of;
+};
+
+Gradients reference(const ModelSpec& spec, const Data& all) {
+  const auto model = nn::make_model(spec);
+  model->materialize(at::kDouble);
+  fill(*model);
+  const at::Tensor loss = (*model)(all.inputs, context_of({}, all, 0));
+  loss.backward();
+  Gradients result{loss.item<double>(), {}};
+  for (const auto& parameter : model->parameters())
+    result.of[parameter->name()] = parameter->gradient().clone();
+  return result;
+}
+
+struct Case {
+  ModelSpec spec;
+  Degrees degrees;
+  std::int64_t samples;  ///< of all data-parallel ranks
+  std::int64_t columns = 12;
+  model::Keep keep = model::Keep::kEverything;
+};
+
+/// Compares loss and gradients of a mesh with those of one rank.
+void check_gradients(const Case& c) {
+  const Data all = data(c.samples, c.columns);
+  const Gradients expected = reference(c.spec, all);
+  comm::run_on_threads(
+      {.size = static_cast<int>(c.degrees.ranks()),
+       .arena = false,
+       .timeout = std::chrono::seconds(30)},
+      [&](const comm::Group& world) {
+        const mesh::Mesh mesh(world, c.degrees);
+        const BatchShare share(mesh);
+        const auto model = nn::make_model(c.spec);
+        split_tensors(*model, mesh);
+        model->materialize(at::kDouble);
+        fill(*model);
+        checkpoint_activations(
+            *model, std::vector<model::Keep>(static_cast<std::size_t>(c.spec.layers), c.keep));
+        const auto reduction = data_parallel_on(*model, mesh);
+        const std::int64_t count = c.samples / share.ranks();
+        const std::int64_t first = share.rank() * count;
+        const Data own{all.inputs.narrow(0, first, count), all.labels.narrow(0, first, count)};
+        reduction->begin(0, 1);
+        const at::Tensor loss = (*model)(own.inputs, context_of(share, own, first));
+        loss.backward();
+        reduction->finish();
+        EXPECT_NEAR(world.sum(loss.item<double>()), expected.loss, 1e-12);
+        double squares = 0;
+        for (const auto& parameter : model->parameters()) {
+          const at::Tensor whole = expected.of.at(parameter->name());
+          const at::Tensor wanted = local_part(whole, parameter->box());
+          const double scale = whole.abs().max().item<double>();
+          EXPECT_LE((parameter->gradient() - wanted).abs().max().item<double>(), 1e-10 * scale)
+              << parameter->name() << " on rank " << world.rank() << " of " << c.spec.name;
+        }
+        for (const at::Tensor& part : counted_parts(reduction->owned(), reduction->gradients()))
+          squares += part.square().sum().item<double>();
+        double norm = 0;
+        for (const auto& [name, gradient] : expected.of)
+          norm += gradient.square().sum().item<double>();
+        EXPECT_NEAR(world.sum(squares), norm, 1e-10 * norm) << "the norm is a partition";
+      });
+}
+
+// Samples that the ranks divide and samples that they do not, where columns are cut, evenly or not.
+TEST(TensorParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
+  for (const ModelSpec& spec : {gpt2(), llama(), qwen()}) {
+    for (const std::int64_t samples : {1, 2, 3}) check_gradients({spec, {.tp = 2}, samples});
+    check_gradients({spec, {.tp = 2}, 1, 11});
+    // More ranks than key-value heads, and more than columns divide.
+    check_gradients({spec, {.tp = 4}, 1, 10});
+    check_gradients({spec, {.tp = 4}, 4});
+  }
+}
+
+TEST(TensorParallel, WithDataParallelRanks) {
+  for (const ModelSpec& spec : {gpt2(), llama()}) {
+    check_gradients({spec, {.dp_shard = 2, .tp = 2}, 2});
+    check_gradients({spec, {.dp_replicate = 3, .tp = 2}, 6});
+  }
+}
+
+TEST(TensorParallel, WithRecomputedBlocks) {
+  for (const model::Keep keep : {model::Keep::kInput, model::Keep::kProducts})
+    check_gradients({gpt2(), {.dp_shard = 2, .tp = 2}, 2, 12, keep});
+}
+
+TEST(TensorParallel, InitialWeightsAreThoseOfOneRank) {
+  for (const ModelSpec& spec : {gpt2(), llama()}) {
+    const auto whole = nn::make_model(spec);
+    whole->materialize();
+    whole->reset_parameters(Key(4));
+    comm::run_on_threads(
+        {.size = 4, .arena = false, .timeout = std::chrono::seconds(30)},
+        [&](const comm::Group& world) {
+          const mesh::Mesh mesh(world, {.tp = 4});
+          const auto model = nn::make_model(spec);
+          split_tensors(*model, mesh);
+          model->materialize();
+          model->reset_parameters(Key(4));
+          std::int64_t elements = 0;
+          for (const auto& parameter : model->parameters()) {
+            const at::Tensor wanted =
+                local_part(whole->find_parameter(parameter->name())->tensor(), parameter->box());
+            EXPECT_TRUE(at::equal(parameter->tensor(), wanted)) << parameter->name();
+            elements += parameter->tensor().numel();
+          }
+          // Nobody holds it all.
+          EXPECT_LT(elements, 2 * model::parameter_count(spec) / 4);
+        });
+  }
+}
+
+// The whole logits of an undivided stream, token by token as in generation, and the loss of a
+// divided one.
+TEST(TensorParallel, EvaluatesWithoutGradients) {
+  for (const ModelSpec& spec : {gpt2(), llama()}) {
+    const Data all = data(3, 9);
+    const auto whole = nn::make_model(spec);
+    whole->materialize(at::kDouble);
+    fill(*whole);
+    nn::Context plain;
+    plain.training = false;
+    const at::Tensor logits = (*whole)(all.inputs, plain).detach();
+    plain.labels = all.labels;
+    const double loss = (*whole)(all.inputs, plain).item<double>();
+    comm::run_on_threads({.size = 2, .arena = false, .timeout = std::chrono::seconds(30)},
+                         [&](const comm::Group& world) {
+                           const at::NoGradGuard no_grad;
+                           const mesh::Mesh mesh(world, {.tp = 2});
+                           const auto model = nn::make_model(spec);
+                           split_tensors(*model, mesh);
+                           model->materialize(at::kDouble);
+                           fill(*model);
+                           nn::Context context;
+                           context.training = false;
+                           const at::Tensor found = (*model)(all.inputs, context);
+                           EXPECT_LT((found - logits).abs().max().item<double>(), 1e-12);
+                           context.labels = all.labels;
+                           context.stream = BatchShare(mesh).stream(all.inputs);
+                           EXPECT_NEAR(world.sum((*model)(all.inputs, context).item<double>()),
+                                       loss, 1e-10);
+                         });
+  }
+}
+
+struct Curve {
+  std::vector<double> losses;
+  std::vector<double> norms;
+};
+
+/// Ten steps of AdamW with clipping.
+Curve train(const ModelSpec& spec, const Degrees& degrees, int stage, bool copied = false) {
+  Curve result;
+  comm::run_on_threads(
+      {.size = static_cast<int>(degrees.ranks()),
+       .arena = !copied,
+       .timeout = std::chrono::seconds(30)},
+      [&](const comm::Group& world) {
+        const mesh::Mesh mesh(world, degrees);
+        const BatchShare share(mesh);
+        const auto model = nn::make_model(spec);
+        split_tensors(*model, mesh);
+        std::unique_ptr<GradientReduction> reduction;
+        if (stage == 0) {
+          model->materialize();
+          model->reset_parameters(Key(1));
+          reduction = data_parallel_on(*model, mesh);
+        } else {
+          auto sharding =
+              sharded_data_parallel(*model, mesh,
+                                    {.stage = static_cast<ShardStage>(stage),
+                                     .copies = copied ? ShardingOptions::Copies::kCopied
+                                                      : ShardingOptions::Copies::kAuto});
+          sharding->reset_parameters(Key(1));
+          reduction = std::move(sharding);
+        }
+        std::vector<optim::Slice> slices;
+        for (const OwnedRange& range : reduction->owned())
+          slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
+        const auto optimizer = optim::make_optimizer(
+            slices, optim::AdamWOptions{.epsilon = 1e-5, .weight_decay = 0.1});
+        const Data all = data(4, 12);
+        const std::int64_t rows = 4 / share.ranks() / 2;
+        for (int step = 0; step < 10; ++step) {
+          double loss = 0;
+          for (int micro = 0; micro < 2; ++micro) {
+            reduction->begin(micro, 2);
+            const std::int64_t first = (share.rank() * 2 + micro) * rows;
+            const Data own{all.inputs.narrow(0, first, rows), all.labels.narrow(0, first, rows)};
+            nn::Context context = context_of(share, own, first);
+            context.key = Key(9).child(static_cast<std::uint64_t>(step));
+            const at::Tensor value = (*model)(own.inputs, context);
+            value.backward();
+            loss += value.item<double>();
+          }
+          reduction->finish();
+          const auto gradients = reduction->gradients();
+          const double norm = std::sqrt(
+              world.sum(optim::sum_of_squares(counted_parts(reduction->owned(), gradients))));
+          reduction->begin_update();
+          optimizer->step(gradients, 1e-2, optim::clip_factor(norm, 0.5));
+          reduction->end_update();
+          model->clear_gradients();
+          loss = world.sum(loss);
+          if (world.rank() == 0) {
+            result.losses.push_back(loss);
+            result.norms.push_back(norm);
+          }
+        }
+      });
+  return result;
+}
+
+void check_curve(const ModelSpec& spec, const Curve& alone, const Degrees& degrees, int stage,
+                 bool copied) {
+  const Curve found = train(spec, degrees, stage, copied);
+  for (std::size_t i = 0; i < alone.losses.size(); ++i) {
+    EXPECT_NEAR(found.losses.at(i), alone.losses[i], 1e-4 * alone.losses[i])
+        << spec.name << ", stage " << stage << ", copied " << copied << ", step " << i;
+    EXPECT_NEAR(found.norms.at(i), alone.norms[i], 1e-3 * alone.norms[i]);
+  }
+}
+
+TEST(TensorParallel, TrainsWithEveryStageOfSharding) {
+  const Curve alone = train(gpt2(), {}, 0);
+  EXPECT_LT(alone.losses.back(), 0.8 * alone.losses.front()) << "nothing is learnt";
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const bool copied : {false, true})
+      check_curve(gpt2(), alone, {.dp_shard = 2, .tp = 2}, stage, copied);
+  }
+  check_curve(gpt2(), alone, {.tp = 2}, 3, false);
+  const Curve other = train(llama(), {}, 0);
+  check_curve(llama(), other, {.dp_replicate = 2, .tp = 2}, 0, true);
+  check_curve(llama(), other, {.tp = 4}, 3, true);
+}
+
+std::string refusal(const ModelSpec& spec, int tp) {
+  std::string text;
+  comm::run_on_threads({.size = tp, .arena = false, .timeout = std::chrono::seconds(30)},
+                       [&](const comm::Group& world) {
+                         const mesh::Mesh mesh(world, {.tp = tp});
+                         const auto model = nn::make_model(spec);
+                         const std::string said = complaint([&] { split_tensors(*model, mesh); });
+                         if (world.rank() == 0) text = said;
+                       });
+  return text;
+}
+
+TEST(TensorParallel, RefusesDegreesThatDoNotDivide) {
+  EXPECT_THAT(refusal(gpt2(), 3),
+              HasSubstr("blocks.*.attention: tp = 3 must divide heads = 4, as 2 or 4 does"));
+  ModelSpec spec = gpt2();
+  spec.ffn = 21;
+  EXPECT_THAT(refusal(spec, 2), HasSubstr("blocks.*.mlp: tp = 2 must divide ffn = 21"));
+  spec = gpt2();
+  spec.vocab = 1;
+  EXPECT_THAT(refusal(spec, 2), HasSubstr("embedding.tokens: tp = 2 must be at most"));
+  spec = llama();
+  spec.heads = 12, spec.kv_heads = 4;
+  EXPECT_THAT(refusal(spec, 6), HasSubstr("must divide ffn"));
+  spec.ffn = 24;
+  EXPECT_THAT(refusal(spec, 6), HasSubstr("tp = 6 must divide kv_heads = 4 or be a multiple"));
+  spec = llama();
+  spec.head_size = 5, spec.heads = 6, spec.kv_heads = 1, spec.ffn = 24;
+  spec.positions = model::Positions::kLearned;
+  EXPECT_THAT(refusal(spec, 6), HasSubstr("whose 40 rows they do not divide"));
+  EXPECT_THAT(refusal(*model::named_model("mlp-digits"), 2),
+              HasSubstr("divides transformers only"));
+}
+
+// On an undivided stream all ranks would compute the same, and count it twice.
+TEST(TensorParallel, RecordsGradientsOfADividedStreamOnly) {
+  comm::run_on_threads({.size = 2, .arena = false, .timeout = std::chrono::seconds(30)},
+                       [&](const comm::Group& world) {
+                         const mesh::Mesh mesh(world, {.tp = 2});
+                         const auto model = nn::make_model(gpt2());
+                         split_tensors(*model, mesh);
+                         model->materialize();
+                         fill(*model);
+                         const Data all = data(2, 8);
+                         EXPECT_THAT(complaint([&] { (*model)(all.inputs, nn::Context()); }),
+                                     HasSubstr("the stream must be divided"));
+                         const at::NoGradGuard no_grad;
+                         nn::Context context;
+                         context.labels = all.labels;
+                         EXPECT_THAT(complaint([&] { (*model)(all.inputs, context); }),
+                                     HasSubstr("a loss needs the rows of the stream"));
+                       });
+}
+
+TEST(CutStream, CutsSamplesWhereTheyDivideElseColumns) {
+  const nn::Stream samples = cut_stream(4, 7, 2, 1);
+  EXPECT_EQ(std::tuple(samples.dim, samples.begin, samples.count, samples.whole),
+            std::tuple(0, 2, 2, 4));
+  const nn::Stream columns = cut_stream(3, 7, 2, 0);
+  EXPECT_EQ(std::tuple(columns.dim, columns.begin, columns.count, columns.whole),
+            std::tuple(1, 0, 4, 7));
+  EXPECT_FALSE(cut_stream(4, 7, 1, 0).divided());
+}
+
+}  // namespace
+}  // namespace shoal::parallel
