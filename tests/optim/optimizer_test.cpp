@@ -308,6 +308,29 @@ TEST(Storage, ASliceOfAParameterUpdatesAsTheWholeDoes) {
   EXPECT_FALSE(one->master(0).defined());
 }
 
+// A part of the columns, of which this rank owns some elements only, rounds as the same elements of
+// the whole matrix do.
+TEST(Storage, AColumnCutUpdatesAsTheWholeDoes) {
+  const Storage storage{.master = false, .moments = at::kBFloat16, .rounding = Key(3)};
+  const at::Tensor values = (at::arange(60, at::kFloat) * 0.3).sin().view({6, 10});
+  const at::Tensor gradient = (at::arange(60, at::kFloat) * 0.7).cos().view({6, 10});
+  const auto updated = [&](const at::Tensor& part, const at::Tensor& slope, const Place& place) {
+    const at::Tensor parameter = part.contiguous().to(at::kBFloat16);
+    const auto optimizer = make_optimizer({{"w", parameter, true, place}}, AdamWOptions{}, storage);
+    for (int step = 0; step < 3; ++step) optimizer->step({slope.contiguous()}, 1e-2);
+    return parameter;
+  };
+  const at::Tensor whole = updated(values, gradient, {});
+  // Columns 3 to 7, and of their 24 elements those from 2 to 21.
+  const auto own = [](const at::Tensor& t) {
+    return t.slice(1, 3, 7).contiguous().view({-1}).slice(0, 2, 21);
+  };
+  const Place place{.begin = 2, .width = 4, .stride = 10, .first = 3};
+  EXPECT_TRUE(at::equal(updated(own(values), own(gradient), place), own(whole)));
+  EXPECT_FALSE(at::equal(updated(own(values), own(gradient), {.begin = 2}), own(whole)))
+      << "the place makes no difference: the test shows nothing";
+}
+
 // Each update in bf16 rounds once, at most 2^-7 relative, the next step's Adam step shrinks what
 // came before: ten steps of 0.01 on values near 1 stay within ten roundings of the float32 run.
 TEST(Storage, SixteenBitsThroughoutStayNearFloat32) {

@@ -30,6 +30,9 @@ struct Way {
   std::vector<std::string> sets() const {
     const std::string way = sharding;
     if (way == "ZeRO-2") return {"parallelism.zero_stage=2"};
+    if (way == "tp x DDP") return {"parallelism.tensor_parallel_degree=2"};
+    if (way == "tp x FSDP")
+      return {"parallelism.tensor_parallel_degree=2", "parallelism.zero_stage=3"};
     if (way == "FSDP") return {"parallelism.zero_stage=3"};
     // The whole in as many copies as divide the ranks: 1 x 1, 2 x 1, 3 x 1, 2 x 2.
     if (way == "HSDP") {
@@ -46,6 +49,8 @@ std::vector<Way> all_ways() {
     for (const char* sharding : {"DDP", "ZeRO-2", "FSDP", "HSDP"})
       ways.push_back({ranks, sharding});
   }
+  ways.push_back({2, "tp x DDP"});
+  ways.push_back({4, "tp x FSDP"});
   return ways;
 }
 

@@ -67,6 +67,8 @@ TEST_F(Combination, EverySharding) {
       {2, {"parallelism.zero_stage=2", "parallelism.reduce_every_micro_batch=true"}},
       {4, {"parallelism.zero_stage=3"}},
       {4, {"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}},
+      {2, {"parallelism.tensor_parallel_degree=2"}},
+      {4, {"parallelism.tensor_parallel_degree=2", "parallelism.zero_stage=3"}},
       {2,
        {"parallelism.zero_stage=3", "parallelism.shard_units=size",
         "parallelism.shard_unit_size=3000"}},
@@ -123,6 +125,23 @@ TEST_F(Combination, ThreadsProcessesAndTcpGiveTheSameBits) {
       ASSERT_EQ(outcome.code, 0) << name << " " << way << ": " << outcome.err;
       expect_same_bits(metrics(name + way), metrics(name + "processes"), name + ", " + way);
     }
+  }
+}
+
+// The sample is drawn by the ranks that divide the model, while the others have ended already.
+TEST_F(Combination, TensorParallelProcessesAndTcpGiveTheSameBits) {
+  const Sets sets{"parallelism.tensor_parallel_degree=2", "validation.sample_tokens=20"};
+  for (const auto& [way, words] : std::vector<std::pair<const char*, Sets>>{
+           {"processes", {}},
+           {"threads", {"--in-process"}},
+           {"copies", {"--set", "parallelism.arena=false"}},
+           {"tcp",
+            {"--set", "parallelism.transport=tcp", "--set", "parallelism.in_rank_order=true"}}}) {
+    const auto outcome = run(way, sets, Sets{"--nproc", "4"} + words);
+    ASSERT_EQ(outcome.code, 0) << way << ": " << outcome.err;
+    EXPECT_THAT(outcome.out, testing::HasSubstr("2 x 2 tensor-parallel ranks"));
+    EXPECT_THAT(outcome.out, testing::HasSubstr("A sample of 20 tokens:"));
+    expect_same_bits(metrics(way), metrics("processes"), way);
   }
 }
 

@@ -143,6 +143,20 @@ TEST_F(Equivalence, ShardedRunsTrainTheSame) {
   }
 }
 
+TEST_F(Equivalence, TensorParallelRunsTrainTheSame) {
+  const auto reference = train("one", {}, 1);
+  const std::string tp = "parallelism.tensor_parallel_degree=2";
+  expect_same_losses(train("tp", {tp}, 2), reference, "tp 2");
+  // One sample a micro-batch: columns are cut.
+  expect_same_losses(train("tp dp", {tp, "training.micro_batch=1"}, 4), reference, "tp 2 x dp 2");
+  expect_same_losses(
+      train("tp hybrid",
+            {tp, "parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}, 4),
+      reference, "tp 2 x dp_replicate 2");
+  expect_same_losses(train("tp zero 2", {tp, "parallelism.zero_stage=2"}, 4), reference,
+                     "tp 2 x ZeRO-2");
+}
+
 // Weights that all heads share, in blocks whose heads are wider than the model divided by their
 // number. Near zero the derivative of a norm grows to 1 / sqrt(epsilon), and rounding with it:
 // larger initial weights keep twenty steps from carrying queries and keys there.

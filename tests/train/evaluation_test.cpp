@@ -115,8 +115,10 @@ TEST_F(EvaluationSums, BitsPerByteAreTheBitsOfAllTokensOverTheBytesOfTheText) {
       for (const std::int64_t micro_batch : {1, 2, 100}) {
         comm::run_on_threads({.size = ranks, .arena = false}, [&](const comm::Group& group) {
           const auto model = unigram_model(vocab);
-          const Evaluation found = evaluate(
-              *model, *data, group, {.split = split, .samples = 0, .micro_batch = micro_batch});
+          const parallel::BatchShare share(mesh::Mesh(group, {.dp_shard = ranks}));
+          const Evaluation found =
+              evaluate(*model, *data, group, share,
+                       {.split = split, .samples = 0, .micro_batch = micro_batch});
           EXPECT_EQ(found.labels, static_cast<std::int64_t>(tokens.size()) - 1);
           const double mean = nats / static_cast<double>(tokens.size() - 1);
           EXPECT_NEAR(found.loss, mean, kTolerance * mean) << split << " on " << ranks;
@@ -153,8 +155,9 @@ TEST_F(EvaluationSums, APartOfASplitIsSpreadOverIt) {
     for (const int ranks : {1, 3}) {
       comm::run_on_threads({.size = ranks, .arena = false}, [&](const comm::Group& group) {
         const auto model = unigram_model(vocab);
+        const parallel::BatchShare share(mesh::Mesh(group, {.dp_shard = ranks}));
         const Evaluation found = evaluate(
-            *model, *data, group,
+            *model, *data, group, share,
             {.split = "train", .samples = static_cast<std::int64_t>(samples), .micro_batch = 2});
         EXPECT_EQ(found.labels, labels);
         const double mean = nats / static_cast<double>(labels);

@@ -298,6 +298,23 @@ TEST(Validate, ShardsAndReplicasMakeTheRanks) {
       4);
 }
 
+TEST(Validate, TensorParallelDegreesDivideRanksAndModel) {
+  const auto refused = [](const std::vector<std::string>& sets, int ranks = 4) {
+    return refusal([&] { validate(job_with(sets), ranks); });
+  };
+  const std::string tp = "parallelism.tensor_parallel_degree=";
+  validate(job_with({tp + "2"}), 4);
+  validate(job_with({tp + "4"}), 4);
+  EXPECT_THAT(refused({tp + "3"}),
+              HasSubstr("parallelism.tensor_parallel_degree = 3: must divide the 4 ranks, as 2 or "
+                        "4 does"));
+  EXPECT_THAT(refused({tp + "8"}, 8), HasSubstr("must divide heads = 4"));
+  EXPECT_THAT(refused({tp + "2", "model.ffn=33"}), HasSubstr("must divide ffn = 33"));
+  EXPECT_THAT(
+      refused({tp + "2", "parallelism.zero_stage=2", "parallelism.data_parallel_shard_degree=4"}),
+      HasSubstr("shards x replicas must make the 2 ranks"));
+}
+
 TEST(Validate, DataAndOptimizerBelongTogether) {
   const auto refused = [](const std::vector<std::string>& sets) {
     return refusal([&] { validate(job_with(sets), 1); });

@@ -292,7 +292,10 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     return value > 0 ? value : 1;
   };
   plan::Degrees degrees;
-  degrees.tp = given("tp", options.tp);
+  // A job says how its ranks divide the model; the option replaces it.
+  const std::int64_t job_tp =
+      is_job(options) ? job_of(options).config.parallelism.tensor_parallel_degree : 1;
+  degrees.tp = options.tp != 0 ? given("tp", options.tp) : job_tp;
   degrees.pp = given("pp", options.pp);
   degrees.cp = given("cp", options.cp);
   degrees.ep = given("ep", options.ep);
@@ -309,8 +312,8 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   const std::int64_t dp = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   plan::Training training;
   if (is_job(options))
-    training = train::planned_training(job_of(options), spec, static_cast<int>(dp));
-  // A job has data-parallel ranks only: its shards keep their size, with the options' other axes.
+    training = train::planned_training(job_of(options), spec, static_cast<int>(dp * job_tp));
+  // The shards of a job keep their size, with the options' other axes.
   std::int64_t shard = dp * degrees.cp;
   if (is_job(options)) shard = training.degrees.dp_shard * degrees.cp;
   if (options.shard != 0) shard = given("shard", options.shard);

@@ -8,6 +8,7 @@
 
 #include "shoal/collective/fabric.h"
 #include "shoal/comm/allocator.h"
+#include "shoal/comm/departure.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/rendezvous.h"
 
@@ -55,7 +56,7 @@ Group connect_over_network(const WorldOptions& options) {
              deadline);  // all have read what they need from the store
   }
   meeting->all_ranks_connected();
-  return Group(std::move(all), meeting);
+  return Group(std::move(all), std::make_shared<Departure>(fabric, meeting));
 }
 
 }  // namespace shoal::comm

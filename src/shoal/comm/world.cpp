@@ -8,6 +8,7 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/collective/fabric.h"
 #include "shoal/comm/allocator.h"
+#include "shoal/comm/departure.h"
 #include "shoal/comm/mpi_engine.h"
 #include "shoal/comm/network_world.h"
 
@@ -43,7 +44,7 @@ Group connect(const WorldOptions& options) {
        .timeout = options.timeout,
        .progress = std::make_shared<collective::Progress>()},
       [&](int) { return arena; }, Deadline::in(options.meeting_timeout));
-  return Group(fabric->group_of_all());
+  return Group(fabric->group_of_all(), std::make_shared<Departure>(fabric));
 }
 
 void run_on_threads(const WorldOptions& options, const std::function<void(const Group&)>& body) {

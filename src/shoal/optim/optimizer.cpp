@@ -36,6 +36,25 @@ Stored stored(const at::Tensor& tensor) {
           comm::element_type(tensor.scalar_type())};  // NOLINT: gradients are only read
 }
 
+/// Calls `body` for the stretches of elements [begin, end) of a slice that follow each other in the
+/// whole parameter, with the number of the first there. Where nothing is drawn numbers are not
+/// needed, and the range is one stretch.
+template <class Body>
+void for_stretches(const Place& place, std::int64_t begin, std::int64_t end, bool draws,
+                   const Body& body) {
+  if (place.width == 0 || !draws) {
+    body(begin, end, place.begin + begin);
+    return;
+  }
+  while (begin < end) {
+    const std::int64_t row = (place.begin + begin) / place.width;
+    const std::int64_t column = (place.begin + begin) % place.width;
+    const std::int64_t stop = std::min(end, begin + place.width - column);
+    body(begin, stop, place.first + row * place.stride + column);
+    begin = stop;
+  }
+}
+
 class AdamW final : public Optimizer {
  public:
   AdamW(std::vector<Slice> slices, const AdamWOptions& options, const Storage& storage)
@@ -90,12 +109,13 @@ class AdamW final : public Optimizer {
         draws ? storage_.rounding.child(slice.name).child(static_cast<std::uint64_t>(updates_[i]))
               : Key();
     // Every element by itself: the bits do not depend on how threads cut the range.
-    at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-      const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin),
-                             arrays.gradient.from(begin), arrays.exp_avg.from(begin),
-                             arrays.exp_avg_sq.from(begin)};
-      adamw_update(part, end - begin, factors,
-                   {key, static_cast<std::uint64_t>(slice.begin + begin)});
+    at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t first, std::int64_t last) {
+      for_stretches(slice.place, first, last, draws, [&](auto begin, auto end, auto number) {
+        const StoredAdamW part{arrays.parameter.from(begin), arrays.copy.from(begin),
+                               arrays.gradient.from(begin), arrays.exp_avg.from(begin),
+                               arrays.exp_avg_sq.from(begin)};
+        adamw_update(part, end - begin, factors, {key, static_cast<std::uint64_t>(number)});
+      });
     });
   }
 

@@ -12,6 +12,17 @@
 
 namespace shoal::optim {
 
+/// The place of a slice in its whole parameter, which selects the random numbers of stochastic
+/// rounding: element i of the slice is element begin + i of a box, whose rows of `width` elements
+/// lie `stride` apart in the flattened parameter, the first at `first`. width 0: the box is the
+/// whole parameter.
+struct Place {
+  std::int64_t begin = 0;
+  std::int64_t width = 0;
+  std::int64_t stride = 0;
+  std::int64_t first = 0;
+};
+
 /// A parameter that the optimizer updates, or the range of it that this rank owns.
 struct Slice {
   std::string name;  ///< the parameter's canonical name, by which checkpoints know its state
@@ -19,9 +30,7 @@ struct Slice {
   /// them in place, without autograd noticing.
   at::Tensor parameter;
   bool decay = false;  ///< belongs to the weight-decay group
-  /// Index of the slice's first element within the flattened parameter; it selects the random
-  /// numbers of stochastic rounding.
-  std::int64_t begin = 0;
+  Place place;
 };
 
 /// The precision of parameters and state. Parameters in float32 need no master weights, whatever

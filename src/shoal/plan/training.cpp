@@ -34,51 +34,8 @@ void require_divisor(const char* option, std::int64_t value, const char* what, s
 
 void validate_mesh(const ModelSpec& spec, const Training& training) {
   const Degrees& degrees = training.degrees;
-  for (const auto& [option, value] : {std::pair{"dp_replicate", degrees.dp_replicate},
-                                      {"dp_shard", degrees.dp_shard},
-                                      {"tp", degrees.tp},
-                                      {"pp", degrees.pp},
-                                      {"vpp", training.virtual_stages},
-                                      {"cp", degrees.cp},
-                                      {"ep", degrees.ep},
-                                      {"etp", training.expert_tensor}})
-    require_range(option, value, 1);
-  // In floating point: the product of five degrees may overflow 64 bits.
-  double devices = 1;
-  for (const std::int64_t ranks :
-       {degrees.dp_replicate, degrees.dp_shard, degrees.tp, degrees.pp, degrees.cp})
-    devices *= static_cast<double>(ranks);
-  if (devices > 1e7)
-    reject(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
-  const std::int64_t dense = degrees.tp * degrees.cp * degrees.dp();
-  require(
-      dense % (degrees.ep * training.expert_tensor) == 0, "ep", degrees.ep,
-      fmt::format(
-          "ep x etp = {} must divide tp x cp x dp = {}: experts are folded into the same devices",
-          degrees.ep * training.expert_tensor, dense));
-  if (spec.family != Family::kTransformer) {
-    for (const auto& [option, value] : {std::pair{"tp", degrees.tp},
-                                        {"pp", degrees.pp},
-                                        {"cp", degrees.cp},
-                                        {"ep", degrees.ep}}) {
-      require(value == 1, option, value,
-              "a multi-layer perceptron is planned with data parallelism and ZeRO only");
-    }
-    return;
-  }
-  // Tensor ranks hold whole heads: attention needs no exchange inside a head.
-  require_divisor("tp", degrees.tp, "heads", spec.heads);
-  // With more ranks than key-value heads some ranks hold the same one.
-  require(spec.kv_heads % degrees.tp == 0 || degrees.tp % spec.kv_heads == 0, "tp", degrees.tp,
-          fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
-  if (spec.experts == 0) {
-    require_divisor("tp", degrees.tp, "ffn", spec.ffn);
-    require(degrees.ep == 1, "ep", degrees.ep, "the model has no experts");
-    require(training.expert_tensor == 1, "etp", training.expert_tensor, "the model has no experts");
-  } else {
-    require_divisor("ep", degrees.ep, "experts", spec.experts);
-    require_divisor("etp", training.expert_tensor, "ffn", spec.ffn);
-  }
+  validate_degrees(spec, degrees, training.virtual_stages, training.expert_tensor);
+  if (spec.family != Family::kTransformer) return;
   const std::int64_t cut = degrees.tp * degrees.cp;
   if (training.ulysses) {
     require(spec.heads % cut == 0 && spec.kv_heads % cut == 0, "cp", degrees.cp,
@@ -132,6 +89,55 @@ void validate_pipeline(const ModelSpec& spec, const Training& training) {
 }
 
 }  // namespace
+
+void validate_degrees(const ModelSpec& spec, const Degrees& degrees, std::int64_t virtual_stages,
+                      std::int64_t expert_tensor) {
+  for (const auto& [option, value] : {std::pair{"dp_replicate", degrees.dp_replicate},
+                                      {"dp_shard", degrees.dp_shard},
+                                      {"tp", degrees.tp},
+                                      {"pp", degrees.pp},
+                                      {"vpp", virtual_stages},
+                                      {"cp", degrees.cp},
+                                      {"ep", degrees.ep},
+                                      {"etp", expert_tensor}})
+    require_range(option, value, 1);
+  // In floating point: the product of five degrees may overflow 64 bits.
+  double devices = 1;
+  for (const std::int64_t ranks :
+       {degrees.dp_replicate, degrees.dp_shard, degrees.tp, degrees.pp, degrees.cp})
+    devices *= static_cast<double>(ranks);
+  if (devices > 1e7)
+    reject(fmt::format("devices = {:.4g}: dp x tp x pp x cp must be at most 10000000", devices));
+  const std::int64_t dense = degrees.tp * degrees.cp * degrees.dp();
+  require(
+      dense % (degrees.ep * expert_tensor) == 0, "ep", degrees.ep,
+      fmt::format(
+          "ep x etp = {} must divide tp x cp x dp = {}: experts are folded into the same devices",
+          degrees.ep * expert_tensor, dense));
+  if (spec.family != Family::kTransformer) {
+    for (const auto& [option, value] : {std::pair{"tp", degrees.tp},
+                                        {"pp", degrees.pp},
+                                        {"cp", degrees.cp},
+                                        {"ep", degrees.ep}}) {
+      require(value == 1, option, value,
+              "a multi-layer perceptron is planned with data parallelism and ZeRO only");
+    }
+    return;
+  }
+  // Tensor ranks hold whole heads: attention needs no exchange inside a head.
+  require_divisor("tp", degrees.tp, "heads", spec.heads);
+  // With more ranks than key-value heads some ranks hold the same one.
+  require(spec.kv_heads % degrees.tp == 0 || degrees.tp % spec.kv_heads == 0, "tp", degrees.tp,
+          fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
+  if (spec.experts == 0) {
+    require_divisor("tp", degrees.tp, "ffn", spec.ffn);
+    require(degrees.ep == 1, "ep", degrees.ep, "the model has no experts");
+    require(expert_tensor == 1, "etp", expert_tensor, "the model has no experts");
+  } else {
+    require_divisor("ep", degrees.ep, "experts", spec.experts);
+    require_divisor("etp", expert_tensor, "ffn", spec.ffn);
+  }
+}
 
 std::optional<Precision> precision(std::string_view name, Optimizer optimizer) {
   // Bytes of parameter, gradient, master and moments; see Precision in the header for the systems

@@ -126,6 +126,11 @@ struct Training {
   bool operator==(const Training&) const = default;
 };
 
+/// Throws Error(config) that names the degree, its value and the rule, with the nearest that would
+/// do, when a model cannot be divided so.
+void validate_degrees(const ModelSpec& spec, const Degrees& degrees,
+                      std::int64_t virtual_stages = 1, std::int64_t expert_tensor = 1);
+
 /// Throws Error(config) that names the option, its value and the rule when the mesh does not divide
 /// the model, the batch does not divide, or the schedule needs other counts.
 void validate(const ModelSpec& spec, const Training& training);

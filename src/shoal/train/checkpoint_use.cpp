@@ -105,7 +105,7 @@ Evaluation evaluate_split(const TrainedModel& trained, const std::string& split,
   }
   const auto data = open_data(job, true);
   const BatchPlan plan = batch_plan(job, 1);
-  return evaluate(*trained.model, *data, {},
+  return evaluate(*trained.model, *data, {}, {},
                   {.split = split,
                    .samples = batches * plan.global,
                    .micro_batch = std::min<std::int64_t>(plan.micro_batch, 32)});

@@ -18,13 +18,15 @@ struct Sums {
 };
 constexpr int kSums = sizeof(Sums) / sizeof(double);
 
-void add(Sums& sums, nn::Model& model, const Batch& batch, Task task) {
+void add(Sums& sums, nn::Model& model, const Batch& batch, const parallel::BatchShare& share,
+         Task task) {
   nn::Context context;
   context.training = false;
   context.labels = batch.labels;
+  context.stream = share.stream(batch.inputs);
   sums.loss += model(batch.inputs, context).item<double>();
-  sums.labels += count_labels({batch});
-  sums.bytes += static_cast<double>(batch.bytes);
+  sums.labels += count_labels({batch}, share);
+  if (share.counts_samples()) sums.bytes += static_cast<double>(batch.bytes);
   if (task == Task::kTokens) return;
   // The loss came without outputs; a second pass without labels gives them. Tables are small.
   context.labels = at::Tensor();
@@ -41,19 +43,20 @@ void add(Sums& sums, nn::Model& model, const Batch& batch, Task task) {
 }  // namespace
 
 Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group,
-                    const EvaluationOptions& options) {
+                    const parallel::BatchShare& share, const EvaluationOptions& options) {
   const at::NoGradGuard no_grad;
   const std::int64_t all = data.evaluation_samples(options.split);
   const std::int64_t count = options.samples > 0 ? std::min(options.samples, all) : all;
-  const std::int64_t begin = count * group.rank() / group.size();
-  const std::int64_t end = count * (group.rank() + 1) / group.size();
+  // Ranks that run the same samples run as many micro-batches: their collectives meet.
+  const std::int64_t begin = count * share.rank() / share.ranks();
+  const std::int64_t end = count * (share.rank() + 1) / share.ranks();
   Sums sums;
   for (std::int64_t i = begin; i < end; i += options.micro_batch) {
     std::vector<std::int64_t> samples;
     // `count` samples spread evenly over the split, the same ones for any number of ranks.
     for (std::int64_t k = i; k < std::min(i + options.micro_batch, end); ++k)
       samples.push_back(k * all / count);
-    add(sums, model, data.evaluation(options.split, samples), data.task());
+    add(sums, model, data.evaluation(options.split, samples), share, data.task());
   }
   // One all-reduce for all sums. Ranks without samples of their own come here too: it is
   // collective.

@@ -4,6 +4,7 @@
 
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
+#include "shoal/parallel/batch_share.h"
 #include "shoal/train/config/metrics.h"
 #include "shoal/train/data_source.h"
 
@@ -15,10 +16,11 @@ struct EvaluationOptions {
   std::int64_t micro_batch = 8;  ///< samples a rank runs at once
 };
 
-/// Runs `model` over samples of a split, shared among the ranks of `group`, without gradients or
-/// dropout. Collective. The result does not depend on the number of ranks beyond rounding.
+/// Runs `model` over samples of a split without gradients or dropout: this rank those of its
+/// `share`. The sums are taken over `group`. Collective. The result does not depend on the number
+/// of ranks beyond rounding.
 Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group,
-                    const EvaluationOptions& options);
+                    const parallel::BatchShare& share, const EvaluationOptions& options);
 
 /// Returns e.g. "loss 3.214, 1.873 bits per byte".
 std::string describe(const Evaluation& evaluation);

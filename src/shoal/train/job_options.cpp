@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "shoal/data/manifest.h"
-#include "shoal/train/config/planned.h"
+#include "shoal/train/config/degrees.h"
 
 namespace shoal::train {
 namespace {
@@ -76,8 +76,8 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
           .transfer_type = narrow ? at::kBFloat16 : at::kFloat};
 }
 
-mesh::Mesh job_mesh(const JobConfig& config, const comm::Group& world) {
-  return mesh::Mesh(world, job_degrees(config, world.size()));
+mesh::Mesh job_mesh(const Job& job, const comm::Group& world) {
+  return mesh::Mesh(world, job_degrees(job, world.size()));
 }
 
 checkpoint::SaveOptions save_options(const JobConfig& config) {

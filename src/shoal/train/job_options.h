@@ -23,7 +23,7 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 /// Returns the options of sharding, for a job whose zero_stage is above 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
 /// Returns the mesh that the job arranges its ranks in. Collective.
-mesh::Mesh job_mesh(const JobConfig& config, const comm::Group& world);
+mesh::Mesh job_mesh(const Job& job, const comm::Group& world);
 
 /// Return the options of checkpoints, and of the thread that writes them behind training.
 checkpoint::SaveOptions save_options(const JobConfig& config);

@@ -45,6 +45,8 @@ struct Run {
   Run& operator=(const Run&) = delete;
 
   comm::Group group;
+  mesh::Mesh mesh;
+  parallel::BatchShare share;  ///< the samples and rows of this rank
   RunDirectory directory;
   std::shared_ptr<const DataSource> data;
   BatchPlan batch;

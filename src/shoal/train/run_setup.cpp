@@ -12,6 +12,7 @@
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
@@ -24,7 +25,9 @@ RunSetup::RunSetup(const RunOptions& options, Run& run)
 void RunSetup::open() {
   // Headers alone: sizes are needed now, checksums by rank 0 later.
   run_.data = open_data(job_, false);
-  run_.batch = batch_plan(job_, run_.group.size());
+  run_.mesh = job_mesh(job_, run_.group);
+  run_.share = parallel::BatchShare(run_.mesh);
+  run_.batch = batch_plan(job_, run_.share.ranks());
   run_.total_steps = total_steps(job_, run_.data->samples_per_epoch());
   run_.record = {.data = run_.data->fingerprint(),
                  .model = model_spec(job_, run_.data->sizes()),
@@ -127,7 +130,7 @@ void RunSetup::build() {
   const Key key(static_cast<std::uint64_t>(config_.debug.seed));
   // The step holds references to all of these; they live in Run, which neither moves nor is copied.
   run_.step.emplace(*run_.model, *run_.optimizer, *run_.reduction, run_.group, key.child("dropout"),
-                    run_.loss_scale ? &*run_.loss_scale : nullptr);
+                    run_.loss_scale ? &*run_.loss_scale : nullptr, run_.share);
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
   run_.step->before_update([this_run = &run_] {
     this_run->memory.mark("update");
@@ -141,11 +144,12 @@ void RunSetup::allocate_model() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   run_.model = make_job_model(run_.record.model, config_, run_.data->task());
   nn::Model& model = *run_.model;
+  // First of all: it replaces modules, and what others hang on the old ones would be lost.
+  parallel::split_tensors(model, run_.mesh);
   // While parameters are on the meta device: afterwards their memory has a type.
   set_types(model, job_, run_.record.precision);
   if (config_.parallelism.zero_stage > 0) {
-    auto sharding = parallel::sharded_data_parallel(model, job_mesh(config_, run_.group),
-                                                    sharding_options(config_));
+    auto sharding = parallel::sharded_data_parallel(model, run_.mesh, sharding_options(config_));
     run_.sharding = sharding.get();
     run_.reduction = std::move(sharding);
   } else {
@@ -166,7 +170,7 @@ void RunSetup::make_optimizer() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   nn::Model& model = *run_.model;
   const auto owned =
-      run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model, run_.group);
+      run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model, run_.mesh);
   run_.optimizer =
       optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
   // The optimizer filled its masters from rounded weights; the unrounded ones are drawn again.
@@ -184,8 +188,8 @@ void RunSetup::make_optimizer() {
   if (run_.sharding) return;
   // Made last: it compares the values from which the ranks start, which must be there.
   const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
-  run_.reduction = parallel::data_parallel(
-      model, run_.group, {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)});
+  run_.reduction = parallel::data_parallel_on(
+      model, run_.mesh, {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)});
 }
 
 std::string RunSetup::memory_hint() const {

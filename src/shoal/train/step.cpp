@@ -24,12 +24,13 @@ RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan
   return batch;
 }
 
-double count_labels(const std::vector<Batch>& micro_batches) {
+double count_labels(const std::vector<Batch>& micro_batches, const parallel::BatchShare& share) {
   double count = 0;
   for (const Batch& batch : micro_batches) {
-    count += static_cast<double>(batch.labels.is_floating_point()
-                                     ? batch.labels.numel()
-                                     : batch.labels.ne(kIgnoredLabel).sum().item<std::int64_t>());
+    const at::Tensor labels = share.counted(batch.labels);
+    count += static_cast<double>(labels.is_floating_point()
+                                     ? labels.numel()
+                                     : labels.ne(kIgnoredLabel).sum().item<std::int64_t>());
   }
   return count;
 }
@@ -43,12 +44,32 @@ std::vector<optim::Slice> slices_of(const nn::Module& model) {
   return slices;
 }
 
+namespace {
+
+/// The elements of a box that is not the whole parameter lie row by row in it: only rows, or only
+/// columns, are cut.
+optim::Place place_of(const parallel::OwnedRange& range) {
+  const std::vector<std::int64_t>& shape = range.parameter->global_shape();
+  const mesh::Box& box = range.parameter->box();
+  if (box.count() == range.parameter->global_count() || shape.empty()) return {range.begin};
+  const std::size_t last = shape.size() - 1;
+  optim::Place place{.begin = range.begin,
+                     .width = box.end[last] - box.begin[last],
+                     .stride = shape[last],
+                     .first = 0};
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    place.first = place.first * shape[d] + box.begin[d];
+  return place;
+}
+
+}  // namespace
+
 std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& owned) {
   std::vector<optim::Slice> slices;
   for (const parallel::OwnedRange& range : owned) {
     if (range.parameter->requires_grad()) {
       slices.push_back(
-          {range.parameter->name(), range.values, range.parameter->decay(), range.begin});
+          {range.parameter->name(), range.values, range.parameter->decay(), place_of(range)});
     }
   }
   return slices;
@@ -56,13 +77,14 @@ std::vector<optim::Slice> slices_of(const std::vector<parallel::OwnedRange>& own
 
 TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer,
                            parallel::GradientReduction& reduction, comm::Group group, Key key,
-                           optim::LossScale* scale)
+                           optim::LossScale* scale, const parallel::BatchShare& share)
     : model_(model),
       optimizer_(optimizer),
       reduction_(reduction),
       group_(std::move(group)),
       key_(key),
-      scale_(scale) {}
+      scale_(scale),
+      share_(share) {}
 
 StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
@@ -139,6 +161,7 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
   // Masks are functions of the step's key and of the sample's place in the global batch.
   context.samples = at::arange(first_sample, first_sample + batch.inputs.size(0), at::kLong);
   context.labels = batch.labels;
+  context.stream = share_.stream(batch.inputs);
   // The only division by a count: the labels of the global batch (idea 6 of docs/architecture.md).
   context.loss_scale = scale() / input.labels;
   context.extra_losses = &extra;

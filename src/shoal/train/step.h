@@ -12,6 +12,7 @@
 #include "shoal/nn/module.h"
 #include "shoal/optim/loss_scale.h"
 #include "shoal/optim/optimizer.h"
+#include "shoal/parallel/batch_share.h"
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/train/data_source.h"
 
@@ -25,7 +26,8 @@ struct RankBatch {
 };
 
 /// Returns this rank's part of the global batch that begins with training sample `first`: rank r
-/// runs the r-th stretch of it, micro-batch after micro-batch. Any number of ranks and any
+/// runs the r-th stretch of it, micro-batch after micro-batch; `rank` counts data-parallel ranks
+/// (BatchShare). Any number of ranks and any
 /// micro-batch train the same samples.
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank);
 
@@ -48,8 +50,10 @@ struct StepResult {
   bool skipped = false;  ///< the gradient overflowed: no update, and the loss scale is halved
 };
 
-/// Counts the valid labels of the micro-batches; for a regression, their values.
-double count_labels(const std::vector<Batch>& micro_batches);
+/// Counts the valid labels of the micro-batches that this rank reports; for a regression, their
+/// values.
+double count_labels(const std::vector<Batch>& micro_batches,
+                    const parallel::BatchShare& share = {});
 
 /// Executes steps: forward and backward of every micro-batch, gradients summed over `group` as they
 /// become ready, clipping, the optimizer's update.
@@ -62,10 +66,10 @@ double count_labels(const std::vector<Batch>& micro_batches);
 class TrainingStep {
  public:
   /// `scale` multiplies the loss of every step and is adapted to its gradient; null: there is none.
-  /// All references must outlive this.
+  /// `share` is this rank's part of a batch. All references must outlive this.
   TrainingStep(nn::Model& model, optim::Optimizer& optimizer,
                parallel::GradientReduction& reduction, comm::Group group, Key key,
-               optim::LossScale* scale = nullptr);
+               optim::LossScale* scale = nullptr, const parallel::BatchShare& share = {});
 
   StepResult run(const RankBatch& batch, const StepInput& input);
 
@@ -89,6 +93,7 @@ class TrainingStep {
   Key key_;
   std::function<void()> before_update_;
   optim::LossScale* scale_;
+  parallel::BatchShare share_;
 };
 
 /// Returns the slices that an optimizer of the whole model updates: every parameter that is

@@ -31,8 +31,8 @@ int TrainingLoop::run() {
     const auto begin = Clock::now();
     // The samples follow from the position alone, which every rank and a resumed run know.
     const RankBatch batch =
-        rank_batch(*run_.data, run_.record.samples, run_.batch, run_.group.rank());
-    const Agreement agreed = agree(count_labels(batch.micro_batches));
+        rank_batch(*run_.data, run_.record.samples, run_.batch, run_.share.rank());
+    const Agreement agreed = agree(count_labels(batch.micro_batches, run_.share));
     // Before the step: what was trained so far is saved, and no rank is in the middle of a
     // collective.
     if (agreed.signal != 0) return stop(agreed.signal);
@@ -128,7 +128,7 @@ Evaluation TrainingLoop::evaluate_now() {
   if (run_.sharding) run_.sharding->unshard();
   const std::int64_t samples = config_.validation.batches * run_.batch.global;
   const Evaluation evaluation =
-      evaluate(*run_.model, *run_.data, run_.group,
+      evaluate(*run_.model, *run_.data, run_.group, run_.share,
                {.samples = samples, .micro_batch = run_.batch.micro_batch});
   if (run_.sharding) run_.sharding->reshard();
   // The sums are the same on all ranks, so all throw together.
@@ -202,8 +202,9 @@ void TrainingLoop::finish() {
   totals.peak_flops = total_peak_flops();
   // Everything collective happens here, before the report, which only rank 0 writes.
   totals.memory = run_.memory.of_all_ranks();
-  // Rank 0 alone draws the sample, so it needs all parameters.
   if (run_.sharding) run_.sharding->unshard();
+  // The ranks that divide the model with rank 0 draw the sample with it.
+  if (run_.share.rank() == 0) totals.sample = report_.draw_sample();
   report_.finish(totals);
 }
 

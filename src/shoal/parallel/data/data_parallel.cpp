@@ -197,8 +197,11 @@ std::unique_ptr<GradientReduction> data_parallel(nn::Module& model, comm::Group 
 std::unique_ptr<GradientReduction> data_parallel_on(nn::Module& model, const mesh::Mesh& mesh,
                                                     const DataParallelOptions& options) {
   std::vector<std::unique_ptr<GradientReduction>> parts;
-  for (const HeldParameters& set : by_holders(model.parameters(), mesh)) {
-    const comm::Group& group = mesh.along(set.holders.axes);
+  const std::vector<HeldParameters> sets = by_holders(model.parameters(), mesh);
+  for (const HeldParameters& set : sets) {
+    comm::Group group = mesh.along(set.holders.axes);
+    // Techniques may use a group of the same ranks in the same backward pass.
+    if (sets.size() > 1) group = group.split(0, group.rank());
     parts.push_back(group.size() == 1
                         ? reduce_after_backward(set.parameters, group)
                         : std::make_unique<DataParallel>(set.parameters, group, options));

@@ -62,6 +62,8 @@ class GradientReduction {
 /// Returns ranges of all of this rank's part of each parameter, for the ranks of `holders`, which
 /// hold the same.
 std::vector<OwnedRange> whole_ranges(const Parameters& parameters, const comm::Group& holders = {});
+/// As above for a model on a mesh, in the model's order: each parameter among its own holders.
+std::vector<OwnedRange> whole_ranges(const nn::Module& model, const mesh::Mesh& mesh);
 /// Returns the gradients of all trained parameters, without a copy where they are contiguous.
 std::vector<at::Tensor> whole_gradients(const std::vector<OwnedRange>& owned);
 /// Returns the part of each gradient that this rank counts in a norm, flat: an even part where

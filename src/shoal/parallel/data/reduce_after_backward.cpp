@@ -1,6 +1,9 @@
+#include <map>
+
 #include "shoal/base/even_part.h"
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/parallel/data/used_parameters.h"
+#include "shoal/parallel/ownership.h"
 
 namespace shoal::parallel {
 namespace {
@@ -39,6 +42,17 @@ std::vector<OwnedRange> whole_ranges(const Parameters& parameters, const comm::G
     ranges.push_back({parameter, 0, parameter->tensor().numel(), parameter->tensor().detach(),
                       holders.rank(), holders.size()});
   }
+  return ranges;
+}
+
+std::vector<OwnedRange> whole_ranges(const nn::Module& model, const mesh::Mesh& mesh) {
+  std::map<const nn::Parameter*, OwnedRange> of;
+  for (const HeldParameters& set : by_holders(model.parameters(), mesh)) {
+    for (OwnedRange& range : whole_ranges(set.parameters, mesh.along(set.holders.axes)))
+      of.emplace(range.parameter.get(), std::move(range));
+  }
+  std::vector<OwnedRange> ranges;
+  for (const auto& parameter : model.parameters()) ranges.push_back(of.at(parameter.get()));
   return ranges;
 }
 

@@ -399,15 +399,20 @@ class ShardedDataParallel final : public Sharding {
 
 std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh,
                                                 const ShardingOptions& options) {
-  const std::vector<HeldParameters> sets = by_holders(model.parameters(), mesh);
+  std::vector<HeldParameters> sets = by_holders(model.parameters(), mesh);
   if (sets.size() <= 1) {
     const Parameters all = model.parameters();
     const HeldParameters held{common_holders(all, mesh), all};
     return std::make_unique<ShardedDataParallel>(model, held, mesh, options);
   }
   std::vector<std::unique_ptr<Sharding>> parts;
-  for (const HeldParameters& set : sets)
+  for (HeldParameters& set : sets) {
+    // Other sets and the tensor-parallel modules may use groups of the same ranks. When they call
+    // is a matter of which reduction ends first, so each set has its own.
+    set.holders.shard = set.holders.shard.split(0, set.holders.shard.rank());
+    set.holders.copies = set.holders.copies.split(0, set.holders.copies.rank());
     parts.push_back(std::make_unique<ShardedDataParallel>(model, set, mesh, options));
+  }
   return std::make_unique<JoinedSharding>(model, std::move(parts));
 }
 

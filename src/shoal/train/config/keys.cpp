@@ -423,13 +423,17 @@ void list_running(std::vector<ConfigKey>& keys) {
            "what data-parallel ranks hold shards of: 0 nothing, 1 the optimizer's state, 2 "
            "gradients too, 3 parameters too (FSDP)")
       .key("data_parallel_shard_degree", &P::data_parallel_shard_degree, between(-1, 4096),
-           "zero_stage 1 to 3: ranks among which state is cut; -1: ranks / "
-           "data_parallel_replicate_degree")
+           "zero_stage 1 to 3: data-parallel ranks among which state is cut; -1: ranks / "
+           "(tensor_parallel_degree x data_parallel_replicate_degree)")
       .only_with({of_shards})
       .key("data_parallel_replicate_degree", &P::data_parallel_replicate_degree, between(1, 4096),
            "zero_stage 1 to 3: copies of the whole state, each cut among its own ranks (hybrid "
            "sharding)")
       .only_with({of_shards})
+      .key("tensor_parallel_degree", &P::tensor_parallel_degree, between(1, 4096),
+           "ranks that divide the matrices of a transformer and the residual stream between its "
+           "blocks among them, and train on the same samples; neighbours in the numbering of "
+           "ranks")
       .key("gather_ahead", &P::gather_ahead, between(0, 64),
            "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
            "the units of so many modules are gathered before their turn")

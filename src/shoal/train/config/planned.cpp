@@ -9,6 +9,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/units.h"
 #include "shoal/forecast/estimator.h"
+#include "shoal/train/config/degrees.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::train {
@@ -107,38 +108,25 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
-// The plan counts blocks alike and whole: exceptions by name and units of other sizes are beyond
-// it.
+// The plan counts blocks alike and whole: exceptions by name, units of other sizes and divided
+// blocks are beyond it.
 bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
-         config.precision.gathers == Precision::kFp32 && blocks;
-}
-
-plan::Degrees job_degrees(const JobConfig& config, std::int64_t ranks) {
-  const ParallelismSection& p = config.parallelism;
-  plan::Degrees degrees;
-  degrees.dp_replicate = p.zero_stage > 0 ? p.data_parallel_replicate_degree : 1;
-  if (ranks % degrees.dp_replicate != 0) {
-    throw Error(
-        ErrorKind::kConfig, "job",
-        fmt::format("parallelism.data_parallel_replicate_degree = {} does not divide the {} "
-                    "ranks",
-                    degrees.dp_replicate, ranks));
-  }
-  degrees.dp_shard = ranks / degrees.dp_replicate;
-  return degrees;
+         config.precision.gathers == Precision::kFp32 && blocks &&
+         config.parallelism.tensor_parallel_degree == 1;
 }
 
 Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {
   const JobConfig& config = job.config;
-  const BatchPlan batch = batch_plan(job, ranks);
+  const plan::Degrees degrees = job_degrees(job, ranks);
+  const BatchPlan batch = batch_plan(job, static_cast<int>(degrees.dp()));
   const ParallelismSection& p = config.parallelism;
   Training training;
   // The job in the planner's words: every field that memory depends on.
   training.zero_stage = static_cast<int>(p.zero_stage);
-  training.degrees = job_degrees(config, ranks);
+  training.degrees = degrees;
   training.micro_batch = batch.micro_batch;
   training.global_batch = batch.global;
   if (spec.family != model::Family::kMlp) training.sequence = config.training.sequence_length;

@@ -18,10 +18,6 @@ model::RecomputePolicy recompute_policy(const JobConfig& config);
 /// parameters are gathered in their own type.
 bool is_counted(const JobConfig& config);
 
-/// Returns how the job arranges `ranks` ranks: all of them data-parallel so far. Throws
-/// Error(config) when the copies do not divide the ranks.
-plan::Degrees job_degrees(const JobConfig& config, std::int64_t ranks);
-
 /// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
 /// Error(config) when the batch does not divide.
 plan::Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks);

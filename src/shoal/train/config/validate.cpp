@@ -7,6 +7,7 @@
 
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/model/kept_activations.h"
+#include "shoal/plan/training.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/train/config/precision.h"
@@ -232,7 +233,7 @@ void validate_transport(const Job& job, bool one_host) {
   }
 }
 
-void validate_sharding(const Job& job, int ranks) {
+void validate_sharding(const Job& job, std::int64_t data_ranks) {
   const ParallelismSection& p = job.config.parallelism;
   if (p.zero_stage == 1 && p.reduce_every_micro_batch) {
     throw config_error(job, "parallelism.reduce_every_micro_batch",
@@ -250,12 +251,32 @@ void validate_sharding(const Job& job, int ranks) {
     throw config_error(job, "parallelism.data_parallel_shard_degree",
                        "is a number of ranks, or -1 for the rest");
   }
-  if (ranks % replicas != 0 || (shards > 0 && shards * replicas != ranks)) {
+  if (data_ranks % replicas != 0 || (shards > 0 && shards * replicas != data_ranks)) {
     throw config_error(job,
                        shards > 0 ? "parallelism.data_parallel_shard_degree"
                                   : "parallelism.data_parallel_replicate_degree",
-                       fmt::format("shards x replicas must make the {} ranks", ranks));
+                       fmt::format("shards x replicas must make the {} ranks", data_ranks));
   }
+}
+
+/// Returns the tensor-parallel degree, which divides the ranks and the model.
+std::int64_t validate_tensor_parallel(const Job& job, const model::ModelSpec& spec, int ranks) {
+  const std::int64_t tp = job.config.parallelism.tensor_parallel_degree;
+  const char* const key = "parallelism.tensor_parallel_degree";
+  if (tp == 1) return 1;
+  if (ranks % tp != 0) {
+    throw config_error(job, key,
+                       fmt::format("must divide the {} ranks, as {} does", ranks,
+                                   plan::nearest_divisors(ranks, tp)));
+  }
+  if (spec.family != model::Family::kTransformer)
+    throw config_error(job, key, "divides transformers only");
+  try {
+    plan::validate_degrees(spec, {.tp = tp});
+  } catch (const Error& error) {
+    throw config_error(job, key, error.message());
+  }
+  return tp;
 }
 
 }  // namespace
@@ -276,15 +297,17 @@ void validate(const Job& job, int ranks, bool one_host) {
   }
   validate_loss(job);
   validate_training(job);
+  const model::ModelSpec spec = model_spec(job, {});
+  const std::int64_t data_ranks = ranks / validate_tensor_parallel(job, spec, ranks);
   // Called for what it refuses.
-  batch_plan(job, ranks);
+  batch_plan(job, static_cast<int>(data_ranks));
   validate_optimizer(job);
   validate_precision(job);
   validate_ranks(job, ranks);
-  validate_sharding(job, ranks);
+  validate_sharding(job, data_ranks);
   validate_transport(job, one_host);
   // Without the data's sizes: the number of blocks does not depend on them.
-  validate_activation_checkpoint(job, model_spec(job, {}));
+  validate_activation_checkpoint(job, spec);
 }
 
 BatchPlan batch_plan(const Job& job, int ranks) {

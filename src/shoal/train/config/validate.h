@@ -31,7 +31,8 @@ void validate(const Job& job, int ranks, bool one_host = true);
 /// and the defaults that `validate` accepts when they are set. It parses to the same values.
 std::string belonging_toml(const Job& job, int ranks);
 
-/// Throws Error(config) when the global batch does not divide.
+/// Cuts the global batch among `ranks` data-parallel ranks. Throws Error(config) when it does not
+/// divide.
 BatchPlan batch_plan(const Job& job, int ranks);
 
 /// The sizes of a model that the data decides; 0 where the data has no such size, or where it is

@@ -108,8 +108,11 @@ void RunReport::print_head() {
 }
 
 std::string RunReport::describe_batch() const {
+  const int tensor = run_.mesh.extent(mesh::Axis::kTensor);
+  std::string ranks = counted(run_.share.ranks(), "rank");
+  if (tensor > 1) ranks = fmt::format("{} x {} tensor-parallel ranks", run_.share.ranks(), tensor);
   return fmt::format("{} steps of {} samples: {} x {} of {}, {} a rank.", run_.total_steps,
-                     run_.batch.global, counted(run_.group.size(), "rank"),
+                     run_.batch.global, ranks,
                      counted(run_.batch.accumulation, "micro-batch", "es"), run_.batch.micro_batch,
                      counted(at::get_num_threads(), "thread"));
 }
@@ -207,7 +210,10 @@ void RunReport::finish(const RunTotals& totals) {
   }
   print(describe_work(tokens / totals.seconds, totals.peak_flops));
   if (!totals.memory.empty()) print_memory(totals.memory);
-  if (config_.validation.sample_tokens > 0 && run_.data->task() == Task::kTokens) print_sample();
+  if (!totals.sample.empty()) {
+    print(
+        fmt::format("A sample of {} tokens:\n{}", config_.validation.sample_tokens, totals.sample));
+  }
   print(fmt::format("Metrics, loss.svg and checkpoints are in {}.", run_.directory.path()));
 }
 
@@ -239,14 +245,13 @@ std::string RunReport::describe_work(double tokens_per_s, double peak_flops) con
   return fmt::format("{}, {:.0f} % of the {}.", work, 100 * rate / peak_flops, best);
 }
 
-void RunReport::print_sample() {
+std::string RunReport::draw_sample() const {
+  const std::int64_t tokens = config_.validation.sample_tokens;
+  if (tokens == 0 || run_.data->task() != Task::kTokens) return {};
   const auto tokenizer = job_tokenizer(config_);
-  const GenerationOptions options{.tokens = config_.validation.sample_tokens,
-                                  .sampling = {.temperature = 0.8}};
+  const GenerationOptions options{.tokens = tokens, .sampling = {.temperature = 0.8}};
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("sample");
-  const std::string& prompt = config_.validation.sample_prompt;
-  print(fmt::format("A sample of {} tokens:\n{}", options.tokens,
-                    generate_text(*run_.model, *tokenizer, prompt, options, key)));
+  return generate_text(*run_.model, *tokenizer, config_.validation.sample_prompt, options, key);
 }
 
 }  // namespace shoal::train

@@ -20,6 +20,7 @@ struct RunTotals {
   std::int64_t tokens = 0;
   double peak_flops = 0;           ///< FLOP/s that the ranks reach together
   std::vector<MemoryPeak> memory;  ///< by rank; empty: not known
+  std::string sample;              ///< text that the model wrote; empty: none was asked for
 };
 
 /// Writes what people see of a run: console, metrics.jsonl, TensorBoard, plots and config.toml.
@@ -40,8 +41,10 @@ class RunReport {
   void write_memory_timeline() const;
   /// Reports that the run ends early because of `signal`; its state is in the checkpoint `path`.
   void stopped(int signal, const std::string& path);
-  /// Reports that the run is complete, with plots, totals and a sample. Needs all parameters on
-  /// rank 0.
+  /// Lets the model continue the prompt of the job; empty without token data, or when the job wants
+  /// none. Needs all parameters. Collective among the ranks that run the same samples.
+  std::string draw_sample() const;
+  /// Reports that the run is complete, with plots, totals and the sample.
   void finish(const RunTotals& totals);
 
  private:
@@ -54,7 +57,6 @@ class RunReport {
   std::string describe_plan() const;
   std::string describe_work(double tokens_per_s, double peak_flops) const;
   void print_memory(const std::vector<MemoryPeak>& memory);
-  void print_sample();
 
   const RunOptions& options_;
   const JobConfig& config_;
