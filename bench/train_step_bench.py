@@ -26,12 +26,12 @@ CASES = {f"train_step/{kind}/gpt2-124m/fp32/{tokens}": (kind, tokens) for kind, 
 WARMUP = 3
 
 
-def ours(options):
+def ours(options, world=WORLD):
     name = f"bench-{uuid.uuid4().hex}"
     program = comparison.ROOT / "build" / "release" / "bin" / "gpt2_ddp_step"
     if not program.exists():
         raise comparison.Failed(f"{program} is not built")
-    return comparison.run_ranks([[program, "--name", name, "--rank", rank, "--world", WORLD, *options] for rank in range(WORLD)])
+    return comparison.run_ranks([[program, "--name", name, "--rank", rank, "--world", world, *options] for rank in range(world)])
 
 
 def check_losses(case, ours, peer):

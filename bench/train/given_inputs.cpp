@@ -60,14 +60,21 @@ void load_weights(nn::Model& model, const std::string& path) {
   }
   const float* from = flat.data();
   for (const std::string& name : names_in_peer_order(spec)) {
-    const at::Tensor tensor = model.find_parameter(name)->tensor().detach();
-    auto* to = tensor.mutable_data_ptr<float>();
+    const auto parameter = model.find_parameter(name);
+    const at::Tensor whole = at::empty(parameter->global_shape(), at::kFloat);
+    auto* to = whole.mutable_data_ptr<float>();
     if (name.find(".qkv.") != std::string::npos) {
-      regroup_by_head(from, to, spec.heads, spec.head_size, tensor.dim() == 2 ? spec.hidden : 1);
+      regroup_by_head(from, to, spec.heads, spec.head_size, whole.dim() == 2 ? spec.hidden : 1);
     } else {
-      std::copy_n(from, tensor.numel(), to);
+      std::copy_n(from, whole.numel(), to);
     }
-    from += tensor.numel();
+    from += whole.numel();
+    // A rank may hold a part of it only.
+    at::Tensor part = whole;
+    const mesh::Box& box = parameter->box();
+    for (std::size_t d = 0; d < box.begin.size(); ++d)
+      part = part.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
+    parameter->tensor().detach().copy_(part);
   }
 }
 
