@@ -195,6 +195,37 @@ TEST(Group, CountsElementsAsTheCommunicatorDoes) {
                                                                     {Kind::kReduce, 2, 0}}));
 }
 
+// By the algorithms that send least; counts of two tensors in one call add up.
+TEST(Group, CountsTheBytesThatItHasToSend) {
+  run_on_threads({.size = 4, .arena = false}, [](const Group& group) {
+    double before = 0;
+    const auto sent = [&] {
+      return group.bytes_sent() - std::exchange(before, group.bytes_sent());
+    };
+    const at::Tensor part = at::ones({6});
+    const at::Tensor whole = at::ones({24});
+    const bool root = group.rank() == 1;
+    group.all_reduce(whole);
+    EXPECT_EQ(sent(), 2 * 3 * 6 * 4);
+    group.all_gather(whole, part);
+    EXPECT_EQ(sent(), 3 * 6 * 4);
+    group.reduce_scatter(part, whole);
+    EXPECT_EQ(sent(), 3 * 6 * 4);
+    group.all_to_all(at::ones({24}), whole);
+    EXPECT_EQ(sent(), 3 * 6 * 4);
+    group.broadcast(whole, 1);
+    EXPECT_EQ(sent(), root ? 24 * 4 : 0);
+    group.reduce(whole, 1);
+    EXPECT_EQ(sent(), root ? 0 : 24 * 4);
+    group.all_reduce(
+        std::vector<at::Tensor>{at::ones({4}, at::kDouble), at::ones({8}, at::kDouble)});
+    EXPECT_EQ(sent(), 2 * 3 * 3 * 8);
+    group.barrier();
+    EXPECT_EQ(sent(), 0);
+  });
+  EXPECT_EQ(Group().bytes_sent(), 0);
+}
+
 TEST(Group, HandsOnTheOptionsOfACall) {
   const auto fake = std::make_shared<collective::FakeCommunicator>(1, 4);
   const Group group(fake);

@@ -22,6 +22,7 @@
 #include "shoal/parallel/batch_share.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/tensor/stream_cut.h"
+#include "shoal/plan/traffic.h"
 #include "tests/complaint.h"
 
 namespace shoal::parallel {
@@ -340,6 +341,44 @@ TEST(TensorParallel, TrainsWithEveryStageOfSharding) {
   const Curve other = train(llama(), {}, 0);
   check_curve(llama(), other, {.dp_replicate = 2, .tp = 2}, 0, true);
   check_curve(llama(), other, {.tp = 4}, 3, true);
+}
+
+/// Bytes that each rank of tp sends for one forward and backward pass in fp32, without data
+/// parallelism, and with it all of a step.
+double sent(const ModelSpec& spec, int tp, const Data& all, model::Keep keep) {
+  double bytes = 0;
+  comm::run_on_threads({.size = tp, .arena = false, .timeout = std::chrono::seconds(30)},
+                       [&](const comm::Group& world) {
+                         const mesh::Mesh mesh(world, {.tp = tp});
+                         const BatchShare share(mesh);
+                         const auto model = nn::make_model(spec);
+                         split_tensors(*model, mesh);
+                         model->materialize();
+                         fill(*model);
+                         checkpoint_activations(
+                             *model,
+                             std::vector<model::Keep>(static_cast<std::size_t>(spec.layers), keep));
+                         const double before = world.bytes_sent();
+                         (*model)(all.inputs, context_of(share, all, 0)).backward();
+                         if (world.rank() == tp - 1) bytes = world.bytes_sent() - before;
+                       });
+  return bytes;
+}
+
+// The planner's formulas: 8 of b s h (p - 1) / p elements a block, 12 where its forward pass runs
+// twice; 4 for embedding and head together; two float64 a row for the loss.
+TEST(TensorParallel, SendsWhatTheFormulasSay) {
+  for (const int tp : {2, 4}) {
+    const Data all = data(4, 12);
+    for (const model::Keep keep : {model::Keep::kEverything, model::Keep::kInput}) {
+      const ModelSpec spec = gpt2();
+      const auto hidden = static_cast<double>(spec.hidden);
+      const double blocks = static_cast<double>(spec.layers) *
+                            plan::tensor_elements(tp, 4, 12, hidden, keep == model::Keep::kInput);
+      const double ends = 4 * 4 * 12 * hidden * (tp - 1) / tp;
+      EXPECT_EQ(sent(spec, tp, all, keep), 4 * (blocks + ends) + 16.0 * 4 * 12 * (tp - 1));
+    }
+  }
 }
 
 std::string refusal(const ModelSpec& spec, int tp) {

@@ -45,6 +45,39 @@ std::size_t count_of(const Operation& operation, const at::Tensor& output, const
   }
 }
 
+/// The elements that this rank has to send at least in a call of `count` elements.
+double elements_sent(const Operation& operation, double count, int ranks, int rank) {
+  const double others = ranks - 1;
+  switch (operation.kind) {
+    case Kind::kAllReduce:
+      return 2 * others / ranks * count;
+    case Kind::kAllGather:
+    case Kind::kReduceScatter:
+      return others * count;
+    case Kind::kAllToAll: {
+      if (operation.send_counts.empty()) return others * count;
+      double sum = 0;
+      for (int r = 0; r < ranks; ++r)
+        if (r != rank) sum += static_cast<double>(operation.send_counts[r]);
+      return sum;
+    }
+    case Kind::kBroadcast:
+    case Kind::kScatter: {
+      const double all = operation.kind == Kind::kScatter ? others * count : count;
+      return operation.peer == rank ? all : 0;
+    }
+    case Kind::kReduce:
+    case Kind::kGather:
+      return operation.peer == rank ? 0 : count;
+    case Kind::kSend:
+      return count;
+    case Kind::kReceive:
+    case Kind::kBarrier:
+      return 0;
+  }
+  return 0;
+}
+
 /// Does the operation write its output on this rank?
 bool writes_output(const Operation& operation, int rank) {
   switch (operation.kind) {
@@ -120,6 +153,10 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
     }
     throw;
   }
+  double count = static_cast<double>(operation.buffer.count);
+  for (const Buffer& buffer : more) count += static_cast<double>(buffer.count);
+  bytes_sent_ += elements_sent(operation, count, communicator_->size(), communicator_->rank()) *
+                 (inputs.empty() ? 0.0 : static_cast<double>(inputs[0].element_size()));
   release_complete();
   if (!async) return {};
   std::vector<at::Tensor>& kept = in_flight_.emplace_back(InFlight{handle, {}}).tensors;

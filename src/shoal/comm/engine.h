@@ -29,6 +29,7 @@ class Engine {
 
   const std::shared_ptr<collective::Communicator>& communicator() const { return communicator_; }
   const std::shared_ptr<void>& keep_alive() const { return keep_alive_; }
+  double bytes_sent() const { return bytes_sent_; }  ///< see Group::bytes_sent
 
  private:
   struct InFlight {
@@ -48,6 +49,7 @@ class Engine {
   /// Tensors of calls that failed: a library's threads may still be at work on them.
   std::vector<at::Tensor> failed_;
   std::shared_ptr<collective::Communicator> communicator_;
+  double bytes_sent_ = 0;
 };
 
 }  // namespace shoal::comm

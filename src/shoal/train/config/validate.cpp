@@ -189,9 +189,10 @@ void validate_transport(const Job& job, bool one_host) {
                   {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
                    "parallelism.link_costs"},
                   "belongs to TCP, and parallelism.transport is \"mpi\"");
-    if (p.in_rank_order)
+    if (p.in_rank_order) {
       reject_if_set(job, {"parallelism.in_rank_order"},
                     "MPI chooses the order of its sums, and parallelism.transport is \"mpi\"");
+    }
   } else if (!tcp) {
     reject_if_set(job,
                   {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
