@@ -366,17 +366,21 @@ double sent(const ModelSpec& spec, int tp, const Data& all, model::Keep keep) {
 }
 
 // The planner's formulas: 8 of b s h (p - 1) / p elements a block, 12 where its forward pass runs
-// twice; 4 for embedding and head together; two float64 a row for the loss.
+// twice, 10 where the sums of the first are kept; 4 for embedding and head together; two float64 a
+// row for the loss.
 TEST(TensorParallel, SendsWhatTheFormulasSay) {
   for (const int tp : {2, 4}) {
     const Data all = data(4, 12);
-    for (const model::Keep keep : {model::Keep::kEverything, model::Keep::kInput}) {
+    for (const model::Keep keep :
+         {model::Keep::kEverything, model::Keep::kInput, model::Keep::kProducts}) {
       const ModelSpec spec = gpt2();
       const auto hidden = static_cast<double>(spec.hidden);
-      const double blocks = static_cast<double>(spec.layers) *
-                            plan::tensor_elements(tp, 4, 12, hidden, keep == model::Keep::kInput);
+      double block = plan::tensor_elements(tp, 4, 12, hidden, keep == model::Keep::kInput);
+      if (keep == model::Keep::kProducts) block *= 10.0 / 8;
+      const double blocks = static_cast<double>(spec.layers) * block;
       const double ends = 4 * 4 * 12 * hidden * (tp - 1) / tp;
-      EXPECT_EQ(sent(spec, tp, all, keep), 4 * (blocks + ends) + 16.0 * 4 * 12 * (tp - 1));
+      const double losses = 16.0 * 4 * 12 * (tp - 1);
+      EXPECT_EQ(sent(spec, tp, all, keep), 4 * (blocks + ends) + losses);
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "shoal/forecast/memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "shoal/model/kept_activations.h"
@@ -17,7 +18,7 @@ constexpr double kFlying = 2;
 /// Bytes of a token: its input and its label have 64 bits each.
 constexpr double kTokenBytes = 16;
 
-/// Parameters of each unit: embedding, one block, head.
+/// Parameters of each unit that a rank holds or shards: embedding, one block, head.
 struct Units {
   double embedding = 0;
   double block = 0;
@@ -25,11 +26,14 @@ struct Units {
   double all = 0;
 
   Units(const ModelSpec& spec, const Training& training) {
-    all = static_cast<double>(model::parameter_count(spec));
-    if (spec.family == Family::kMlp) return;
+    if (spec.family == Family::kMlp) {
+      all = static_cast<double>(model::parameter_count(spec));
+      return;
+    }
     embedding = plan::held_by_embedding(spec, training).all();
     block = plan::held_by_block(spec, training).all();
     head = plan::held_by_head(spec, training).all();
+    all = embedding + static_cast<double>(spec.layers) * block + head;
   }
   /// Returns the units in bytes. The few vectors count as the matrices do.
   Units operator*(double bytes) const {
@@ -69,7 +73,8 @@ class StepMemory {
                                : plan::precision(training.precision, training.optimizer)->state),
         narrow_(bytes_.parameter < kElement),
         batch_{training.micro_batch, spec.family == Family::kMlp ? 1 : training.length(spec),
-               kElement, std::min(bytes_.parameter, kElement)},
+               kElement, std::min(bytes_.parameter, kElement), training.degrees.tp},
+        tensor_(static_cast<double>(training.degrees.tp)),
         weights_(Units(spec, training) * bytes_.parameter),
         gradients_(Units(spec, training) * bytes_.gradient),
         shards_(training.zero_stage > 0 ? static_cast<double>(training.degrees.shard_ranks()) : 1),
@@ -186,7 +191,12 @@ class StepMemory {
   // ---- moments ----
 
   double rows() const { return batch_.rows(); }
+  /// Returns the bytes of all rows at the width of the model, and of this rank's rows of the
+  /// stream.
   double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
+  double stream() const { return width() / tensor_; }
+  /// Returns the bytes that an exchange between stream and all rows adds.
+  double exchanged() const { return tensor_ > 1 ? stream() : 0; }
   /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
   double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
   // Where either of two moments could be the peak the larger one counts: a plan must not promise
@@ -207,7 +217,7 @@ class StepMemory {
   /// weight, which the forward pass finishes.
   MemoryUse loss() const {
     const double h = static_cast<double>(spec_.hidden);
-    const double v = static_cast<double>(spec_.vocab);
+    const double v = std::ceil(static_cast<double>(spec_.vocab) / tensor_);
     const double n = rows();
     const bool at_once = n <= kLossRows;
     // What the blocks keep, the input of the head and of its matmul, two numbers a row of the norm,
@@ -216,7 +226,7 @@ class StepMemory {
       MemoryUse use = states(gradient);
       use.gathered = gathered(weights_.head, gathered_ahead());
       use.activations =
-          (held_.empty() ? 0 : held_.back()) + width() + rounded(width()) + 8 * n + data() + head;
+          (held_.empty() ? 0 : held_.back()) + stream() + rounded(width()) + 8 * n + data() + head;
       use.workspace = work;
       return use;
     };
@@ -245,15 +255,15 @@ class StepMemory {
     // Early blocks hold little that is kept and much that is gradient; late ones the other way
     // round. Which is worst depends on the shards, so all are tried.
     MemoryUse most;
-    const double wide = kElement * rows() * static_cast<double>(spec_.ffn) * (spec_.gated ? 2 : 1);
+    const double ffn = static_cast<double>(spec_.ffn) / tensor_;
+    const double wide = kElement * rows() * ffn * (spec_.gated ? 2 : 1);
     for (std::size_t b = 0; b < kept_.size(); ++b) {
       MemoryUse use = states(gradients(static_cast<std::int64_t>(b)));
       use.gathered = gathered(weights_.block,
                               std::min(gathered_ahead(), static_cast<double>(b) * weights_.block));
       use.activations = held_[b] + costs_[b].rebuilt + data();
-      use.workspace =
-          wide + width() * (kept_[b] == Keep::kEverything ? 1 : 2) +
-          packed(static_cast<double>(spec_.ffn), static_cast<double>(spec_.hidden), rows());
+      use.workspace = wide + width() * (kept_[b] == Keep::kEverything ? 1 : 2) + exchanged() +
+                      packed(ffn, static_cast<double>(spec_.hidden), rows());
       if (use.all() > most.all()) most = use;
     }
     return most;
@@ -262,7 +272,7 @@ class StepMemory {
   MemoryUse last_gradients() const {
     MemoryUse use = states(gradients(-1));
     use.gathered = gathered(spec_.tied_embeddings ? 0 : weights_.embedding, 0);
-    use.workspace = 2 * width();
+    use.workspace = 2 * width() + exchanged();
     use.activations = data();
     return use;
   }
@@ -287,6 +297,7 @@ class StepMemory {
   StateBytes bytes_;
   bool narrow_;  ///< weights have 16 bits, and their operands are rounded to that
   MicroBatch batch_;
+  double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
   Units weights_;
   Units gradients_;
   double shards_;
@@ -307,7 +318,7 @@ model::Keep kept_under(plan::Recompute recompute) {
 
 bool predicts_memory(const Training& training) {
   const Degrees& degrees = training.degrees;
-  return degrees.tp == 1 && degrees.pp == 1 && degrees.cp == 1 && degrees.ep == 1 &&
+  return degrees.pp == 1 && degrees.cp == 1 && degrees.ep == 1 &&
          (training.states || training.precision == "fp32") && !training.zero_plus_plus &&
          !training.offload_parameters;
 }

@@ -51,27 +51,32 @@ struct BlockTensors {
     const double n = batch.rows();
     const double e = batch.element_bytes;
     const double h = static_cast<double>(spec.hidden);
-    const double heads = static_cast<double>(spec.heads);
+    // Tensor-parallel ranks have their own rows of the stream, heads and features; what the first
+    // product of a branch multiplied is gathered, and whole.
+    const auto t = static_cast<double>(batch.tensor_ranks);
+    const double own = n / t;
+    const double heads = static_cast<double>(spec.heads) / t;
+    const double kv_heads = std::max(static_cast<double>(spec.kv_heads) / t, 1.0);
     const double head_size = static_cast<double>(spec.head_size);
     const double p = batch.product_bytes;
-    input = sum = n * h * e;
+    input = sum = own * h * e;
     normed = n * h * p;
     // mean and 1 / deviation of each row; RMSNorm has no mean
-    statistics = 4 * n * (spec.norm == Norm::kLayer ? 2 : 1);
-    qkv = n * (heads + 2 * static_cast<double>(spec.kv_heads)) * head_size * e;
+    statistics = 4 * own * (spec.norm == Norm::kLayer ? 2 : 1);
+    qkv = n * (heads + 2 * kv_heads) * head_size * e;
     // `changed` is the input of attention where that is not the matmul's result itself. Norms of
     // queries and keys keep that result too, and one root a head.
     changed = spec.positions == Positions::kRotary || spec.qk_norm ? qkv : 0;
     raw = spec.qk_norm ? qkv : 0;
-    head_statistics = spec.qk_norm ? 4 * n * (heads + static_cast<double>(spec.kv_heads)) : 0;
+    head_statistics = spec.qk_norm ? 4 * n * (heads + kv_heads) : 0;
     attended = n * heads * head_size * e;
     rounded = p < e ? n * heads * head_size * p : 0;
     // one logarithm a row and head, from which attention's backward makes the probabilities again
     log_sums = 4 * n * heads;
-    dropped = spec.dropout > 0 ? n * h * e : 0;  // the input of dropout: backward does not need
-                                                 // it, a repeated forward pass does
-    activated = n * static_cast<double>(spec.ffn) * p;
-    wide = n * static_cast<double>(spec.ffn) * e * (spec.gated ? 2 : 1);
+    dropped = spec.dropout > 0 ? own * h * e : 0;  // the input of dropout: backward does not need
+                                                   // it, a repeated forward pass does
+    activated = n * static_cast<double>(spec.ffn) / t * p;
+    wide = n * static_cast<double>(spec.ffn) / t * e * (spec.gated ? 2 : 1);
   }
 
   // Queries, keys and values are saved as attention takes them, and with norms also as the norms
@@ -86,7 +91,8 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
   const BlockTensors t(spec, batch);
   const double n = batch.rows();
   const double h = static_cast<double>(spec.hidden);
-  const double width = static_cast<double>(spec.heads * spec.head_size);
+  const auto ranks = static_cast<double>(batch.tensor_ranks);
+  const double width = static_cast<double>(spec.heads * spec.head_size) / ranks;
   const double attention =
       2 * n * static_cast<double>(batch.columns) * width;  // the causal half of two matmuls
   // Norms, activations and dropout have no matmul: about ten operations for each element that they
@@ -105,8 +111,8 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep 
     case Keep::kInput:
       break;
   }
-  const double qkv = static_cast<double>((spec.heads + 2 * spec.kv_heads) * spec.head_size);
-  const double ffn = static_cast<double>(spec.ffn);
+  const double qkv = static_cast<double>((spec.heads + 2 * spec.kv_heads) * spec.head_size) / ranks;
+  const double ffn = static_cast<double>(spec.ffn) / ranks;
   // all products of the block: 2 FLOPs a weight and row
   const double products = 2 * n * h * (qkv + width + ffn * (spec.gated ? 3 : 2));
   return {t.input, t.everything() - t.input, attention + pointwise + products};

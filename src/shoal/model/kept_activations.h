@@ -22,6 +22,8 @@ struct MicroBatch {
   double element_bytes = 4;  ///< one activation
   /// One activation as a matmul took it: 2 where weights have 16 bits, to which it was rounded.
   double product_bytes = 4;
+  /// Ranks that divide heads, features and the residual stream; each runs all rows.
+  std::int64_t tensor_ranks = 1;
 
   double rows() const { return static_cast<double>(samples) * static_cast<double>(columns); }
 };

@@ -118,11 +118,14 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
   })[0];
 }
 
-at::Tensor add_rows(const at::Tensor& x, const Weight& bias, const at::Tensor& residual) {
+at::Tensor add_rows(const at::Tensor& x, const Weight& bias, const at::Tensor& residual,
+                    const at::Tensor& known) {
   return differentiable("add_rows", {x, bias.tensor, residual}, [&](const Wanted& wanted) {
-    const at::Tensor out = at::empty(x.sizes(), x.options());
-    fill(rows_of(out), residual, summand(bias.tensor, x));
-    out.add_(x);
+    const at::Tensor out = known.defined() ? known.detach() : at::empty(x.sizes(), x.options());
+    if (!known.defined()) {
+      fill(rows_of(out), residual, summand(bias.tensor, x));
+      out.add_(x);
+    }
     return Recorded{{out},
                     {wanted.input[1] ? bias.tensor : at::Tensor()},
                     [wanted, sink = bias.sink](const Tensors& saved, const Tensors& gradients) {

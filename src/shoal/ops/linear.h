@@ -15,7 +15,8 @@ at::Tensor linear(const at::Tensor& x, const Weight& weight, const Weight& bias 
                   const at::Tensor& residual = {}, const at::Tensor& known = {});
 
 /// Returns x + bias + residual; `bias` [N] and `residual` [..., N] may be undefined. x [..., N]: a
-/// product that was summed over ranks before its bias may join.
-at::Tensor add_rows(const at::Tensor& x, const Weight& bias, const at::Tensor& residual);
+/// product that was summed over ranks before its bias may join. `known` as in `linear`.
+at::Tensor add_rows(const at::Tensor& x, const Weight& bias, const at::Tensor& residual,
+                    const at::Tensor& known = {});
 
 }  // namespace shoal::ops

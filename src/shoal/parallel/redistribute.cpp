@@ -246,7 +246,7 @@ at::Tensor carry_out(const at::Tensor& x, const comm::Group& group, const Move& 
 }  // namespace
 
 at::Tensor redistribute(const at::Tensor& x, const comm::Group& group, const Placement& from,
-                        const Placement& to, at::IntArrayRef whole) {
+                        const Placement& to, at::IntArrayRef whole, const at::Tensor& known) {
   const Move move = mesh::move_between(from, to);
   if (move.kind == Move::Kind::kNone) return x;
   const Move back = mesh::backward_of(move);
@@ -254,7 +254,8 @@ at::Tensor redistribute(const at::Tensor& x, const comm::Group& group, const Pla
   return ops::differentiable(
       "redistribute", {x},
       [&](const ops::Wanted&) {
-        const at::Tensor y = carry_out(x, group, move, shape);
+        // detach() makes a tensor of its own over the same memory, which this call's node can own.
+        const at::Tensor y = known.defined() ? known.detach() : carry_out(x, group, move, shape);
         const ops::Backward backward = [group, back, shape, of = y.sizes().vec(),
                                         options = y.options()](const ops::Tensors&,
                                                                const ops::Tensors& dy) {

@@ -16,9 +16,13 @@ namespace shoal::parallel {
 /// is answered by a reduce-scatter, an all-reduce by an all-reduce, a slice by zeros around it. It
 /// runs on every rank, also on one whose gradient is undefined, so that ranks stay together.
 ///
+/// `known`, when defined, is the result of an earlier call with the same arguments: nothing moves
+/// then, and only the backward pass is prepared.
+///
 /// Collective over `group`. Throws Error(usage) when `x` has not the shape of this rank's part, and
 /// as mesh::move_between.
 at::Tensor redistribute(const at::Tensor& x, const comm::Group& group, const mesh::Placement& from,
-                        const mesh::Placement& to, at::IntArrayRef whole);
+                        const mesh::Placement& to, at::IntArrayRef whole,
+                        const at::Tensor& known = {});
 
 }  // namespace shoal::parallel

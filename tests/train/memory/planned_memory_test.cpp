@@ -178,6 +178,20 @@ TEST_F(PlannedMemory, OfShards) {
   }
 }
 
+// Two ranks that divide heads, features, vocabulary and the stream, and four of which two pairs do.
+TEST_F(PlannedMemory, OfTensorParallelRanks) {
+  const Sets tp{"parallelism.tensor_parallel_degree=2"};
+  for (const Sets& sets :
+       {kWhole, kPieces, kRecomputed, kSelective, kManyRows, kManyWords + kUntied, kBf16, kQwen3}) {
+    train_job(tp + sets, 2);
+    EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+  }
+  train_job(tp + kWhole, 4);
+  EXPECT_NEAR(planned() / measured(), 1, 0.05) << "tp 2 x dp 2";
+  train_job(tp + kWhole + Sets{"parallelism.zero_stage=3"}, 4);
+  EXPECT_NEAR(planned() / measured(), 1, 0.05) << "tp 2 x FSDP 2";
+}
+
 // "auto" is fp32 or bf16, as this processor multiplies: memory is planned as if the job had said
 // so.
 TEST_F(PlannedMemory, OfAPrecisionThatIsFoundOut) {

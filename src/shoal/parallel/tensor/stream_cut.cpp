@@ -41,11 +41,11 @@ at::Tensor gather_stream(const at::Tensor& x, const comm::Group& group,
 }
 
 at::Tensor sum_into_stream(const at::Tensor& x, const comm::Group& group,
-                           const nn::Context& context) {
+                           const nn::Context& context, const at::Tensor& known) {
   const nn::Stream& stream = context.stream;
   check_divided(stream);
   const Placement to = stream.divided() ? Placement::shard(stream.dim) : Placement::replicate();
-  return redistribute(x, group, Placement::partial(), to, x.sizes());
+  return redistribute(x, group, Placement::partial(), to, x.sizes(), known);
 }
 
 }  // namespace shoal::parallel

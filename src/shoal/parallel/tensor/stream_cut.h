@@ -16,8 +16,8 @@ nn::Stream cut_stream(std::int64_t samples, std::int64_t columns, int ranks, int
 at::Tensor gather_stream(const at::Tensor& x, const comm::Group& group, const nn::Context& context);
 
 /// Returns this rank's rows of the sum over the ranks of x [B, T, h]; the whole sum where the
-/// stream is not divided. Collective.
+/// stream is not divided. Collective unless `known` is defined, the result of an earlier call.
 at::Tensor sum_into_stream(const at::Tensor& x, const comm::Group& group,
-                           const nn::Context& context);
+                           const nn::Context& context, const at::Tensor& known = {});
 
 }  // namespace shoal::parallel

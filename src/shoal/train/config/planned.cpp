@@ -22,7 +22,8 @@ using plan::Training;
 model::MicroBatch micro_batch(const model::ModelSpec& spec, const Training& training) {
   return {.samples = training.micro_batch,
           .columns = spec.family == model::Family::kMlp ? 1 : training.length(spec),
-          .product_bytes = std::min(training.states->parameter, 4.0)};
+          .product_bytes = std::min(training.states->parameter, 4.0),
+          .tensor_ranks = training.degrees.tp};
 }
 
 /// Bytes of each number of the model's state, by the types of the job.
@@ -108,14 +109,13 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
-// The plan counts blocks alike and whole: exceptions by name, units of other sizes and divided
-// blocks are beyond it.
+// The plan counts blocks alike and whole: exceptions by name and units of other sizes are beyond
+// it.
 bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
-         config.precision.gathers == Precision::kFp32 && blocks &&
-         config.parallelism.tensor_parallel_degree == 1;
+         config.precision.gathers == Precision::kFp32 && blocks;
 }
 
 Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {
