@@ -76,7 +76,9 @@ std::int64_t place(const at::Tensor& x, std::int64_t sample, std::int64_t group)
 /// head of each sample.
 template <class Run>
 void for_groups(const HeadTensors& heads, const at::Tensor& ranges, Run&& run) {
-  const auto& [q, k, v] = heads;
+  const at::Tensor& q = heads.q;
+  const at::Tensor& k = heads.k;
+  const at::Tensor& v = heads.v;
   const std::int64_t queries = q.size(1);
   const std::int64_t groups = q.size(2);
   const std::int64_t size = q.size(4);
@@ -123,7 +125,9 @@ std::int64_t place_of_lse(const HeadTensors& heads, std::int64_t sample, std::in
 void backward_by_kernels(const HeadTensors& heads, const at::Tensor& ranges,
                          const AttentionPart& whole, const at::Tensor& d_out,
                          const HeadTensors& gradients) {
-  const auto& [dq, dk, dv] = gradients;
+  const at::Tensor& dq = gradients.q;
+  const at::Tensor& dk = gradients.k;
+  const at::Tensor& dv = gradients.v;
   for_groups(heads, ranges,
              [&](std::int64_t sample, std::int64_t number, const kernels::AttentionGroup& group,
                  float* workspace) {
