@@ -334,6 +334,16 @@ TEST(AttentionPart, HasTheSameBitsWithAnyNumberOfThreads) {
   }
 }
 
+TEST(AttentionPart, RecordsNoGraph) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const HeadTensors heads = some_heads({1, 5, 7, 1, 2, 8}, type);
+    heads.q.set_requires_grad(true);
+    const AttentionPart found = attention_part(heads, causal_ranges(5, 7));
+    EXPECT_FALSE(found.out.requires_grad());
+    EXPECT_FALSE(found.lse.requires_grad());
+  }
+}
+
 TEST(AttentionPart, RefusesWhatDoesNotFit) {
   const HeadTensors heads = some_heads({2, 5, 7, 1, 2, 8}, at::kFloat);
   const at::Tensor ranges = causal_ranges(5, 7);
@@ -342,6 +352,7 @@ TEST(AttentionPart, RefusesWhatDoesNotFit) {
   const HeadTensors by_four{heads.q.flatten(2, 3), heads.k, heads.v};
   for (const HeadTensors& wrong : {more_keys, other_groups, by_four})
     EXPECT_THROW(attention_part(wrong, ranges), Error);
+  EXPECT_THROW(attention_part({heads.q, heads.k.to(at::kDouble), heads.v}, ranges), Error);
   EXPECT_THROW(attention_part(heads, causal_ranges(6, 7)), Error);
   EXPECT_THROW(attention_part(heads, ranges.to(at::kLong)), Error);
   EXPECT_THROW(attention_part(heads, ranges.expand({2, 5, 2})), Error) << "not in one piece";

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -28,6 +29,10 @@ void check_heads(const HeadTensors& heads) {
                    "queries must be [B, T, groups, heads_per_group, head_size] and keys [B, S, "
                    "groups, head_size], not of {} and {} dimensions",
                    q.dim(), k.dim());
+  SHOAL_USER_CHECK(k.scalar_type() == q.scalar_type() && v.scalar_type() == q.scalar_type(),
+                   "attention", "queries are {}, keys {} and values {}: they must have one type",
+                   c10::toString(q.scalar_type()), c10::toString(k.scalar_type()),
+                   c10::toString(v.scalar_type()));
   SHOAL_USER_CHECK(k.size(0) == q.size(0) && k.size(2) == q.size(2) && k.size(3) == q.size(4) &&
                        v.sizes() == k.sizes(),
                    "attention", "queries [{}], keys [{}] and values [{}] do not fit together",
@@ -182,6 +187,7 @@ void merge_all(const AttentionPart& sum, const AttentionPart& part) {
 }  // namespace
 
 AttentionPart attention_part(const HeadTensors& heads, const at::Tensor& ranges) {
+  const c10::AutoGradMode not_recording(false);
   check_heads(heads);
   check_ranges(heads, ranges);
   if (type_of_sums(heads.q) == at::kDouble) return plain::attention_part(heads, ranges);
@@ -212,12 +218,17 @@ void merge(const AttentionPart& sum, const AttentionPart& part) {
   SHOAL_USER_CHECK(sum.out.sizes() == part.out.sizes() && sum.lse.sizes() == part.lse.sizes(),
                    "attention", "parts of [{}] and [{}] cannot be merged",
                    fmt::join(sum.out.sizes(), ", "), fmt::join(part.out.sizes(), ", "));
-  sum.out.scalar_type() == at::kDouble ? merge_all<double>(sum, part) : merge_all<float>(sum, part);
+  if (sum.out.scalar_type() == at::kDouble) {
+    merge_all<double>(sum, part);
+  } else {
+    merge_all<float>(sum, part);
+  }
 }
 
 void attention_part_backward(const HeadTensors& heads, const at::Tensor& ranges,
                              const AttentionPart& whole, const at::Tensor& d_out,
                              const HeadTensors& gradients) {
+  const c10::AutoGradMode not_recording(false);
   check_heads(heads);
   check_ranges(heads, ranges);
   const std::int64_t count = heads.q.size(2) * heads.q.size(3);
