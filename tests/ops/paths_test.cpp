@@ -4,7 +4,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/equal.h>
@@ -14,7 +13,6 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/silu.h>
-#include <ATen/ops/softmax.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -286,77 +284,6 @@ TEST(Paths, ABoxOfSixteenBitsIsTheRoundedOne) {
     EXPECT_TRUE(half.equal(exact.to(at::kBFloat16)));
     EXPECT_GT(exact.abs().max().item<double>(), 0.4);
   }
-}
-
-/// Plain softmax attention of one packed tensor with one query head a group.
-at::Tensor plain_attention(const at::Tensor& qkv, std::int64_t d, const at::Tensor& mask) {
-  const at::Tensor parts = qkv.view({qkv.size(0), qkv.size(1), -1, 3, d});
-  const auto part = [&](int which) { return parts.select(3, which).transpose(1, 2); };
-  const at::Tensor scores =
-      part(0).matmul(part(1).transpose(2, 3)) / std::sqrt(static_cast<double>(d));
-  return at::softmax(scores + mask.to(qkv.scalar_type()), -1)
-      .matmul(part(2))
-      .transpose(1, 2)
-      .flatten(2);
-}
-
-// More columns than the kernel takes at a time, and a mask that differs between all rows: of its
-// own for every sequence, or one for all.
-TEST(MaskedAttention, ReadsTheRowOfTheMaskThatItIsAt) {
-  constexpr std::int64_t kColumns = 205;
-  const at::Tensor order = at::arange(kColumns, at::kLong);
-  const at::Tensor hidden = order.unsqueeze(0) > order.unsqueeze(1);
-  const at::Tensor slopes =
-      (values({2, 1, kColumns, kColumns}, 7) * 3).masked_fill(hidden, -INFINITY);
-  for (const std::int64_t masks : {1, 2}) {
-    const at::Tensor mask = slopes.narrow(0, 0, masks);
-    expect_same(
-        [&](const Inputs& in) {
-          return attention(in[0], {1, 8}, mask);
-        },
-        [&](const Inputs& in) { return plain_attention(in[0], 8, mask); },
-        {leaf({2, kColumns, 48}, 1)}, 2e-5);
-  }
-}
-
-TEST(MaskedAttention, OverGivenKeysFollowsTheMask) {
-  const HeadShape shape{1, 8};
-  const at::Tensor qkv = values({2, 9, 48}, 1);
-  const auto [keys, answers] = keys_and_values(qkv, shape);
-  const at::Tensor mask = values({1, 1, 4, 9}, 3);
-  const at::Tensor found =
-      attention_over(qkv.narrow(1, 5, 4).contiguous(), keys, answers, shape, mask);
-  const at::Tensor whole =
-      plain_attention(qkv, 8, at::cat({at::zeros({1, 1, 5, 9}, at::kFloat), mask}, 2));
-  EXPECT_TRUE(at::allclose(found, whole.narrow(1, 5, 4), 1e-5, 1e-6));
-}
-
-TEST(CausalMask, HidesLaterPositionsAndOtherDocuments) {
-  const auto shown = [](const at::Tensor& mask) {
-    std::string text;
-    for (std::int64_t i = 0; i < mask.numel(); ++i) {
-      const double value = mask.flatten()[i].item<double>();
-      EXPECT_TRUE(value == 0 || value == -INFINITY);
-      text += value == 0 ? '.' : 'x';
-    }
-    return text;
-  };
-  EXPECT_EQ(shown(causal_mask(2, 4, {}, {}, at::kFloat)),
-            "...x"
-            "....");
-  EXPECT_EQ(causal_mask(2, 4, {}, {}, at::kDouble).sizes(),
-            (std::vector<std::int64_t>{1, 1, 2, 4}));
-  EXPECT_EQ(causal_mask(2, 4, {}, {}, at::kDouble).scalar_type(), at::kDouble);
-  const at::Tensor documents = at::tensor({0, 1, 1, 1, 0, 0, 0, 1}, at::kInt).view({2, 4});
-  EXPECT_EQ(shown(causal_mask(2, 4, documents, {}, at::kFloat)),
-            "x..x"
-            "x..."
-            "...x"
-            "xxx.");
-  const at::Tensor positions = at::tensor({3, 0, 2, 1}, at::kLong);
-  EXPECT_EQ(shown(causal_mask(2, 4, {}, positions, at::kFloat)),
-            "x..."
-            "x.x.");
 }
 
 }  // namespace

@@ -141,14 +141,7 @@ at::Tensor Attention::attend(const at::Tensor& qkv, const Context& context) cons
     const auto [keys, values] = context.cache->extend(path(), context.position_begin, k, v);
     return ops::attention_over(qkv, keys, values, shape);
   }
-  // Without a mask kernels know the causal rule and skip the upper half; a mask costs T x T
-  // elements and all of the work.
-  if (!context.documents.defined() && !context.positions.defined())
-    return ops::attention(qkv, shape);
-  const std::int64_t columns = qkv.size(1);
-  return ops::attention(
-      qkv, shape,
-      ops::causal_mask(columns, columns, context.documents, context.positions, qkv.scalar_type()));
+  return ops::attention(qkv, shape, context.documents, context.positions);
 }
 
 at::Tensor Attention::onto(const at::Tensor& residual, const at::Tensor& x,

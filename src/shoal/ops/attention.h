@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 
 namespace shoal::ops {
 
@@ -15,25 +16,23 @@ struct HeadShape {
 };
 
 /// Computes causal self-attention with scale 1 / sqrt(head_size) (Dao et al., "FlashAttention",
-/// 2022: the scores are never stored whole). `mask` [B or 1, 1, T, T], added to the scores,
-/// replaces the causal rule when defined. The result is [B, T, groups * heads_per_group *
+/// 2022: the scores are never stored whole). The result is [B, T, groups * heads_per_group *
 /// head_size].
-at::Tensor attention(const at::Tensor& qkv, const HeadShape& shape, const at::Tensor& mask = {});
+///
+/// A token sees the tokens of its own document whose positions are not behind its own. `positions`
+/// [T] int64, in any order; undefined: 0 .. T - 1. `documents` [B or 1, T] int32; undefined: one
+/// document a row. Pairs of other documents and of later tokens cost nothing, up to the borders of
+/// blocks, and no mask is made: memory grows with T. Throws Error(data) where a document ends and
+/// comes back later in its row, in the order of positions if they are given.
+at::Tensor attention(const at::Tensor& qkv, const HeadShape& shape,
+                     const at::Tensor& documents = {}, const at::Tensor& positions = {});
 
-/// Computes the attention of the queries in `qkv` over given keys and values [B, groups, S,
-/// head_size], of which the last T belong to the queries; for generation, without gradient. `mask`
-/// is [B or 1, 1, T, S]; undefined, the causal rule applies.
+/// Computes the causal attention of the queries in `qkv` over given keys and values [B, groups, S,
+/// head_size], of which the last T belong to the queries; for generation, without gradient.
 at::Tensor attention_over(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
-                          const HeadShape& shape, const at::Tensor& mask = {});
+                          const HeadShape& shape);
 
 /// Returns the keys and the values in `qkv`, as views [B, groups, T, head_size].
 std::pair<at::Tensor, at::Tensor> keys_and_values(const at::Tensor& qkv, const HeadShape& shape);
-
-/// Returns the mask of queries and keys at given positions, for tokens of given documents: 0 where
-/// the key belongs to the same document and is not later, else minus infinity. `documents` [B, S]
-/// int32 or undefined; the queries are the last T of S. `positions` [S] int64 or undefined. The
-/// result is [B or 1, 1, T, S].
-at::Tensor causal_mask(std::int64_t queries, std::int64_t keys, const at::Tensor& documents,
-                       const at::Tensor& positions, at::ScalarType type);
 
 }  // namespace shoal::ops
