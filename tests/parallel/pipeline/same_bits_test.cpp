@@ -163,6 +163,35 @@ TEST(Pipeline, DelaysBeforeActionsChangeNoBit) {
   });
 }
 
+TEST(Pipeline, AnEvaluationRunsForwardsAlone) {
+  constexpr int kMicroBatches = 8;
+  const auto spec = tiny_spec("gpt2-tiny", true);
+  const auto trained = step_of(kMicroBatches);
+  auto batch = trained;
+  for (MicroBatch& one : batch) one.context.training = false;
+  const auto whole = nn::make_model(spec);
+  fill(*whole);
+  const double loss = run_alone(*whole, batch).loss;
+  const double with_dropout = run_alone(*whole, trained).loss;
+  EXPECT_NE(loss, with_dropout);
+  comm::run_on_threads(threads(3), [&](const comm::Group& group) {
+    for (const std::string& name : schedule::schedule_names()) {
+      if (!has_table(name, 3, kMicroBatches)) continue;
+      const Schedule table = schedule::make_schedule(name, 3, chunks_of(name), kMicroBatches);
+      int events = 0;
+      Rank rank(spec, table, even_stages(8, table.stages()), group,
+                {.action = [&](const Action&) { ++events; }});
+      // Between steps, whose gradients are not touched.
+      EXPECT_EQ(group.sum(rank.pipeline->evaluate(batch)), loss) << name;
+      for (const auto& parameter : rank.model->parameters())
+        EXPECT_FALSE(parameter->gradient().defined());
+      EXPECT_EQ(events, 0);
+      EXPECT_EQ(group.sum(rank.pipeline->run(trained)), with_dropout) << name;
+      EXPECT_EQ(group.sum(rank.pipeline->evaluate(batch)), loss) << name;
+    }
+  });
+}
+
 TEST(Pipeline, HoldsAsManyMicroBatchesAsTheTableSays) {
   constexpr int kMicroBatches = 8;
   const auto batch = step_of(kMicroBatches);

@@ -20,7 +20,8 @@
 
 namespace shoal::parallel {
 
-inline constexpr std::int64_t kRows = 2, kColumns = 8, kVocabulary = 29;
+// A message has 1,536 bytes: more than travels inside a slot of shared memory.
+inline constexpr std::int64_t kRows = 3, kColumns = 8, kVocabulary = 29;
 
 /// Six blocks, eight units: enough for two stages on each of four ranks.
 inline model::ModelSpec tiny_spec(const char* family, bool tied) {
@@ -53,19 +54,19 @@ inline void fill(nn::Model& model) {
 }
 
 /// The micro-batches of a step, which every rank makes from global indices.
-inline std::vector<MicroBatch> step_of(int micro_batches, int step = 0) {
+inline std::vector<MicroBatch> step_of(int micro_batches, int step = 0, std::int64_t rows = kRows) {
   std::vector<MicroBatch> batch;
   for (int i = 0; i < micro_batches; ++i) {
     MicroBatch one;
     one.context.key = Key(3).child(static_cast<std::uint64_t>(step));
     one.context.micro_batch = i;
-    one.context.samples = at::arange(i * kRows, (i + 1) * kRows, at::kLong);
+    one.context.samples = at::arange(i * rows, (i + 1) * rows, at::kLong);
     const at::Tensor column = at::arange(kColumns + 1, at::kLong);
     const at::Tensor tokens = (one.context.samples.view({-1, 1}) * 11 + column * column + 5 * step)
                                   .remainder(kVocabulary);
     one.input = tokens.slice(1, 0, kColumns).contiguous();
     one.context.labels = tokens.slice(1, 1, kColumns + 1).contiguous();
-    one.context.loss_scale = 1.0 / static_cast<double>(micro_batches * kRows * kColumns);
+    one.context.loss_scale = 1.0 / static_cast<double>(micro_batches * rows * kColumns);
     batch.push_back(std::move(one));
   }
   return batch;

@@ -1,5 +1,6 @@
 #include "shoal/parallel/pipeline/pipeline.h"
 
+#include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -42,65 +43,86 @@ at::Tensor taken(std::map<std::pair<int, int>, at::Tensor>& map, const Action& a
 Pipeline::Pipeline(comm::Group group, Schedule table, Stages stages, PipelineEvents events,
                    at::ScalarType type)
     : group_(std::move(group)),
-      table_(std::move(table)),
       stages_(std::move(stages)),
       events_(std::move(events)),
       type_(type),
-      messages_(checked(group_, table_, stages_), table_, type) {
-  const auto& actions = table_.table[group_.rank()];
+      training_(checked(group_, table, stages_), table, type),
+      evaluation_(group_, schedule::forward_only(table), type) {
+  const auto& actions = training_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i)
     if (schedule::is_compute(actions[i].kind)) last_use_[actions[i].stage] = i;
 }
 
 double Pipeline::run(const std::vector<MicroBatch>& batch) {
-  SHOAL_USER_CHECK(!failed_, "pipeline", "an earlier step ended with an error");
-  SHOAL_USER_CHECK(batch.size() == static_cast<std::size_t>(table_.micro_batches), "pipeline",
-                   "{} is for {} micro-batches, there are {}", table_.name, table_.micro_batches,
-                   batch.size());
-  // Until the end of the step: what it leaves behind when it throws (receives in flight, passes
-  // without backward) fits no other step.
-  failed_ = true;
-  losses_.assign(batch.size(), 0);
-  messages_.begin([this, &batch](const Action& receive) {
-    // The gradient of an output has the shape of the next stage's input.
-    const int stage = receive.stage + (receive.kind == Kind::kReceiveGradient ? 1 : 0);
-    return stages_.input_shape(stage, batch[receive.micro_batch].input);
-  });
+  const c10::AutoGradMode recording(true);
+  begin(training_, batch);
   if (events_.begin) events_.begin();
-  const auto& actions = table_.table[group_.rank()];
+  const auto& actions = training_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const Action& action = actions[i];
-    messages_.post_ahead(i);
+    training_.messages.post_ahead(i);
     if (events_.action) events_.action(action);
     const auto use = last_use_.find(action.stage);
     const bool last = use != last_use_.end() && use->second == i;
     if (last && events_.finishing) events_.finishing(action.stage);
-    carry_out(action, batch[action.micro_batch]);
+    carry_out(training_.messages, action, batch[action.micro_batch]);
     if (last && events_.let_go) events_.let_go(action.stage);
     // Messages that found no room when they were sent go on here.
-    messages_.poll();
+    training_.messages.poll();
   }
-  messages_.finish();
+  return finish(training_);
+}
+
+double Pipeline::evaluate(const std::vector<MicroBatch>& batch) {
+  const c10::AutoGradMode not_recording(false);
+  begin(evaluation_, batch);
+  const auto& actions = evaluation_.table.table[group_.rank()];
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    evaluation_.messages.post_ahead(i);
+    carry_out(evaluation_.messages, actions[i], batch[actions[i].micro_batch]);
+    evaluation_.messages.poll();
+  }
+  return finish(evaluation_);
+}
+
+void Pipeline::begin(Program& program, const std::vector<MicroBatch>& batch) {
+  SHOAL_USER_CHECK(!failed_, "pipeline", "an earlier step ended with an error");
+  SHOAL_USER_CHECK(batch.size() == static_cast<std::size_t>(program.table.micro_batches),
+                   "pipeline", "{} is for {} micro-batches, there are {}", program.table.name,
+                   program.table.micro_batches, batch.size());
+  // Until the end of the step: what it leaves behind when it throws (receives in flight, passes
+  // without backward) fits no other step.
+  failed_ = true;
+  losses_.assign(batch.size(), 0);
+  program.messages.begin([this, &batch](const Action& receive) {
+    // The gradient of an output has the shape of the next stage's input.
+    const int stage = receive.stage + (receive.kind == Kind::kReceiveGradient ? 1 : 0);
+    return stages_.input_shape(stage, batch[receive.micro_batch].input);
+  });
+}
+
+double Pipeline::finish(Program& program) {
+  program.messages.finish();
   SHOAL_CHECK(passes_.empty() && inputs_.empty() && gradients_.empty(), "{}: {} passes are left",
-              table_.name, passes_.size());
+              program.table.name, passes_.size());
   failed_ = false;
   // In the order of the micro-batches, whatever that of the table is.
   return std::accumulate(losses_.begin(), losses_.end(), 0.0);
 }
 
-void Pipeline::carry_out(const Action& action, const MicroBatch& batch) {
+void Pipeline::carry_out(Messages& messages, const Action& action, const MicroBatch& batch) {
   const Pass pass{action.stage, action.micro_batch};
   switch (action.kind) {
     case Kind::kReceiveActivation:
-      inputs_[pass] = messages_.take(action);
+      inputs_[pass] = messages.take(action);
       return;
     case Kind::kReceiveGradient:
-      gradients_[pass] = messages_.take(action);
+      gradients_[pass] = messages.take(action);
       return;
     case Kind::kSendActivation:
-      return messages_.send(action, taken(outgoing_activations_, action));
+      return messages.send(action, taken(outgoing_activations_, action));
     case Kind::kSendGradient:
-      return messages_.send(action, taken(outgoing_gradients_, action));
+      return messages.send(action, taken(outgoing_gradients_, action));
     case Kind::kForward:
       return forward(action, batch);
     case Kind::kBackward:
@@ -116,13 +138,14 @@ void Pipeline::carry_out(const Action& action, const MicroBatch& batch) {
 void Pipeline::forward(const Action& action, const MicroBatch& batch) {
   const Pass pass{action.stage, action.micro_batch};
   const bool first = action.stage == 0;
-  const bool last = action.stage + 1 == table_.stages();
-  auto& made = passes_[pass];
-  made = std::make_unique<StagePass>(stage(action.stage), batch.loss_gradient);
+  const bool last = action.stage + 1 == training_.table.stages();
+  const bool trains = at::GradMode::is_enabled();
+  auto made = std::make_unique<StagePass>(stage(action.stage), batch.loss_gradient);
   at::Tensor output =
       made->forward(first ? batch.input : taken(inputs_, action), batch.context, !first);
   check_output(action, output, batch);
   double loss = made->extra_losses();
+  if (trains) passes_[pass] = std::move(made);
   if (last) {
     loss += output.item<double>();
   } else if (is_local(action.stage + 1)) {
@@ -131,12 +154,12 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch) {
     outgoing_activations_[pass] = std::move(output);
   }
   losses_[action.micro_batch] += loss;
-  if ((last || loss != 0) && events_.loss) events_.loss(action.micro_batch, loss);
+  if (trains && (last || loss != 0) && events_.loss) events_.loss(action.micro_batch, loss);
 }
 
 void Pipeline::backward(const Action& action) {
   const Pass pass{action.stage, action.micro_batch};
-  const bool last = action.stage + 1 == table_.stages();
+  const bool last = action.stage + 1 == training_.table.stages();
   const at::Tensor gradient = last ? at::Tensor() : taken(gradients_, action);
   StagePass& made = *passes_.at(pass);
   at::Tensor of_input;
@@ -154,7 +177,7 @@ void Pipeline::backward(const Action& action) {
 
 void Pipeline::check_output(const Action& action, const at::Tensor& output,
                             const MicroBatch& batch) const {
-  if (action.stage + 1 == table_.stages()) {
+  if (action.stage + 1 == training_.table.stages()) {
     SHOAL_USER_CHECK(batch.context.labels.defined() && output.dim() == 0, "pipeline",
                      "{}: the last stage gives {} values, not a loss: has the context labels?",
                      schedule::to_string(action), output.numel());
@@ -173,6 +196,8 @@ const Stage& Pipeline::stage(int number) const {
                        [number](const Stage& stage) { return stage.number == number; });
 }
 
-bool Pipeline::is_local(int stage) const { return table_.rank_of_stage[stage] == group_.rank(); }
+bool Pipeline::is_local(int stage) const {
+  return training_.table.rank_of_stage[stage] == group_.rank();
+}
 
 }  // namespace shoal::parallel

@@ -74,7 +74,11 @@ class Pipeline {
   /// add.
   double run(const std::vector<MicroBatch>& batch);
 
-  const schedule::Schedule& table() const { return table_; }
+  /// Runs the forward passes of the same table, without recording and in the contexts of `batch`.
+  /// Returns this rank's part of the loss, as `run` does. No event is called.
+  double evaluate(const std::vector<MicroBatch>& batch);
+
+  const schedule::Schedule& table() const { return training_.table; }
   const Stages& stages() const { return stages_; }
   /// Returns the number of micro-batches, over all stages of this rank, that hold activations.
   std::size_t live_passes() const { return passes_.size(); }
@@ -83,7 +87,17 @@ class Pipeline {
   /// Stage and micro-batch.
   using Pass = std::pair<int, int>;
 
-  void carry_out(const schedule::Action& action, const MicroBatch& batch);
+  /// A table, and the messages of one rank in it.
+  struct Program {
+    Program(const comm::Group& group, schedule::Schedule of, at::ScalarType type)
+        : table(std::move(of)), messages(group, table, type) {}
+    schedule::Schedule table;
+    Messages messages;  ///< refers to `table`
+  };
+
+  void begin(Program& program, const std::vector<MicroBatch>& batch);
+  double finish(Program& program);
+  void carry_out(Messages& messages, const schedule::Action& action, const MicroBatch& batch);
   void forward(const schedule::Action& action, const MicroBatch& batch);
   void backward(const schedule::Action& action);
   void check_output(const schedule::Action& action, const at::Tensor& output,
@@ -92,11 +106,11 @@ class Pipeline {
   bool is_local(int stage) const;
 
   comm::Group group_;
-  schedule::Schedule table_;
   Stages stages_;
   PipelineEvents events_;
   at::ScalarType type_;
-  Messages messages_;
+  Program training_;
+  Program evaluation_;
   std::map<int, std::size_t> last_use_;  ///< by stage: its last computation in this rank's list
   std::map<Pass, std::unique_ptr<StagePass>> passes_;
   std::map<Pass, at::Tensor> inputs_;     ///< have arrived, or come from another stage of this rank

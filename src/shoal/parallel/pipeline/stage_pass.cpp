@@ -2,7 +2,6 @@
 
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -69,7 +68,6 @@ StagePass::StagePass(const Stage& stage, double loss_gradient)
 StagePass::~StagePass() = default;
 
 at::Tensor StagePass::forward(const at::Tensor& x, nn::Context context, bool input_wanted) {
-  const c10::AutoGradMode recording(true);
   nn::LossSink extra;
   context.extra_losses = &extra;
   // A leaf of its own: backward ends here, and leaves the gradient in it.
