@@ -105,38 +105,16 @@ TEST_P(SameBits, EveryScheduleGivesTheLossesAndGradientsOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SameBits, ::testing::Values(1, 2, 3, 4));
 
-/// A computation without its transfers.
-Action compute(schedule::Kind kind, int stage, int micro_batch) {
-  return {kind, stage, micro_batch, -1};
-}
-
-// Rank 0 sends twenty activations before the gradient for which rank 1 waits: more than a channel
-// of shared memory holds before somebody asks for them.
 TEST(Pipeline, AFileMaySendManyMessagesBeforeTheOneThatIsAwaited) {
-  using enum schedule::Kind;
-  constexpr int kMicroBatches = 20;
-  Schedule table{"by hand", kMicroBatches, {0, 1, 1, 0}, {{}, {}}};
-  for (int i = 0; i < kMicroBatches; ++i) table.table[0].push_back(compute(kForward, 0, i));
-  for (int i = 0; i < kMicroBatches; ++i) {
-    for (const int stage : {1, 2}) table.table[1].push_back(compute(kForward, stage, i));
-    for (const int stage : {2, 1}) table.table[1].push_back(compute(kBackward, stage, i));
-    table.table[0].push_back(compute(kForward, 3, i));
-    table.table[0].push_back(compute(kBackward, 3, i));
-    table.table[0].push_back(compute(kBackward, 0, i));
-  }
-  schedule::add_transfers(table);
+  const Schedule table = many_ahead();
   const Schedule read = schedule::from_csv(schedule::to_csv(table), "by_hand.csv");
-  const auto batch = step_of(kMicroBatches);
+  const auto batch = step_of(table.micro_batches);
   const Reference reference = reference_of(kVariants[2], batch);
-  for (const bool arena : {true, false}) {
-    auto options = threads(2);
-    options.arena = arena;
-    comm::run_on_threads(options, [&](const comm::Group& group) {
-      Rank rank(tiny_spec("llama-tiny", false), read, {3, 2, 2, 1}, group);
-      rank.pipeline->run(batch);
-      expect_same(*rank.model, reference, false, "by hand");
-    });
-  }
+  comm::run_on_threads(threads(2), [&](const comm::Group& group) {
+    Rank rank(tiny_spec("llama-tiny", false), read, {3, 2, 2, 1}, group);
+    rank.pipeline->run(batch);
+    expect_same(*rank.model, reference, false, "by hand");
+  });
 }
 
 // Late starts, late messages, late weight gradients: what a tensor still holds when it is read must

@@ -15,8 +15,9 @@ namespace {
 
 using schedule::Schedule;
 
-constexpr int kRanks = 4, kMicroBatches = 8;
-constexpr auto kUnit = std::chrono::milliseconds(10);
+constexpr int kRanks = 4, kMicroBatches = 4;
+// Long, because sleepers of a busy machine wake a millisecond late.
+constexpr auto kUnit = std::chrono::milliseconds(25);
 
 /// Sleeps one time unit, and adds up how long that took: the system wakes a sleeper late.
 class Sleep {

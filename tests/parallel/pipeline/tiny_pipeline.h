@@ -124,6 +124,27 @@ inline bool has_table(const std::string& name, int ranks, int micro_batches) {
   return name != "dualpipe-v" || micro_batches >= 2 * ranks;
 }
 
+/// A table of two ranks, of which rank 0 holds both ends of four stages. It sends twenty
+/// activations before the gradient for which rank 1 waits: more than a channel of shared memory
+/// holds before somebody asks for them.
+inline schedule::Schedule many_ahead() {
+  using enum schedule::Kind;
+  constexpr int kMicroBatches = 20;
+  schedule::Schedule table{"by hand", kMicroBatches, {0, 1, 1, 0}, {{}, {}}};
+  const auto add = [&](int rank, schedule::Kind kind, int stage, int micro_batch) {
+    table.table[rank].push_back({kind, stage, micro_batch});
+  };
+  for (int i = 0; i < kMicroBatches; ++i) add(0, kForward, 0, i);
+  for (int i = 0; i < kMicroBatches; ++i) {
+    for (const int stage : {1, 2}) add(1, kForward, stage, i);
+    for (const int stage : {2, 1}) add(1, kBackward, stage, i);
+    add(0, kForward, 3, i);
+    for (const int stage : {3, 0}) add(0, kBackward, stage, i);
+  }
+  schedule::add_transfers(table);
+  return table;
+}
+
 /// Ranks as threads. The timeout is what bounds a test that hangs.
 inline comm::WorldOptions threads(int ranks) {
   return {.size = ranks,

@@ -51,6 +51,19 @@ Pipeline::Pipeline(comm::Group group, Schedule table, Stages stages, PipelineEve
   const auto& actions = training_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i)
     if (schedule::is_compute(actions[i].kind)) last_use_[actions[i].stage] = i;
+  advance_in_backward();
+}
+
+// A large message between hosts needs its sender again and again: the receiver would wait until the
+// sender's next pass is through.
+void Pipeline::advance_in_backward() {
+  for (const Stage& stage : stages_.local) {
+    for (const auto& parameter : stage.parameters()) {
+      parameter->on_gradient_ready([group = group_, alive = std::weak_ptr(alive_)](nn::Parameter&) {
+        if (!alive.expired()) group.poll();
+      });
+    }
+  }
 }
 
 double Pipeline::run(const std::vector<MicroBatch>& batch) {
@@ -140,7 +153,8 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch) {
   const bool first = action.stage == 0;
   const bool last = action.stage + 1 == training_.table.stages();
   const bool trains = at::GradMode::is_enabled();
-  auto made = std::make_unique<StagePass>(stage(action.stage), batch.loss_gradient);
+  auto made = std::make_unique<StagePass>(stage(action.stage), batch.loss_gradient,
+                                          [this] { group_.poll(); });
   at::Tensor output =
       made->forward(first ? batch.input : taken(inputs_, action), batch.context, !first);
   check_output(action, output, batch);

@@ -56,8 +56,9 @@ struct PipelineEvents {
 /// another order; see TiedWeights for copies on several ranks.)
 ///
 /// Sends never block, receives are posted ahead, and every wait ends after the timeout of the group
-/// at the latest. As with every collective, a rank that throws must abort the group, or the others
-/// wait until then; after an error the pipeline cannot be used again. Not thread-safe.
+/// at the latest. Messages go on between units of a forward pass, and whenever a gradient is ready.
+/// As with every collective, a rank that throws must abort the group, or the others wait until
+/// then; after an error the pipeline cannot be used again. Not thread-safe.
 class Pipeline {
  public:
   /// `group`: the ranks of the pipeline, those of the table in order. `stages`: what `cut_stages`
@@ -95,6 +96,7 @@ class Pipeline {
     Messages messages;  ///< refers to `table`
   };
 
+  void advance_in_backward();
   void begin(Program& program, const std::vector<MicroBatch>& batch);
   double finish(Program& program);
   void carry_out(Messages& messages, const schedule::Action& action, const MicroBatch& batch);
@@ -105,6 +107,7 @@ class Pipeline {
   const Stage& stage(int number) const;
   bool is_local(int stage) const;
 
+  std::shared_ptr<int> alive_ = std::make_shared<int>();  ///< listeners outlive this
   comm::Group group_;
   Stages stages_;
   PipelineEvents events_;

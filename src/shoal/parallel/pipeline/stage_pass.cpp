@@ -62,8 +62,11 @@ struct StagePass::Graph {
   }
 };
 
-StagePass::StagePass(const Stage& stage, double loss_gradient)
-    : stage_(stage), loss_gradient_(loss_gradient), graph_(std::make_unique<Graph>()) {}
+StagePass::StagePass(const Stage& stage, double loss_gradient, std::function<void()> between_units)
+    : stage_(stage),
+      loss_gradient_(loss_gradient),
+      between_units_(std::move(between_units)),
+      graph_(std::make_unique<Graph>()) {}
 
 StagePass::~StagePass() = default;
 
@@ -73,7 +76,10 @@ at::Tensor StagePass::forward(const at::Tensor& x, nn::Context context, bool inp
   // A leaf of its own: backward ends here, and leaves the gradient in it.
   input_ = input_wanted ? x.detach().set_requires_grad(true) : x;
   at::Tensor value = input_;
-  for (const auto& unit : stage_.units) value = (*unit)(value, context);
+  for (const auto& unit : stage_.units) {
+    value = (*unit)(value, context);
+    if (between_units_) between_units_();
+  }
   const bool is_loss = context.labels.defined() && value.dim() == 0;
   if (is_loss) {
     graph_->add_loss(value, loss_gradient_);

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 
 #include "shoal/nn/context.h"
@@ -18,7 +19,9 @@ namespace shoal::parallel {
 class StagePass {
  public:
   /// `stage` must outlive the pass. `loss_gradient` is the gradient of every loss of the pass.
-  explicit StagePass(const Stage& stage, double loss_gradient = 1);
+  /// `between_units` is called after each unit of the forward pass.
+  explicit StagePass(const Stage& stage, double loss_gradient = 1,
+                     std::function<void()> between_units = {});
   ~StagePass();
   StagePass(const StagePass&) = delete;
   StagePass& operator=(const StagePass&) = delete;
@@ -44,6 +47,7 @@ class StagePass {
 
   const Stage& stage_;
   double loss_gradient_;
+  std::function<void()> between_units_;
   double extra_ = 0;
   at::Tensor input_;  ///< a leaf, where its gradient is wanted
   std::unique_ptr<Graph> graph_;
