@@ -19,61 +19,49 @@ constexpr int kRanks = 4, kMicroBatches = 4;
 // Long, because sleepers of a busy machine wake a millisecond late.
 constexpr auto kUnit = std::chrono::milliseconds(25);
 
-/// Sleeps one time unit, and adds up how long that took: the system wakes a sleeper late.
-class Sleep {
- public:
-  void operator()() {
-    const auto start = Clock::now();
-    std::this_thread::sleep_for(kUnit);
-    total_ += std::chrono::duration<double>(Clock::now() - start).count();
-    ++count_;
-  }
-  double mean() const { return total_ / count_; }
-
- private:
-  double total_ = 0;
-  int count_ = 0;
-};
-
 /// A unit that takes one time unit for its output, for the gradient of its input, and for that of
 /// its weight. It passes x on; the last one sums it up.
 class Sleeper final : public nn::Module {
  public:
-  explicit Sleeper(Sleep& sleep) : sleep_(sleep) {
-    weight_ = parameter("weight", {1}, model::Init::kOnes);
-  }
+  Sleeper() { weight_ = parameter("weight", {1}, model::Init::kOnes); }
 
  protected:
   at::Tensor forward(const at::Tensor& x, const nn::Context& context) override {
     const ops::Weight weight = weight_->weight();
-    const auto backward = [&sleep = sleep_, sink = weight.sink](const ops::Tensors&,
-                                                                const ops::Tensors& gradients) {
-      sleep();
-      const auto write = [&sleep, dy = gradients[0]](const at::Tensor& target, bool accumulate) {
-        sleep();
+    const auto backward = [sink = weight.sink](const ops::Tensors&, const ops::Tensors& gradients) {
+      std::this_thread::sleep_for(kUnit);
+      const auto write = [dy = gradients[0]](const at::Tensor& target, bool accumulate) {
+        std::this_thread::sleep_for(kUnit);
         accumulate ? target.add_(dy.sum()) : target.fill_(dy.sum());
       };
       return ops::Tensors{gradients[0], ops::deliver_later(sink, write)};
     };
     const at::Tensor y = ops::differentiable("sleep", {x, weight.tensor}, [&](const ops::Wanted&) {
-      sleep_();
+      std::this_thread::sleep_for(kUnit);
       return ops::Recorded{{x.detach().clone()}, {}, backward};
     })[0];
     return context.labels.defined() ? y.sum() : y;
   }
 
  private:
-  Sleep& sleep_;
   std::shared_ptr<nn::Parameter> weight_;
 };
 
-/// The longest time of a rank, in units as long as they were on average.
-double measured(const Schedule& table) {
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+struct Step {
+  double seconds = 0;    ///< of the slowest rank
+  double simulated = 0;  ///< from the times that its computations took: a sleeper wakes late
+};
+
+Step run_step(const Schedule& table) {
   std::vector<double> seconds(kRanks);
-  std::vector<Sleep> sleeps(kRanks);
+  std::vector<std::map<std::string, double>> durations(kRanks);
   comm::run_on_threads(threads(kRanks), [&](const comm::Group& group) {
     const int rank = group.rank();
-    const auto unit = std::make_shared<Sleeper>(sleeps[rank]);
+    const auto unit = std::make_shared<Sleeper>();
     unit->materialize();
     unit->reset_parameters(Key(1));
     Stages stages{{{rank, {unit}}}, {}, std::vector<std::int64_t>(kRanks, 3), false};
@@ -82,33 +70,48 @@ double measured(const Schedule& table) {
       one.input = at::ones({2, 3}, at::kFloat);
       if (rank == kRanks - 1) one.context.labels = at::ones({2}, at::kLong);
     }
-    Pipeline pipeline(group, table, stages);
+    // An action ends where the next one begins, or the step.
+    std::string current;
+    auto begun = Clock::now();
+    const auto next = [&](const std::string& action) {
+      durations[rank][current] = seconds_since(begun);
+      current = action;
+      begun = Clock::now();
+    };
+    Pipeline pipeline(group, table, stages, {.action = [&](const schedule::Action& action) {
+                        next(schedule::to_string(action));
+                      }});
     group.barrier();
     const auto start = Clock::now();
     pipeline.run(batch);
-    seconds[rank] = std::chrono::duration<double>(Clock::now() - start).count();
+    next("");
+    seconds[rank] = seconds_since(start);
     // 6 ones for each micro-batch.
     EXPECT_EQ(unit->parameters()[0]->gradient().item<double>(), 6 * kMicroBatches);
   });
-  double unit = 0;
-  for (const Sleep& sleep : sleeps) unit += sleep.mean() / kRanks;
-  return *std::max_element(seconds.begin(), seconds.end()) / unit;
+  schedule::Costs costs{{{}}, 0, 0, {}};
+  costs.measured = [&](const schedule::Action& action) {
+    return durations[action.stage].at(schedule::to_string(action));
+  };
+  return {*std::max_element(seconds.begin(), seconds.end()),
+          schedule::simulate(table, costs).makespan()};
 }
 
 TEST(StageTimes, AStepTakesAsLongAsTheSimulatorSays) {
-  std::map<std::string, double> units;
+  std::map<std::string, double> seconds;
   for (const char* name : {"gpipe", "1f1b", "zb-h1"}) {
     const Schedule table = schedule::make_schedule(name, kRanks, 1, kMicroBatches);
-    const double expected = schedule::simulate(table, {{{}}, 0, 0, {}}).makespan();
-    // Again on a machine that is busy with something else, where sleepers wake milliseconds late.
-    for (int attempt = 0; attempt < 4; ++attempt) {
-      const double taken = measured(table);
-      units[name] = attempt == 0 ? taken : std::min(units[name], taken);
-      if (units[name] < 1.05 * expected) break;
-    }
-    EXPECT_NEAR(units[name], expected, 0.05 * expected) << name;
+    Step step = run_step(table);
+    // Again on a machine that is busy with something else, where waiting ranks wake late too.
+    for (int again = 0; again < 3 && step.seconds > 1.05 * step.simulated; ++again)
+      step = run_step(table);
+    EXPECT_NEAR(step.seconds, step.simulated, 0.05 * step.simulated) << name;
+    // The computations took what they should, so that it was this table that was run.
+    const double unit = std::chrono::duration<double>(kUnit).count();
+    EXPECT_GE(step.simulated, unit * schedule::simulate(table, {{{}}, 0, 0, {}}).makespan());
+    seconds[name] = step.seconds;
   }
-  EXPECT_LT(units["zb-h1"], units["1f1b"]);
+  EXPECT_LT(seconds["zb-h1"], seconds["1f1b"]);
 }
 
 }  // namespace
