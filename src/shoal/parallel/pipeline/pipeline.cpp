@@ -59,8 +59,9 @@ Pipeline::Pipeline(comm::Group group, Schedule table, Stages stages, PipelineEve
 void Pipeline::advance_in_backward() {
   for (const Stage& stage : stages_.local) {
     for (const auto& parameter : stage.parameters()) {
-      parameter->on_gradient_ready([group = group_, alive = std::weak_ptr(alive_)](nn::Parameter&) {
-        if (!alive.expired()) group.poll();
+      // The listener stays with the parameter, which may outlive this object and its group.
+      parameter->on_gradient_ready([this, alive = std::weak_ptr(alive_)](nn::Parameter&) {
+        if (!alive.expired()) group_.poll();
       });
     }
   }
