@@ -153,6 +153,19 @@ TEST(Timeline, StragglersAndTransfersLengthenTheStep) {
   EXPECT_GE(simulate(schedule, costs).makespan(), plain + 6 * 0.25 - 1e-12);
 }
 
+// F0 F1 on rank 0, then on rank 1; the second micro-batch takes three times as long on rank 0.
+TEST(Timeline, ComputationsMayTakeTheTimesThatWereMeasured) {
+  Costs costs{{{}}, 0, 0, {}};
+  costs.measured = [](const Action& action) {
+    if (action.kind != Kind::kForward) return 0.0;
+    return action.stage == 0 && action.micro_batch == 1 ? 3.0 : 1.0;
+  };
+  const Timeline timeline = simulate(gpipe(2, 2), costs);
+  EXPECT_EQ(timeline.busy[0], 4);
+  EXPECT_EQ(timeline.busy[1], 2);
+  EXPECT_EQ(timeline.makespan(), 5) << "rank 1 waits for the long one, and adds its own";
+}
+
 TEST(Timeline, AThousandRanksTakeNoTime) {
   const Schedule schedule = one_forward_one_backward(1024, 2048);
   EXPECT_NEAR(simulate(schedule, {{StageCost{}}, 0, 0, {}}).makespan(), (2048 + 1023) * 3.0, 1e-6);

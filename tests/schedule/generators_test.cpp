@@ -33,6 +33,29 @@ TEST(Generators, EveryTableIsCompleteAndFreeOfDeadlock) {
   }
 }
 
+TEST(Generators, TheForwardPassesOfEveryTableRunAlone) {
+  for (const std::string& name : schedule_names()) {
+    const Schedule whole = make_schedule(name, 4, chunks_of(name), 8);
+    const Schedule part = forward_only(whole);
+    // All forwards, in their order, and as many messages as there are between ranks; none hangs.
+    const Timeline timeline = simulate(part, equal(1));
+    for (int rank = 0; rank < 4; ++rank) {
+      std::vector<Action> forwards;
+      for (const Action& action : whole.table[rank])
+        if (action.kind == Kind::kForward) forwards.push_back(action);
+      std::vector<Action> run;
+      for (const Action& action : part.table[rank]) {
+        EXPECT_TRUE(action.kind == Kind::kForward || action.kind == Kind::kSendActivation ||
+                    action.kind == Kind::kReceiveActivation)
+            << name << " " << to_string(action);
+        if (is_compute(action.kind)) run.push_back(action);
+      }
+      EXPECT_EQ(run, forwards) << name;
+      EXPECT_EQ(timeline.busy[rank], static_cast<double>(forwards.size())) << name;
+    }
+  }
+}
+
 // Bubble ratios of planning tables: bubble / ideal with F = B = W, so B + W = 2 F.
 TEST(Generators, BubblesEqualTheClosedForms) {
   for (int p : {1, 2, 3, 4, 8, 16}) {

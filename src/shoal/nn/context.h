@@ -25,8 +25,9 @@ class LossSink {
   std::vector<at::Tensor> losses_;
 };
 
-/// Everything that a forward pass must know beyond its input. It is passed explicitly, saved for
-/// recomputation and sent between pipeline stages: there is no thread-local state.
+/// Everything that a forward pass must know beyond its input. It is passed explicitly and saved for
+/// recomputation: there is no thread-local state. It is a function of global indices, so that every
+/// stage of a pipeline makes its own.
 struct Context {
   /// Key of (seed, step): random numbers are functions of it, the layer's name, and global indices.
   Key key;

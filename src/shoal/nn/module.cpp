@@ -131,6 +131,10 @@ void Module::adopt(std::string name, std::shared_ptr<Module> module) {
   children_.emplace_back(std::move(name), std::move(module));
 }
 
+void Module::drop_child(std::string_view name) {
+  std::erase_if(children_, [&](const auto& child) { return child.first == name; });
+}
+
 void Module::rename(const std::string& path) {
   // A module is built before it is adopted, so it learns its full names only now; a tied parameter
   // keeps its other names.
@@ -141,6 +145,9 @@ void Module::rename(const std::string& path) {
 }
 
 at::Tensor Model::forward(const at::Tensor& x, const Context& context) {
+  SHOAL_USER_CHECK(whole_, "model",
+                   "this rank holds {} units, not the whole model: a pipeline must run them",
+                   units_.size());
   at::Tensor value = x;
   // Through the call operator, where sharding and recomputation have their hooks.
   for (const auto& unit : units_) value = (*unit)(value, context);
@@ -150,6 +157,27 @@ at::Tensor Model::forward(const at::Tensor& x, const Context& context) {
 void Model::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
   for (std::size_t i = 0; i < units_.size(); ++i)
     if (unit_names_[i] == name) units_[i] = module;
+}
+
+void Model::keep_units(const std::vector<std::size_t>& kept) {
+  for (const auto& parameter : parameters()) {
+    SHOAL_USER_CHECK(!parameter->materialized(), "keep_units",
+                     "{} has memory already: units are dropped before materialize()",
+                     parameter->name());
+  }
+  std::vector<std::shared_ptr<Module>> units;
+  std::vector<std::string> names;
+  for (const std::size_t index : kept) {
+    SHOAL_USER_CHECK(index < units_.size(), "keep_units", "there is no unit {} of {}", index,
+                     units_.size());
+    units.push_back(units_[index]);
+    names.push_back(unit_names_[index]);
+  }
+  for (const std::string& name : unit_names_)
+    if (std::find(names.begin(), names.end(), name) == names.end()) drop_child(name);
+  whole_ = whole_ && units.size() == units_.size();
+  units_ = std::move(units);
+  unit_names_ = std::move(names);
 }
 
 void Model::unit(std::string name, std::shared_ptr<Module> module) {

@@ -104,6 +104,8 @@ class Module {
     return module;
   }
   void adopt(std::string name, std::shared_ptr<Module> module);
+  /// Removes the child registered as `name`; the other children keep their names.
+  void drop_child(std::string_view name);
   /// Is called when the child registered as `name` was replaced, so that typed pointers to it can
   /// be renewed.
   virtual void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {}
@@ -127,6 +129,11 @@ class Model : public Module {
   explicit Model(model::ModelSpec spec) : spec_(std::move(spec)) {}
   const model::ModelSpec& spec() const { return spec_; }
   const std::vector<std::shared_ptr<Module>>& units() const { return units_; }
+  /// Keeps the units at these indices (ascending) and drops the others, with the parameters that
+  /// only they use; names stay those of the whole model. A model that has lost units is run by a
+  /// pipeline, and refuses to be called itself. Throws Error(usage) when a parameter has memory
+  /// already, as dropping units would come too late to save it.
+  void keep_units(const std::vector<std::size_t>& kept);
 
  protected:
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
@@ -138,6 +145,7 @@ class Model : public Module {
   model::ModelSpec spec_;
   std::vector<std::shared_ptr<Module>> units_;
   std::vector<std::string> unit_names_;
+  bool whole_ = true;  ///< no unit was dropped
 };
 
 /// The loss that a model's head computes from `Context::labels`. Each is a sum over labels

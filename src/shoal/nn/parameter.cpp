@@ -12,6 +12,7 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/nn/autograd_hook.h"
+#include "shoal/nn/weight_gradients.h"
 #include "shoal/ops/random_fill.h"
 
 namespace shoal::nn {
@@ -41,6 +42,12 @@ class Parameter::Target final : public ops::GradientSink {
   void written() override {
     // From now on further uses in the same step add to it.
     if (owner_.sink_.defined()) owner_.sink_written_ = true;
+  }
+  bool later(const std::function<void()>& write) override {
+    if (!owner_.late_) return false;
+    ++owner_.pending_;
+    owner_.late_->add(owner_, write);
+    return true;
   }
 
  private:
@@ -189,6 +196,9 @@ void Parameter::zero_gradient() {
 void Parameter::clear_gradient() {
   sink_written_ = false;
   uses_ = 0;
+  // Products that are still put off belong to a step that was given up.
+  pending_ = 0;
+  ready_due_ = false;
   at::Tensor& gradient = tensor_.mutable_grad();
   // Kept for the next step instead of freed: first touch of fresh pages is ten times slower than
   // reuse.
@@ -216,11 +226,19 @@ void Parameter::accumulated() {
   // A block that is recomputed runs a backward pass of its own, after which the hook fires: a
   // parameter that several of them use is complete only after the last.
   if (++uses_ < expected_uses_) return;
-  ready();
+  uses_ = 0;
+  // Whoever listens may send the gradient at once: what is put off must be written before.
+  ready_due_ = pending_ > 0;
+  if (!ready_due_) ready();
+}
+
+void Parameter::late_written() {
+  if (pending_ > 0 && --pending_ == 0 && ready_due_) ready();
 }
 
 void Parameter::ready() {
   uses_ = 0;
+  ready_due_ = false;
   // In the order of registration, on the thread that runs backward: a listener may start a
   // reduction, and must not wait for one that other ranks start later.
   for (const Listener& listener : listeners_) listener(*this);

@@ -15,6 +15,8 @@
 
 namespace shoal::nn {
 
+class WeightGradients;
+
 /// One logical parameter of a model: its names and global shape, and the part that this rank holds.
 ///
 /// A tied weight is one Parameter with two names. Parallel techniques change `layout`, the compute
@@ -94,9 +96,16 @@ class Parameter {
   /// Drops the gradient but keeps its memory, which the next gradient overwrites.
   void clear_gradient();
 
+  /// While `list` is set, operators put the products of this parameter's gradient off into it;
+  /// null: they compute them in backward. A pipeline sets it around the backward pass of a stage.
+  void put_off(WeightGradients* list) { late_ = list; }
+  /// Is called by the list when one of these products has been written.
+  void late_written();
+
   /// Listeners are called in registration order each time this parameter's gradient of one backward
   /// pass is complete. Only Shoal calls `ready`: from the post-accumulate hook, or from an operator
-  /// that wrote the sink itself, possibly after backward has returned.
+  /// that wrote the sink itself, possibly after backward has returned. It is not called while a
+  /// product of this parameter is put off, but once after the last of them.
   using Listener = std::function<void(Parameter&)>;
   void on_gradient_ready(Listener listener) { listeners_.push_back(std::move(listener)); }
   void ready();
@@ -130,6 +139,9 @@ class Parameter {
   bool sink_written_ = false;  ///< the sink holds a gradient of this step
   int expected_uses_ = 1;
   int uses_ = 0;
+  WeightGradients* late_ = nullptr;
+  int pending_ = 0;         ///< products that were put off
+  bool ready_due_ = false;  ///< but for these products the gradient is complete
   std::vector<Listener> listeners_;
 };
 

@@ -95,11 +95,12 @@ Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::T
               result[0] = at::empty(saved[0].sizes(), x.options().dtype(input));
               matmul(result[0].view({-1, w.size(1)}), g, w);
             }
-            if (wanted.input[1]) {
-              result[1] = deliver(sink, w, [&](const at::Tensor& target, bool accumulate) {
-                matmul(target, g.t(), x, accumulate);
-              });
-            }
+            // It holds both factors, because the sink may run it after backward has freed them.
+            const auto write = [g, x](const at::Tensor& target, bool accumulate) {
+              matmul(target, g.t(), x, accumulate);
+            };
+            if (wanted.input[1])
+              result[1] = sink ? deliver_later(sink, write) : deliver(sink, w, write);
             return result;
           }};
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -22,6 +23,11 @@ class GradientSink {
   /// post-accumulate hook after all uses.
   virtual Target target() = 0;
   virtual void written() = 0;
+  /// Offers to compute the gradient of one use after backward: a pipeline runs the products that
+  /// only weights want while it would wait otherwise. True: the owner has taken `write` and calls
+  /// it once, or drops it when the step is given up. False: the operator calls it itself, now.
+  /// `write` calls `target` and `written`, and holds the tensors that it reads.
+  virtual bool later(const std::function<void()>& write) { return false; }
 };
 
 /// A weight as an argument of operators: the tensor and, if its owner wants the gradient in place,
@@ -51,6 +57,19 @@ at::Tensor deliver(const std::shared_ptr<GradientSink>& sink, const at::Tensor& 
   const GradientSink::Target target = sink->target();
   write(target.tensor, target.accumulate);
   sink->written();
+  return {};
+}
+
+/// As above with a sink, which may put `write` off: it is copied with the tensors that it holds,
+/// and refers to nothing that ends with the call.
+template <class Write>
+at::Tensor deliver_later(const std::shared_ptr<GradientSink>& sink, Write write) {
+  const std::function<void()> whole = [sink, write = std::move(write)] {
+    const GradientSink::Target target = sink->target();
+    write(target.tensor, target.accumulate);
+    sink->written();
+  };
+  if (!sink->later(whole)) whole();
   return {};
 }
 

@@ -96,14 +96,16 @@ at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& b
             matmul(rows_of(result[0]), factor_dy, saved[1]);
           }
           if (wanted.input[1]) {
-            const auto write = [&](const at::Tensor& target, bool accumulate) {
-              matmul(target, factor_dy.t(), rows_of(saved[0]), accumulate);
+            // It holds both factors, because the sink may run it after backward has freed them.
+            const auto write = [factor_dy, x = rows_of(saved[0])](const at::Tensor& target,
+                                                                  bool accumulate) {
+              matmul(target, factor_dy.t(), x, accumulate);
             };
             // The shape comes from the sink: a weight that backward does not keep cannot be asked.
             if (weight_sink) {
               // The product goes straight into the sink (a bucket, or the gradient itself),
               // overwriting or adding: no temporary of the weight's size.
-              result[1] = deliver(weight_sink, {}, write);
+              result[1] = deliver_later(weight_sink, write);
             } else {
               result[1] = at::empty(shape_of_weight, dy.options().dtype(type));
               write(result[1], false);

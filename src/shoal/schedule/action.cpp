@@ -66,4 +66,15 @@ void add_transfers(Schedule& schedule) {
   }
 }
 
+Schedule forward_only(const Schedule& schedule) {
+  Schedule result = schedule;
+  for (auto& actions : result.table) {
+    std::erase_if(actions, [](const Action& action) {
+      return action.kind != Kind::kForward && action.kind != Kind::kSendActivation &&
+             action.kind != Kind::kReceiveActivation;
+    });
+  }
+  return result;
+}
+
 }  // namespace shoal::schedule

@@ -56,4 +56,8 @@ struct Schedule {
 /// send right after its producer.
 void add_transfers(Schedule& schedule);
 
+/// Returns the forward passes of a schedule and their messages, for an evaluation. It is free of
+/// deadlock if `schedule` is: forwards wait for forwards alone.
+Schedule forward_only(const Schedule& schedule);
+
 }  // namespace shoal::schedule

@@ -88,8 +88,10 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
       const Action& action = schedule.table[rank][at[rank]];
       const double start = now[rank];
       if (is_compute(action.kind)) {
-        const double time = duration(action.kind, costs.of(action.stage)) *
-                            (costs.slowdown.empty() ? 1 : costs.slowdown[rank]);
+        const double slowdown = costs.slowdown.empty() ? 1 : costs.slowdown[rank];
+        const double time = costs.measured
+                                ? costs.measured(action)
+                                : slowdown * duration(action.kind, costs.of(action.stage));
         now[rank] += time;
         timeline.busy[rank] += time;
         // A rank's time starts with its first computation: it may spend the wait before that on the

@@ -24,6 +24,9 @@ struct Costs {
   double transfer = 0;            ///< time of a message from its send until its use
   double occupancy = 0;           ///< part of `transfer`: the sender is busy
   std::vector<double> slowdown;   ///< per rank: factor of its computations; empty: none
+  /// The time of one computation, instead of those above: to compare a step that was run with what
+  /// its own computations would take without waits that the table does not ask for.
+  std::function<double(const Action&)> measured;
 
   const StageCost& of(int stage) const {
     return stages.size() == 1 ? stages.front() : stages[stage];

@@ -1,0 +1,33 @@
+#include "shoal/parallel/pipeline/tied_weights.h"
+
+#include <algorithm>
+
+#include "shoal/parallel/data/used_parameters.h"
+
+namespace shoal::parallel {
+
+TiedWeights::TiedWeights(const Stages& stages, const comm::Group& group) {
+  for (const TiedWeight& weight : stages.tied) {
+    const auto place = std::find(weight.ranks.begin(), weight.ranks.end(), group.rank());
+    const bool holds = place != weight.ranks.end();
+    // Every rank takes part in the split; the key makes the first stage's rank the first.
+    const comm::Group holders =
+        group.split(holds ? 0 : -1, static_cast<int>(place - weight.ranks.begin()));
+    if (holds) weights_.emplace_back(weight.parameter, holders);
+  }
+}
+
+void TiedWeights::reduce() const {
+  for (const auto& [parameter, group] : weights_) {
+    if (parameter->requires_grad() && agree_on_used({parameter}, group)[0])
+      group.all_reduce(parameter->gradient());
+  }
+}
+
+comm::Group TiedWeights::holders(const nn::Parameter& parameter) const {
+  for (const auto& [weight, group] : weights_)
+    if (weight.get() == &parameter) return group;
+  return {};
+}
+
+}  // namespace shoal::parallel

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "shoal/comm/group.h"
+#include "shoal/parallel/pipeline/cut_stages.h"
+
+namespace shoal::parallel {
+
+/// Keeps the copies of weights that stages of several ranks use (the embedding, which is also the
+/// head's matrix) equal. They start from the same values, and each rank accumulates the gradient of
+/// its own uses. After the last backward pass of a step `reduce` replaces it by the sum over the
+/// ranks, in the order of their stages: all copies then get the same update. Where both uses lie on
+/// one rank (the schedules in a V) there is one parameter, and nothing is exchanged.
+class TiedWeights {
+ public:
+  /// `group`: the ranks of the pipeline. Collective over it.
+  TiedWeights(const Stages& stages, const comm::Group& group);
+
+  /// Sums the gradients of the copies. A copy without a gradient counts as zero; when no rank has
+  /// one, all stay without. Collective over the ranks of each weight; no micro-batch may be under
+  /// way on this rank, because its neighbours may wait for it.
+  void reduce() const;
+
+  /// Returns the ranks that hold a copy, in the order of the sum; a group of one for a parameter of
+  /// this rank alone.
+  comm::Group holders(const nn::Parameter& parameter) const;
+  /// Returns true on the one rank that counts this parameter in sums over the world (the norm of
+  /// the gradient, the number of parameters): the one of its first stage.
+  bool counts(const nn::Parameter& parameter) const { return holders(parameter).rank() == 0; }
+
+ private:
+  std::vector<std::pair<std::shared_ptr<nn::Parameter>, comm::Group>> weights_;
+};
+
+}  // namespace shoal::parallel
