@@ -1,7 +1,7 @@
-// One rank of data- and tensor-parallel GPT-2 training: the step that `shoal train` runs (train::TrainingStep),
-// from given weights on given tokens, so that its losses can be laid on those of
-// bench/peers/torch_gpt2.py. Rank 0 prints one JSON line: milliseconds and loss of every step.
-// bench/train_step_bench.py starts the ranks.
+// One rank of data- and tensor-parallel GPT-2 training: the step that `shoal train` runs
+// (train::TrainingStep), from given weights on given tokens, so that its losses can be laid on
+// those of bench/peers/torch_gpt2.py. Rank 0 prints one JSON line: milliseconds and loss of every
+// step. bench/train_step_bench.py starts the ranks.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>

@@ -30,6 +30,11 @@ struct Way {
   std::vector<std::string> sets() const {
     const std::string way = sharding;
     if (way == "ZeRO-2") return {"parallelism.zero_stage=2"};
+    if (way == "pp") return {"parallelism.pipeline_parallel_degree=2", "training.micro_batch=3"};
+    if (way == "pp x tp") {
+      return {"parallelism.pipeline_parallel_degree=2", "parallelism.tensor_parallel_degree=2",
+              "parallelism.pipeline_parallel_schedule=zb-v", "training.micro_batch=2"};
+    }
     if (way == "tp x DDP") return {"parallelism.tensor_parallel_degree=2"};
     if (way == "tp x FSDP")
       return {"parallelism.tensor_parallel_degree=2", "parallelism.zero_stage=3"};
@@ -47,10 +52,12 @@ std::vector<Way> all_ways() {
   std::vector<Way> ways;
   for (int ranks = 1; ranks <= 4; ++ranks) {
     for (const char* sharding : {"DDP", "ZeRO-2", "FSDP", "HSDP"})
-      ways.push_back({ranks, sharding});
+      if (ranks > 1 || std::string(sharding) != "HSDP") ways.push_back({ranks, sharding});
   }
   ways.push_back({2, "tp x DDP"});
   ways.push_back({4, "tp x FSDP"});
+  ways.push_back({2, "pp"});
+  ways.push_back({4, "pp x tp"});
   return ways;
 }
 

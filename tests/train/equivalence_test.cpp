@@ -157,6 +157,47 @@ TEST_F(Equivalence, TensorParallelRunsTrainTheSame) {
                      "tp 2 x ZeRO-2");
 }
 
+// Sums in the order of one rank: the same bits, whatever the schedule. Clipping would need the
+// norm, which is summed by stages.
+TEST_F(Equivalence, PipelinesTrainTheSameBits) {
+  const auto run = [&](const std::string& name, std::vector<std::string> sets, int ranks) {
+    sets.insert(sets.end(), {"training.micro_batch=1", "model.tied_embeddings=false",
+                             "optimizer.clip_norm=0.0", "validation.interval=10"});
+    return train(name, sets, ranks);
+  };
+  const auto reference = run("one", {}, 1);
+  const std::string degree = "parallelism.pipeline_parallel_degree=2";
+  const std::string schedule = "parallelism.pipeline_parallel_schedule=";
+  for (const std::string name : {"gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
+    const auto found = run("pp " + name, {degree, schedule + name}, 2);
+    ASSERT_EQ(found.size(), reference.size());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_EQ(found[i].loss, reference[i].loss) << name << ", step " << i + 1;
+    EXPECT_EQ(found.back().evaluation->labels, reference.back().evaluation->labels);
+    EXPECT_NEAR(found.back().evaluation->loss, reference.back().evaluation->loss, 1e-6) << name;
+  }
+  expect_same_losses(run("uneven", {degree, "parallelism.pipeline_parallel_stage_units=[1, 3]"}, 2),
+                     reference, "a stage of the embedding alone");
+  expect_same_losses(run("pp dp", {degree}, 4), reference, "pp 2 x dp 2");
+  expect_same_losses(run("pp zero", {degree, "parallelism.zero_stage=2"}, 4), reference,
+                     "pp 2 x ZeRO-2");
+}
+
+// The embedding and the head, on different ranks, share a weight.
+TEST_F(Equivalence, PipelinesWithATiedWeightTrainTheSame) {
+  const auto reference = train("one", {"training.micro_batch=1"}, 1);
+  const std::vector<std::string> pp{"parallelism.pipeline_parallel_degree=2",
+                                    "training.micro_batch=1"};
+  expect_same_losses(train("pp", pp, 2), reference, "pp 2");
+  expect_same_losses(train("pp dp", pp, 4), reference, "pp 2 x dp 2");
+  auto sets = pp;
+  sets.push_back("parallelism.tensor_parallel_degree=2");
+  expect_same_losses(train("pp tp", sets, 4), reference, "pp 2 x tp 2");
+  sets.push_back("parallelism.pipeline_parallel_schedule=interleaved");
+  sets.push_back("parallelism.pipeline_parallel_virtual_stages=2");
+  expect_same_losses(train("pp tp dp", sets, 8), reference, "interleaved 2 x tp 2 x dp 2");
+}
+
 // Weights that all heads share, in blocks whose heads are wider than the model divided by their
 // number. Near zero the derivative of a norm grows to 1 / sqrt(epsilon), and rounding with it:
 // larger initial weights keep twenty steps from carrying queries and keys there.

@@ -147,9 +147,11 @@ std::string written(const ConfigKey& key, double value) {
   JobConfig defaults;
   const Place place = key.place(defaults);
   const bool list = std::holds_alternative<std::vector<double>*>(place) ||
+                    std::holds_alternative<std::vector<std::int64_t>*>(place) ||
                     std::holds_alternative<std::optional<std::vector<std::int64_t>>*>(place);
   const bool whole = std::holds_alternative<std::int64_t*>(place) ||
                      std::holds_alternative<std::optional<std::int64_t>*>(place) ||
+                     std::holds_alternative<std::vector<std::int64_t>*>(place) ||
                      std::holds_alternative<std::optional<std::vector<std::int64_t>>*>(place);
   const std::string text = whole ? toml_text(static_cast<std::int64_t>(value)) : toml_text(value);
   return list ? "[" + text + "]" : text;

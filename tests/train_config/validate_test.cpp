@@ -315,6 +315,28 @@ TEST(Validate, TensorParallelDegreesDivideRanksAndModel) {
       HasSubstr("shards x replicas must make the 2 ranks"));
 }
 
+TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
+  const auto refused = [](const std::vector<std::string>& sets, int ranks = 4) {
+    return refusal([&] { validate(job_with(sets), ranks); });
+  };
+  const std::string pp = "parallelism.pipeline_parallel_degree=2";
+  const std::string schedule = "parallelism.pipeline_parallel_schedule=";
+  validate(job_with({pp}), 4);
+  validate(job_with({pp, schedule + "zb-v", "parallelism.tensor_parallel_degree=2"}), 4);
+  EXPECT_THAT(refused({"parallelism.pipeline_parallel_degree=3"}),
+              HasSubstr("must divide the 4 ranks / tensor_parallel_degree = 4, as 2 or 4 does"));
+  EXPECT_THAT(refused({pp, schedule + "zbh1"}), HasSubstr("must be one of gpipe, 1f1b"));
+  EXPECT_THAT(refused({schedule + "gpipe"}), HasSubstr("pipeline_parallel_degree is 1"));
+  EXPECT_THAT(refused({pp, "parallelism.pipeline_parallel_virtual_stages=2"}),
+              HasSubstr("belongs to pipeline_parallel_schedule = \"interleaved\""));
+  EXPECT_THAT(refused({pp, "parallelism.zero_stage=3"}), HasSubstr("with a pipeline at most 2"));
+  EXPECT_THAT(refused({pp, "parallelism.zero_stage=1"}), HasSubstr("tied embedding"));
+  validate(job_with({pp, "parallelism.zero_stage=1", "model.tied_embeddings=false"}), 4);
+  EXPECT_THAT(refused({pp, "parallelism.zero_stage=2", "model.tied_embeddings=false",
+                       "parallelism.reduce_every_micro_batch=true"}),
+              HasSubstr("reduced once a step"));
+}
+
 TEST(Validate, DataAndOptimizerBelongTogether) {
   const auto refused = [](const std::vector<std::string>& sets) {
     return refusal([&] { validate(job_with(sets), 1); });

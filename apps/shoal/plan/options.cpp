@@ -296,7 +296,9 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   const std::int64_t job_tp =
       is_job(options) ? job_of(options).config.parallelism.tensor_parallel_degree : 1;
   degrees.tp = options.tp != 0 ? given("tp", options.tp) : job_tp;
-  degrees.pp = given("pp", options.pp);
+  const std::int64_t job_pp =
+      is_job(options) ? job_of(options).config.parallelism.pipeline_parallel_degree : 1;
+  degrees.pp = options.pp != 0 ? given("pp", options.pp) : job_pp;
   degrees.cp = given("cp", options.cp);
   degrees.ep = given("ep", options.ep);
   std::int64_t rest = 1;
@@ -312,7 +314,8 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   const std::int64_t dp = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   plan::Training training;
   if (is_job(options))
-    training = train::planned_training(job_of(options), spec, static_cast<int>(dp * job_tp));
+    training =
+        train::planned_training(job_of(options), spec, static_cast<int>(dp * job_tp * job_pp));
   // The shards of a job keep their size, with the options' other axes.
   std::int64_t shard = dp * degrees.cp;
   if (is_job(options)) shard = training.degrees.dp_shard * degrees.cp;

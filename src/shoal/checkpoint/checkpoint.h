@@ -30,6 +30,8 @@ struct StateItem {
   /// each writes about the same number of bytes. Ranks that hold the same boxes list the same items
   /// in the same order.
   int replica = 0, replicas = 1;
+  /// Tells apart sets of items that have as many replicas, but on other ranks.
+  int holders = 0;
 };
 
 /// Options for writing a checkpoint.

@@ -22,10 +22,10 @@ namespace {
 /// All holders of a box see the same items with as many replicas, so they come to the same answer
 /// without a word.
 std::vector<const StateItem*> items_to_write(const std::vector<StateItem>& items) {
-  std::map<int, std::vector<std::size_t>> bytes_of_replica;
+  std::map<std::pair<int, int>, std::vector<std::size_t>> bytes_of_replica;
   std::vector<const StateItem*> mine;
   for (const StateItem& item : items) {
-    auto& bytes = bytes_of_replica[item.replicas];
+    auto& bytes = bytes_of_replica[{item.replicas, item.holders}];
     bytes.resize(item.replicas);
     const auto least = std::min_element(bytes.begin(), bytes.end());
     *least += item.local.nbytes();

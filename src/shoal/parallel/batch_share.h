@@ -8,19 +8,21 @@
 namespace shoal::parallel {
 
 /// The part of every batch that a rank of a mesh runs. Data-parallel ranks run different samples;
-/// tensor-parallel ranks run the same ones, and divide the rows of the residual stream. What is
+/// tensor-parallel ranks run the same ones, and divide the rows of the residual stream; the ranks
+/// of a pipeline run the same ones too, and those with the last stage report the loss. What is
 /// counted (losses, labels, bytes) is a partition of the world: a rank counts its own rows alone.
 class BatchShare {
  public:
   /// One rank, which runs everything.
   BatchShare() = default;
-  explicit BatchShare(const mesh::Mesh& mesh);
+  /// `last_stage`: the rank along pp that has the last stage.
+  explicit BatchShare(const mesh::Mesh& mesh, int last_stage = 0);
 
   /// The samples of a batch are cut in `ranks` stretches, of which this rank runs number `rank`.
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
   /// Returns true on one of the ranks that run the same samples.
-  bool counts_samples() const { return tensor_rank_ == 0; }
+  bool counts_samples() const { return tensor_rank_ == 0 && reports_loss_; }
   /// Returns this rank's rows of the stream for inputs [B, T].
   nn::Stream stream(const at::Tensor& inputs) const;
   /// Returns the labels [B, T] of the rows whose loss this rank reports.
@@ -31,6 +33,7 @@ class BatchShare {
   int ranks_ = 1;
   int tensor_rank_ = 0;
   int tensor_ranks_ = 1;
+  bool reports_loss_ = true;
 };
 
 }  // namespace shoal::parallel

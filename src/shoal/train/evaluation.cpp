@@ -1,6 +1,7 @@
 #include "shoal/train/evaluation.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
@@ -40,10 +41,34 @@ void add(Sums& sums, nn::Model& model, const Batch& batch, const parallel::Batch
   }
 }
 
+/// Runs batches of token data through a pipeline, as many at a time as its table has micro-batches.
+void add_all(Sums& sums, parallel::Pipeline& pipeline, const std::vector<Batch>& batches,
+             const parallel::BatchShare& share) {
+  const auto at_once = static_cast<std::size_t>(pipeline.table().micro_batches);
+  for (std::size_t i = 0; i < batches.size(); i += at_once) {
+    std::vector<parallel::MicroBatch> micro_batches;
+    for (std::size_t k = i; k < i + at_once; ++k) {
+      // The last round is filled up with a batch of which no label counts.
+      const Batch& batch = batches[std::min(k, batches.size() - 1)];
+      parallel::MicroBatch micro_batch{batch.inputs, nn::Context()};
+      micro_batch.context.training = false;
+      micro_batch.context.labels =
+          k < batches.size() ? batch.labels : at::full_like(batch.labels, kIgnoredLabel);
+      micro_batch.context.stream = share.stream(batch.inputs);
+      micro_batches.push_back(std::move(micro_batch));
+    }
+    sums.loss += pipeline.evaluate(micro_batches);
+  }
+  sums.labels += count_labels(batches, share);
+  for (const Batch& batch : batches)
+    if (share.counts_samples()) sums.bytes += static_cast<double>(batch.bytes);
+}
+
 }  // namespace
 
 Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group,
-                    const parallel::BatchShare& share, const EvaluationOptions& options) {
+                    const parallel::BatchShare& share, const EvaluationOptions& options,
+                    parallel::Pipeline* pipeline) {
   const at::NoGradGuard no_grad;
   const std::int64_t all = data.evaluation_samples(options.split);
   const std::int64_t count = options.samples > 0 ? std::min(options.samples, all) : all;
@@ -51,13 +76,20 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
   const std::int64_t begin = count * share.rank() / share.ranks();
   const std::int64_t end = count * (share.rank() + 1) / share.ranks();
   Sums sums;
+  std::vector<Batch> batches;
   for (std::int64_t i = begin; i < end; i += options.micro_batch) {
     std::vector<std::int64_t> samples;
     // `count` samples spread evenly over the split, the same ones for any number of ranks.
     for (std::int64_t k = i; k < std::min(i + options.micro_batch, end); ++k)
       samples.push_back(k * all / count);
-    add(sums, model, data.evaluation(options.split, samples), share, data.task());
+    const Batch batch = data.evaluation(options.split, samples);
+    if (pipeline) {
+      batches.push_back(batch);
+    } else {
+      add(sums, model, batch, share, data.task());
+    }
   }
+  if (pipeline) add_all(sums, *pipeline, batches, share);
   // One all-reduce for all sums. Ranks without samples of their own come here too: it is
   // collective.
   const at::Tensor total = at::zeros({kSums}, at::kDouble);

@@ -5,6 +5,7 @@
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 #include "shoal/parallel/batch_share.h"
+#include "shoal/parallel/pipeline/pipeline.h"
 #include "shoal/train/config/metrics.h"
 #include "shoal/train/data_source.h"
 
@@ -19,8 +20,10 @@ struct EvaluationOptions {
 /// Runs `model` over samples of a split without gradients or dropout: this rank those of its
 /// `share`. The sums are taken over `group`. Collective. The result does not depend on the number
 /// of ranks beyond rounding.
+/// `pipeline`: where the model's stages lie on several ranks; null: `model` is whole.
 Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group,
-                    const parallel::BatchShare& share, const EvaluationOptions& options);
+                    const parallel::BatchShare& share, const EvaluationOptions& options,
+                    parallel::Pipeline* pipeline = nullptr);
 
 /// Returns e.g. "loss 3.214, 1.873 bits per byte".
 std::string describe(const Evaluation& evaluation);

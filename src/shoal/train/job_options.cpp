@@ -3,7 +3,11 @@
 #include <cmath>
 
 #include "shoal/data/manifest.h"
+#include "shoal/parallel/pipeline/stage_sizes.h"
+#include "shoal/parallel/pipeline/unit_costs.h"
+#include "shoal/schedule/generators.h"
 #include "shoal/train/config/degrees.h"
+#include "shoal/train/config/keys.h"
 
 namespace shoal::train {
 namespace {
@@ -74,6 +78,31 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
           .copies = p.arena ? parallel::ShardingOptions::Copies::kAuto
                             : parallel::ShardingOptions::Copies::kCopied,
           .transfer_type = narrow ? at::kBFloat16 : at::kFloat};
+}
+
+schedule::Schedule job_schedule(const Job& job, std::int64_t ranks, std::int64_t micro_batches) {
+  const ParallelismSection& p = job.config.parallelism;
+  const bool in_a_v =
+      p.pipeline_parallel_schedule == "zb-v" || p.pipeline_parallel_schedule == "dualpipe-v";
+  const std::int64_t chunks = in_a_v ? 2 : p.pipeline_parallel_virtual_stages;
+  try {
+    return schedule::make_schedule(p.pipeline_parallel_schedule, static_cast<int>(ranks),
+                                   static_cast<int>(chunks), static_cast<int>(micro_batches));
+  } catch (const Error& error) {
+    throw config_error(job, "parallelism.pipeline_parallel_schedule", error.message());
+  }
+}
+
+std::vector<std::int64_t> stage_sizes(const Job& job, const model::ModelSpec& spec, int stages) {
+  const auto& given = job.config.parallelism.pipeline_parallel_stage_units;
+  const auto costs = parallel::unit_costs(spec, job.config.training.sequence_length);
+  try {
+    if (given.empty()) return parallel::balanced_stages(costs, stages);
+    parallel::check_stages(given, static_cast<std::int64_t>(costs.size()), stages);
+    return given;
+  } catch (const Error& error) {
+    throw config_error(job, "parallelism.pipeline_parallel_stage_units", error.message());
+  }
 }
 
 mesh::Mesh job_mesh(const Job& job, const comm::Group& world) {

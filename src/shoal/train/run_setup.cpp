@@ -12,6 +12,7 @@
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/job_options.h"
@@ -26,8 +27,11 @@ void RunSetup::open() {
   // Headers alone: sizes are needed now, checksums by rank 0 later.
   run_.data = open_data(job_, false);
   run_.mesh = job_mesh(job_, run_.group);
-  run_.share = parallel::BatchShare(run_.mesh);
-  run_.batch = batch_plan(job_, run_.share.ranks());
+  run_.batch = batch_plan(job_, parallel::BatchShare(run_.mesh).ranks());
+  if (run_.mesh.extent(mesh::Axis::kPipeline) > 1)
+    run_.table = job_schedule(job_, run_.mesh.degrees().pp, run_.batch.accumulation);
+  run_.share =
+      parallel::BatchShare(run_.mesh, run_.table.ranks() > 0 ? run_.table.rank_of_stage.back() : 0);
   run_.total_steps = total_steps(job_, run_.data->samples_per_epoch());
   run_.record = {.data = run_.data->fingerprint(),
                  .model = model_spec(job_, run_.data->sizes()),
@@ -131,6 +135,15 @@ void RunSetup::build() {
   // The step holds references to all of these; they live in Run, which neither moves nor is copied.
   run_.step.emplace(*run_.model, *run_.optimizer, *run_.reduction, run_.group, key.child("dropout"),
                     run_.loss_scale ? &*run_.loss_scale : nullptr, run_.share);
+  if (run_.table.ranks() > 0) {
+    const auto loss = [this_run = &run_](int micro_batch, double value) {
+      this_run->step->pipeline_loss(micro_batch, value);
+    };
+    run_.pipeline.emplace(
+        run_.mesh.along(mesh::Axis::kPipeline), run_.table, run_.stages,
+        pipeline_events(*run_.reduction, static_cast<int>(run_.stages.local.size()), loss));
+    run_.step->run_through(*run_.pipeline, *run_.tied);
+  }
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
   run_.step->before_update([this_run = &run_] {
     this_run->memory.mark("update");
@@ -148,6 +161,10 @@ void RunSetup::allocate_model() {
   parallel::split_tensors(model, run_.mesh);
   // While parameters are on the meta device: afterwards their memory has a type.
   set_types(model, job_, run_.record.precision);
+  // The plan decided which blocks are recomputed, so that memory is what was planned. It counts the
+  // blocks of the whole model.
+  parallel::checkpoint_activations(model, run_.memory_plan.training.kept);
+  if (run_.table.ranks() > 0) cut_stages();
   if (config_.parallelism.zero_stage > 0) {
     auto sharding = parallel::sharded_data_parallel(model, run_.mesh, sharding_options(config_));
     run_.sharding = sharding.get();
@@ -155,8 +172,6 @@ void RunSetup::allocate_model() {
   } else {
     model.materialize();
   }
-  // The plan decided which blocks are recomputed, so that memory is what was planned.
-  parallel::checkpoint_activations(model, run_.memory_plan.training.kept);
   // Values come from the checkpoint: drawing them would be for nothing.
   if (run_.checkpoint) return;
   if (run_.sharding) {
@@ -166,11 +181,24 @@ void RunSetup::allocate_model() {
   }
 }
 
+void RunSetup::cut_stages() {
+  const comm::Group& group = run_.mesh.along(mesh::Axis::kPipeline);
+  const auto sizes = stage_sizes(job_, run_.record.model, run_.table.stages());
+  run_.stages = parallel::cut_stages(*run_.model, run_.table, sizes, group.rank());
+  run_.tied.emplace(run_.stages, group);
+  // Whoever calls the model gets what all stages give: generation runs on all ranks.
+  run_.model->set_around(
+      [this_run = &run_, group](nn::Module&, const at::Tensor& x, const nn::Context& context) {
+        return parallel::forward_through(this_run->stages, this_run->table, group, x, context,
+                                         this_run->record.model.vocab);
+      });
+}
+
 void RunSetup::make_optimizer() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   nn::Model& model = *run_.model;
-  const auto owned =
-      run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model, run_.mesh);
+  auto owned = run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model, run_.mesh);
+  if (run_.tied) owned = run_.tied->mark(std::move(owned));
   run_.optimizer =
       optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
   // The optimizer filled its masters from rounded weights; the unrounded ones are drawn again.
@@ -179,7 +207,7 @@ void RunSetup::make_optimizer() {
   if (run_.loss_scale && run_.record.loss_scale) run_.loss_scale->restore(*run_.record.loss_scale);
   if (!run_.loss_scale) run_.record.loss_scale.reset();
   run_.schedule = schedule_options(config_, run_.total_steps);
-  run_.state.emplace(owned, *run_.optimizer, run_.group);
+  run_.state.emplace(owned, *run_.optimizer, run_.group, run_.mesh.along(plan::kStageAxes));
   if (run_.checkpoint) {
     run_.state->load(*run_.checkpoint);
     // The shards have new values: peers must see them, as after an update.

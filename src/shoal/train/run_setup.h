@@ -37,6 +37,7 @@ class RunSetup {
  private:
   void resume_from_newest();
   void allocate_model();
+  void cut_stages();
   void make_optimizer();
 
   const Job& job_;

@@ -84,12 +84,20 @@ TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer,
       group_(std::move(group)),
       key_(key),
       scale_(scale),
-      share_(share) {}
+      share_(share),
+      owned_(reduction.owned()) {}
+
+void TrainingStep::run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied) {
+  pipeline_ = &pipeline;
+  tied_ = &tied;
+  owned_ = tied.mark(std::move(owned_));
+}
 
 StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
-  double local = 0;
-  for (std::int64_t i = 0, first = batch.first_sample; i < count; ++i) {
+  step_ = input.step;
+  double local = pipeline_ ? run_pipeline(batch, input) : 0;
+  for (std::int64_t i = 0, first = batch.first_sample; !pipeline_ && i < count; ++i) {
     // It must know before backward whether this is the last micro-batch, in which gradients are
     // sent as they become ready.
     reduction_.begin(i, count);
@@ -97,14 +105,15 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
     first += batch.micro_batches[i].inputs.size(0);
   }
   reduction_.finish();
+  if (tied_) tied_->reduce();
 
   StepResult result;
   // Each rank has summed its own labels' losses over the global count: the sum is the mean over
   // all. Of the gradient it squares the part that nobody else counts. One exchange for both, in
   // which every rank takes part whatever it holds: all run as many steps.
   const std::vector<at::Tensor> gradients = reduction_.gradients();
-  const auto [loss, squares] = sum_over_ranks(
-      local, optim::sum_of_squares(parallel::counted_parts(reduction_.owned(), gradients)));
+  const auto [loss, squares] =
+      sum_over_ranks(local, optim::sum_of_squares(parallel::counted_parts(owned_, gradients)));
   result.loss = loss;
 
   // Gradients still carry the loss scale; the factor takes it off, together with clipping, while
@@ -152,9 +161,8 @@ bool TrainingStep::accepted(double scaled_norm, const StepInput& input) {
   return true;
 }
 
-double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
-                                      std::int64_t first_sample, const StepInput& input) {
-  nn::LossSink extra;
+nn::Context TrainingStep::context_of(const Batch& batch, std::int64_t index,
+                                     std::int64_t first_sample, const StepInput& input) const {
   nn::Context context;
   context.key = key_.child(static_cast<std::uint64_t>(input.step));
   context.micro_batch = index;
@@ -164,6 +172,24 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
   context.stream = share_.stream(batch.inputs);
   // The only division by a count: the labels of the global batch (idea 6 of docs/architecture.md).
   context.loss_scale = scale() / input.labels;
+  return context;
+}
+
+void TrainingStep::check_loss(double value, std::int64_t index) const {
+  if (std::isfinite(value)) return;
+  throw Error(ErrorKind::kNonFinite, "train",
+              fmt::format("the loss is {} in step {}, micro-batch {}", value, step_ + 1, index + 1))
+      .at(group_.rank(), group_.size())
+      .hint(scale_ ? "activations may be too large for fp16, where bf16 has the range of fp32; "
+                     "the last checkpoint is intact"
+                   : "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may "
+                     "help; the last checkpoint is intact");
+}
+
+double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
+                                      std::int64_t first_sample, const StepInput& input) {
+  nn::LossSink extra;
+  nn::Context context = context_of(batch, index, first_sample, input);
   context.extra_losses = &extra;
   // The head returns the loss itself, as the context has labels. Losses of other layers (router
   // balance) are scaled already.
@@ -172,21 +198,45 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
   // Without the loss scale, for people and for the sum over ranks.
   const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN()
                                                      : loss.item<double>() / scale();
-  if (!std::isfinite(value)) {
-    throw Error(
-        ErrorKind::kNonFinite, "train",
-        fmt::format("the loss is {} in step {}, micro-batch {}", value, input.step + 1, index + 1))
-        .at(group_.rank(), group_.size())
-        .hint(scale_ ? "activations may be too large for fp16, where bf16 has the range of fp32; "
-                       "the last checkpoint is intact"
-                     : "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may "
-                       "help; the last checkpoint is intact");
-  }
+  check_loss(value, index);
   // A loss that is not finite is reported before backward, so that parameters stay as they are.
   loss.backward(input.poison == Poison::kGradient
                     ? at::full_like(loss, std::numeric_limits<double>::infinity())
                     : at::Tensor());
   return value;
+}
+
+double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input) {
+  std::vector<parallel::MicroBatch> micro_batches;
+  std::int64_t first = batch.first_sample;
+  for (const Batch& one : batch.micro_batches) {
+    const auto index = static_cast<std::int64_t>(micro_batches.size());
+    parallel::MicroBatch micro_batch{one.inputs, context_of(one, index, first, input)};
+    if (input.poison == Poison::kLoss)
+      micro_batch.context.loss_scale = std::numeric_limits<double>::quiet_NaN();
+    if (input.poison == Poison::kGradient)
+      micro_batch.loss_gradient = std::numeric_limits<double>::infinity();
+    micro_batches.push_back(std::move(micro_batch));
+    first += one.inputs.size(0);
+  }
+  return pipeline_->run(micro_batches) / scale();
+}
+
+parallel::PipelineEvents pipeline_events(parallel::GradientReduction& reduction, int stages,
+                                         std::function<void(int, double)> loss) {
+  auto unfinished = std::make_shared<int>(0);
+  parallel::PipelineEvents events;
+  // Two passes as the reduction counts them: what becomes ready in the first stays, what becomes
+  // ready in the second is the gradient of the whole step, and may leave.
+  events.begin = [&reduction, stages, unfinished] {
+    *unfinished = stages;
+    reduction.begin(0, 2);
+  };
+  events.finishing = [&reduction, unfinished](int) {
+    if (--*unfinished == 0) reduction.begin(1, 2);
+  };
+  events.loss = std::move(loss);
+  return events;
 }
 
 }  // namespace shoal::train

@@ -14,6 +14,8 @@
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/batch_share.h"
 #include "shoal/parallel/data/gradient_reduction.h"
+#include "shoal/parallel/pipeline/pipeline.h"
+#include "shoal/parallel/pipeline/tied_weights.h"
 #include "shoal/train/data_source.h"
 
 namespace shoal::train {
@@ -73,13 +75,27 @@ class TrainingStep {
 
   StepResult run(const RankBatch& batch, const StepInput& input);
 
+  /// From now on micro-batches go through a pipeline, of which this rank has some stages; its
+  /// events begin and end the reduction's passes (pipeline_events). Both must outlive this.
+  void run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied);
+
   /// Sets a function that is called in every step, on all ranks, when gradients are complete and
   /// before parameters and the optimizer's state change.
   void before_update(std::function<void()> call) { before_update_ = std::move(call); }
 
+  /// Is called by the pipeline: refuses the loss of a micro-batch that is not finite.
+  void pipeline_loss(int micro_batch, double loss) const {
+    check_loss(loss / scale(), micro_batch);
+  }
+
  private:
   double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample,
                           const StepInput& input);
+  double run_pipeline(const RankBatch& batch, const StepInput& input);
+  nn::Context context_of(const Batch& batch, std::int64_t index, std::int64_t first_sample,
+                         const StepInput& input) const;
+  /// Throws Error(non-finite) unless the loss of a micro-batch is finite.
+  void check_loss(double value, std::int64_t index) const;
   /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.
   std::pair<double, double> sum_over_ranks(double first, double second) const;
   /// Returns true when the optimizer may use gradients of this norm, which still carry the scale.
@@ -94,7 +110,17 @@ class TrainingStep {
   std::function<void()> before_update_;
   optim::LossScale* scale_;
   parallel::BatchShare share_;
+  std::vector<parallel::OwnedRange> owned_;
+  parallel::Pipeline* pipeline_ = nullptr;
+  const parallel::TiedWeights* tied_ = nullptr;
+  std::int64_t step_ = 0;  ///< that runs
 };
+
+/// Returns the events of a pipeline with `stages` stages on this rank whose gradients `reduction`
+/// sums: it sends what becomes ready in the last use of the last of them. `loss` is called with the
+/// loss of a micro-batch before its gradient.
+parallel::PipelineEvents pipeline_events(parallel::GradientReduction& reduction, int stages,
+                                         std::function<void(int, double)> loss);
 
 /// Returns the slices that an optimizer of the whole model updates: every parameter that is
 /// trained, in the model's order.

@@ -129,7 +129,8 @@ Evaluation TrainingLoop::evaluate_now() {
   const std::int64_t samples = config_.validation.batches * run_.batch.global;
   const Evaluation evaluation =
       evaluate(*run_.model, *run_.data, run_.group, run_.share,
-               {.samples = samples, .micro_batch = run_.batch.micro_batch});
+               {.samples = samples, .micro_batch = run_.batch.micro_batch},
+               run_.pipeline ? &*run_.pipeline : nullptr);
   if (run_.sharding) run_.sharding->reshard();
   // The sums are the same on all ranks, so all throw together.
   if (is_finite(evaluation)) return evaluation;

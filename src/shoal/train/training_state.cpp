@@ -7,6 +7,12 @@
 namespace shoal::train {
 namespace {
 
+/// Sets of items by the ranks that hold them: those of one stage, and of several (tied weights).
+constexpr int kUntied = 0;
+constexpr int kTied = 1;
+constexpr int kCounts = 2;
+constexpr int kTiedCounts = 3;
+
 /// The range as a tensor of the checkpoint: whole in the parameter's shape, or flat with its boxes.
 checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range,
                               const at::Tensor& values) {
@@ -15,8 +21,9 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
                              .local = values,
                              .global_shape = parameter.global_shape(),
                              .boxes = {},
-                             .replica = range.copy,
-                             .replicas = range.copies};
+                             .replica = range.owner(),
+                             .replicas = range.owners(),
+                             .holders = range.ties > 1 ? kTied : kUntied};
   // No boxes stand for the whole tensor, so a part of it needs them, also where this rank owns all
   // of its own box. A flat range is saved as the few boxes that it consists of, so that any other
   // cut can be loaded.
@@ -28,10 +35,11 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
 }  // namespace
 
 TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
-                             comm::Group group)
+                             comm::Group group, comm::Group stage)
     : owned_(std::move(owned)),
       optimizer_(optimizer),
       group_(std::move(group)),
+      stage_(std::move(stage)),
       updates_(at::zeros({static_cast<std::int64_t>(optimizer.slices().size())}, at::kLong)) {}
 
 std::vector<checkpoint::StateItem> TrainingState::items() const {
@@ -48,14 +56,16 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
     items.push_back(
         item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor));
   }
-  // How often a parameter was updated all ranks know, whatever they own of it.
+  // How often a parameter was updated all ranks of its stages know, whatever they own of it.
   for (std::size_t i = 0; i < optimizer_.slices().size(); ++i) {
+    const parallel::OwnedRange& range = *trained.at(i);
     items.push_back({.name = "optimizer.updates." + optimizer_.slices()[i].name,
                      .local = updates_.select(0, static_cast<std::int64_t>(i)),
                      .global_shape = {},
                      .boxes = {},
-                     .replica = group_.rank(),
-                     .replicas = group_.size()});
+                     .replica = range.tie * stage_.size() + stage_.rank(),
+                     .replicas = range.ties * stage_.size(),
+                     .holders = range.ties > 1 ? kTiedCounts : kCounts});
   }
   return items;
 }

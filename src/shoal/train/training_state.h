@@ -20,9 +20,9 @@ namespace shoal::train {
 class TrainingState {
  public:
   /// `owned` has the ranges of the optimizer's slices in their order, and frozen parameters
-  /// besides.
+  /// besides. `stage`: the ranks that hold the same stages of the model.
   TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
-                comm::Group group);
+                comm::Group group, comm::Group stage);
 
   /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
   std::string save(const std::string& directory, const RunRecord& record,
@@ -41,6 +41,7 @@ class TrainingState {
   std::vector<parallel::OwnedRange> owned_;
   optim::Optimizer& optimizer_;
   comm::Group group_;
+  comm::Group stage_;
   at::Tensor updates_;  ///< [slices] int64: number of updates of each slice
 };
 

@@ -24,6 +24,14 @@ struct OwnedRange {
   /// once over all ranks (a norm, the bytes of a checkpoint) is divided among them.
   int copy = 0;
   int copies = 1;
+  /// `ties` stages of a pipeline, on different ranks, have this same range of a tied weight, and
+  /// this is number `tie` of them.
+  int tie = 0;
+  int ties = 1;
+
+  /// All ranks that own this range, and this rank's number among them.
+  int owners() const { return copies * ties; }
+  int owner() const { return tie * copies + copy; }
 };
 
 /// Sums gradients over the ranks that hold the same parameters. It divides nothing: losses contain

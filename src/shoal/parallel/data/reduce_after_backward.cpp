@@ -76,7 +76,7 @@ std::vector<at::Tensor> counted_parts(const std::vector<OwnedRange>& owned,
     const at::Tensor& gradient = gradients.at(next++);
     if (!gradient.defined()) continue;
     const auto [begin, end] =
-        even_part_of<std::int64_t>(gradient.numel(), range.copies, range.copy);
+        even_part_of<std::int64_t>(gradient.numel(), range.owners(), range.owner());
     parts.push_back(gradient.view({-1}).narrow(0, begin, end - begin));
   }
   return parts;

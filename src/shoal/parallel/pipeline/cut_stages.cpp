@@ -61,8 +61,10 @@ std::vector<std::shared_ptr<nn::Parameter>> Stage::parameters() const {
   return list;
 }
 
-std::vector<std::int64_t> Stages::input_shape(int stage, const at::Tensor& input) const {
+std::vector<std::int64_t> Stages::input_shape(int stage, const at::Tensor& input,
+                                              const nn::Stream& stream) const {
   auto shape = input.sizes().vec();
+  if (stream.divided()) shape.at(static_cast<std::size_t>(stream.dim)) = stream.count;
   if (of_tokens) {
     shape.push_back(width.at(stage));
   } else {

@@ -35,8 +35,10 @@ struct Stages {
   bool of_tokens = true;
 
   /// Returns the shape of the input of stage `stage` > 0, for a micro-batch whose tokens [B, T] or
-  /// features [B, inputs] are `input`: both ends of a message know it.
-  std::vector<std::int64_t> input_shape(int stage, const at::Tensor& input) const;
+  /// features [B, inputs] are `input`, of which this rank has the rows `stream`: both ends of a
+  /// message know it.
+  std::vector<std::int64_t> input_shape(int stage, const at::Tensor& input,
+                                        const nn::Stream& stream = {}) const;
 };
 
 /// Cuts `model` into the stages of `table`, stage s having `units_of_stage[s]` units (see

@@ -111,7 +111,8 @@ void Pipeline::begin(Program& program, const std::vector<MicroBatch>& batch) {
   program.messages.begin([this, &batch](const Action& receive) {
     // The gradient of an output has the shape of the next stage's input.
     const int stage = receive.stage + (receive.kind == Kind::kReceiveGradient ? 1 : 0);
-    return stages_.input_shape(stage, batch[receive.micro_batch].input);
+    const MicroBatch& micro_batch = batch[receive.micro_batch];
+    return stages_.input_shape(stage, micro_batch.input, micro_batch.context.stream);
   });
 }
 
@@ -198,7 +199,7 @@ void Pipeline::check_output(const Action& action, const at::Tensor& output,
                      schedule::to_string(action), output.numel());
     return;
   }
-  const auto wanted = stages_.input_shape(action.stage + 1, batch.input);
+  const auto wanted = stages_.input_shape(action.stage + 1, batch.input, batch.context.stream);
   SHOAL_USER_CHECK(output.sizes() == wanted && output.scalar_type() == type_, "pipeline",
                    "{} gives [{}] of type {}, stage {} reads [{}] of type {}",
                    schedule::to_string(action), fmt::join(output.sizes(), ", "),

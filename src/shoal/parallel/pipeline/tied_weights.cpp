@@ -24,6 +24,15 @@ void TiedWeights::reduce() const {
   }
 }
 
+std::vector<OwnedRange> TiedWeights::mark(std::vector<OwnedRange> owned) const {
+  for (OwnedRange& range : owned) {
+    const comm::Group group = holders(*range.parameter);
+    range.tie = group.rank();
+    range.ties = group.size();
+  }
+  return owned;
+}
+
 comm::Group TiedWeights::holders(const nn::Parameter& parameter) const {
   for (const auto& [weight, group] : weights_)
     if (weight.get() == &parameter) return group;

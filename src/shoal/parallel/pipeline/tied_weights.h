@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shoal/comm/group.h"
+#include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/parallel/pipeline/cut_stages.h"
 
 namespace shoal::parallel {
@@ -30,6 +31,8 @@ class TiedWeights {
   /// Returns true on the one rank that counts this parameter in sums over the world (the norm of
   /// the gradient, the number of parameters): the one of its first stage.
   bool counts(const nn::Parameter& parameter) const { return holders(parameter).rank() == 0; }
+  /// Marks the ranges that ranks of several stages have.
+  std::vector<OwnedRange> mark(std::vector<OwnedRange> owned) const;
 
  private:
   std::vector<std::pair<std::shared_ptr<nn::Parameter>, comm::Group>> weights_;

@@ -125,9 +125,13 @@ struct ParallelismSection {
   std::int64_t zero_stage = 0;
   std::int64_t data_parallel_shard_degree = -1;     ///< ranks that share one copy; -1: the rest
   std::int64_t data_parallel_replicate_degree = 1;  ///< copies of the whole
-  std::int64_t tensor_parallel_degree = 1;  ///< ranks that divide every matrix and the stream
-  std::int64_t gather_ahead = 1;            ///< stage 3: modules whose units are gathered early
-  bool reshard_after_forward = true;        ///< stage 3
+  std::int64_t tensor_parallel_degree = 1;    ///< ranks that divide every matrix and the stream
+  std::int64_t pipeline_parallel_degree = 1;  ///< ranks that have stages of the model
+  std::string pipeline_parallel_schedule = "1f1b";
+  std::int64_t pipeline_parallel_virtual_stages = 1;        ///< stages of a rank; "interleaved"
+  std::vector<std::int64_t> pipeline_parallel_stage_units;  ///< empty: divided by cost
+  std::int64_t gather_ahead = 1;      ///< stage 3: modules whose units are gathered early
+  bool reshard_after_forward = true;  ///< stage 3
   ShardUnits shard_units = ShardUnits::kBlock;
   std::int64_t shard_unit_size = 1'000'000;   ///< parameters; with kSize
   std::vector<std::string> shard_unit_names;  ///< with kNames

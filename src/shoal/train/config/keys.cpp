@@ -121,6 +121,17 @@ std::string of_stage_3_or_default(const JobConfig& config) {
   return unchanged ? "" : of_stage_3(config);
 }
 
+std::string of_a_pipeline(const JobConfig& job) {
+  const ParallelismSection unchanged;
+  const ParallelismSection& p = job.parallelism;
+  // A file that a run wrote names every key, so defaults are accepted.
+  const bool defaults = p.pipeline_parallel_schedule == unchanged.pipeline_parallel_schedule &&
+                        p.pipeline_parallel_virtual_stages == 1 &&
+                        p.pipeline_parallel_stage_units.empty();
+  if (p.pipeline_parallel_degree > 1 || defaults) return {};
+  return "says how to run a pipeline, and parallelism.pipeline_parallel_degree is 1";
+}
+
 std::string of_buckets(const JobConfig& job) {
   if (job.parallelism.zero_stage == 0) return {};
   return "with parallelism.zero_stage above 0 units are sent, and no buckets";
@@ -434,6 +445,19 @@ void list_running(std::vector<ConfigKey>& keys) {
            "ranks that divide the matrices of a transformer and the residual stream between its "
            "blocks among them, and train on the same samples; neighbours in the numbering of "
            "ranks")
+      .key("pipeline_parallel_degree", &P::pipeline_parallel_degree, between(1, 4096),
+           "ranks that divide the units of a transformer (embedding, blocks, head) in stages; "
+           "micro-batches go through them one behind the other")
+      .key("pipeline_parallel_schedule", &P::pipeline_parallel_schedule, any(),
+           "the order of passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v")
+      .only_with({of_a_pipeline})
+      .key("pipeline_parallel_virtual_stages", &P::pipeline_parallel_virtual_stages, between(1, 64),
+           "pipeline_parallel_schedule = \"interleaved\": stages of each rank")
+      .only_with({of_a_pipeline})
+      .key("pipeline_parallel_stage_units", &P::pipeline_parallel_stage_units, at_least(1),
+           "units of each stage, the embedding and the head among them: [9, 5]; empty: divided so "
+           "that the most expensive stage costs least")
+      .only_with({of_a_pipeline})
       .key("gather_ahead", &P::gather_ahead, between(0, 64),
            "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "
            "the units of so many modules are gathered before their turn")

@@ -1,6 +1,7 @@
 #include "shoal/train/config/validate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/model/kept_activations.h"
 #include "shoal/plan/training.h"
+#include "shoal/schedule/generators.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/train/config/precision.h"
@@ -280,6 +282,50 @@ std::int64_t validate_tensor_parallel(const Job& job, const model::ModelSpec& sp
   return tp;
 }
 
+/// Returns the pipeline's degree. What follows from the schedule and the micro-batches is checked
+/// where they are known (job_schedule).
+std::int64_t validate_pipeline(const Job& job, const model::ModelSpec& spec, int ranks) {
+  const ParallelismSection& p = job.config.parallelism;
+  const std::int64_t pp = p.pipeline_parallel_degree;
+  const char* const key = "parallelism.pipeline_parallel_degree";
+  if (pp == 1) return 1;
+  const std::int64_t rest = ranks / p.tensor_parallel_degree;
+  if (rest % pp != 0) {
+    throw config_error(job, key,
+                       fmt::format("must divide the {} ranks / tensor_parallel_degree = {}, as {} "
+                                   "does",
+                                   ranks, rest, plan::nearest_divisors(rest, pp)));
+  }
+  if (spec.family != model::Family::kTransformer)
+    throw config_error(job, key, "divides transformers only");
+  const auto names = schedule::schedule_names();
+  if (std::find(names.begin(), names.end(), p.pipeline_parallel_schedule) == names.end()) {
+    throw config_error(job, "parallelism.pipeline_parallel_schedule",
+                       fmt::format("must be one of {}", fmt::join(names, ", ")));
+  }
+  if (p.pipeline_parallel_virtual_stages > 1 && p.pipeline_parallel_schedule != "interleaved") {
+    throw config_error(job, "parallelism.pipeline_parallel_virtual_stages",
+                       "belongs to pipeline_parallel_schedule = \"interleaved\"");
+  }
+  if (p.zero_stage == 0) return pp;
+  if (p.reduce_every_micro_batch) {
+    throw config_error(job, "parallelism.reduce_every_micro_batch",
+                       "a pipeline has passes of several micro-batches under way: gradients are "
+                       "reduced once a step");
+  }
+  if (p.zero_stage == 3) {
+    throw config_error(job, "parallelism.zero_stage",
+                       "stages are gathered and released in the order of one micro-batch: with a "
+                       "pipeline at most 2");
+  }
+  if (spec.tied_embeddings) {
+    throw config_error(job, "parallelism.zero_stage",
+                       "the first and the last stage of a pipeline cut the weight of the tied "
+                       "embedding otherwise: 0, or model.tied_embeddings = false");
+  }
+  return pp;
+}
+
 }  // namespace
 
 bool learns_classes(const JobConfig& config) {
@@ -299,7 +345,8 @@ void validate(const Job& job, int ranks, bool one_host) {
   validate_loss(job);
   validate_training(job);
   const model::ModelSpec spec = model_spec(job, {});
-  const std::int64_t data_ranks = ranks / validate_tensor_parallel(job, spec, ranks);
+  const std::int64_t data_ranks =
+      ranks / validate_tensor_parallel(job, spec, ranks) / validate_pipeline(job, spec, ranks);
   // Called for what it refuses.
   batch_plan(job, static_cast<int>(data_ranks));
   validate_optimizer(job);

@@ -111,6 +111,12 @@ std::string RunReport::describe_batch() const {
   const int tensor = run_.mesh.extent(mesh::Axis::kTensor);
   std::string ranks = counted(run_.share.ranks(), "rank");
   if (tensor > 1) ranks = fmt::format("{} x {} tensor-parallel ranks", run_.share.ranks(), tensor);
+  if (run_.table.ranks() > 0) {
+    ranks = fmt::format("{} x {} pipeline ranks ({}{})", ranks, run_.table.ranks(), run_.table.name,
+                        run_.table.stages() > run_.table.ranks()
+                            ? fmt::format(", {} stages", run_.table.stages())
+                            : "");
+  }
   return fmt::format("{} steps of {} samples: {} x {} of {}, {} a rank.", run_.total_steps,
                      run_.batch.global, ranks,
                      counted(run_.batch.accumulation, "micro-batch", "es"), run_.batch.micro_batch,
