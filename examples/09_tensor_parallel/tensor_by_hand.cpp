@@ -126,7 +126,7 @@ void compare(const Group& group) {
     double last = 0;
     for (int step = 1; step < kSteps; ++step) last = training.step();
     if (expected == 0) expected = last;
-    SHOAL_CHECK(std::abs(last / expected - 1) <= 1e-5, "{} ends elsewhere", way);
+    SHOAL_CHECK(std::abs(last / expected - 1) <= 1e-5, "{}: {}, not {}", way, last, expected);
     if (group.rank() > 0) continue;
     fmt::print("{:<11}{:>7.1f} kB{:>9.1f} kB{:>9.1f} kB{:>10.1f} kB{:>12.6f}{:>12.6f}\n", way,
                training.parameter_bytes / 1e3, training.stream_bytes / 1e3,
