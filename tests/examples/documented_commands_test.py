@@ -5,7 +5,7 @@
 Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md is run in a scratch folder that sees the
 examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most. Programs come from BUILD. `make` is asked what it would do (`make test` would start this test),
 and for `make bench` which cases it would run. `pip install` and the Python of that page run in PYTHON, where that has a whole PyTorch.
-Results that a page shows of what was not shortened (accuracies, errors, memory) must come out again, within 5 %.
+Results that a page shows below commands that were not shortened (accuracies, errors, memory) must come out again, within 5 %.
 """
 import json
 import os
@@ -29,17 +29,30 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
+def commands_of(block):
+    """Each command of a `sh` block as a list of words; `a && b` are two."""
+    for line in block.replace("\\\n", " ").splitlines():
+        words = []
+        for word in [*shlex.split(line, comments=True), "&&"]:
+            if word != "&&":
+                words.append(word)
+            elif words:
+                yield words
+                words = []
+
+
 def commands(page):
-    """Each command of the page's `sh` blocks as a list of words; `a && b` are two."""
-    for block in blocks(page, "sh"):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = []
-            for word in [*shlex.split(line, comments=True), "&&"]:
-                if word != "&&":
-                    words.append(word)
-                elif words:
-                    yield words
-                    words = []
+    return (words for block in blocks(page, "sh") for words in commands_of(block))
+
+
+def results(page, is_shortened):
+    """The results among the page's `text` blocks, but for those below a `sh` block with a shortened command."""
+    shortened = False
+    for language, text in re.findall(r"^```(sh|text)\n(.*?)^```", page.read_text(), re.M | re.S):
+        if language == "sh":
+            shortened = any(is_shortened(words) for words in commands_of(text))
+        elif not shortened:
+            yield from (line for line in text.splitlines() if RESULT.search(line))
 
 
 def comes_out(line, printed):
@@ -134,7 +147,7 @@ def main():
             todo = [(shlex.join(words), *tree.here(words)) for words in commands(page)]
             if page.name == "pytorch.md":
                 todo += [(json.dumps(text), *tree.snippet(text)) for text in blocks(page, "python")]
-            printed, whole = "", True
+            printed = ""
             for documented, words, expected in todo:
                 shown = f"{page.relative_to(source)}: {documented}"
                 if words is None:
@@ -142,14 +155,14 @@ def main():
                     continue
                 done = tree.run(words)
                 count += 1
-                printed, whole = printed + done.stdout, whole and SHORTER[1] not in words
+                printed += done.stdout
                 # As diff does, `ckpt diff` ends with 1 where something differs.
                 good = done.returncode == ("ckpt diff" in documented) and re.search(expected, done.stdout)
                 print(f"{'ok' if good else 'FAILED'}  {shown}", flush=True)
                 if not good:
                     failures.append(f"{shown}\n{' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-            results = [line for text in blocks(page, "text") for line in text.splitlines() if whole and page.parent.parent.name == "examples" and RESULT.search(line)]
-            for line in results:
+            shown_results = results(page, lambda words: SHORTER[1] in (tree.here(words)[0] or [])) if page.parent.parent.name == "examples" else []
+            for line in shown_results:
                 good = comes_out(line, printed)
                 print(f"{'ok' if good else 'FAILED'}  {page.relative_to(source)} shows: {line}", flush=True)
                 if not good:
