@@ -13,32 +13,41 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import comparison  # noqa: E402
 import train_step_bench as train_step  # noqa: E402
 
-# tokens: (timed steps a block, rounds of four blocks, limit)
+# tokens of a micro-batch: (timed steps a block, rounds of four blocks, limit)
 SIZES = {64: (10, 2, None), 256: (6, 2, 1.7), 1024: (3, 1, None)}
-CASES = {f"parallel_step/tp/gpt2-124m/fp32/{tokens}": tokens for tokens in SIZES}
+MICRO_BATCHES = 4
+# name: (our schedule, the peer's). The peer's head has a matrix of its own, so ours has one too.
+SCHEDULES = {"gpipe": ("gpipe", "GPipe"), "1f1b": ("1f1b", "1F1B"), "zero_bubble": ("zb-h1", "InterleavedZeroBubble")}
+# name: (tokens, options of ours, micro-batches, mode of the peer, timed steps a block, rounds, limit)
+CASES = {f"parallel_step/tp/gpt2-124m/fp32/{tokens}": (tokens, ["--tensor", 2], 1, ["--mode", "tp"], steps, rounds, limit)
+         for tokens, (steps, rounds, limit) in SIZES.items()}
+CASES |= {f"parallel_step/pp_{name}/gpt2-124m/fp32/128": (128, ["--pipeline", 2, "--untied", "--schedule", ours], MICRO_BATCHES,
+                                                         ["--mode", "pp", "--schedule", theirs], 4, 2, 1.3)
+          for name, (ours, theirs) in SCHEDULES.items()}
 WARMUP = 2
 
 
 def measure(case):
-    tokens = CASES[case]
-    steps, rounds, limit = SIZES[tokens]
+    tokens, options, micro_batches, peer, steps, rounds, limit = CASES[case]
     comparison.setup("torch")
-    inputs = comparison.ROOT / "build" / "peers" / f"gpt2-tp-{tokens}"
+    inputs = comparison.ROOT / "build" / "peers" / f"gpt2-parallel-{tokens}"
     try:
         size = ["--seq", tokens, "--batch", 1]
-        comparison.run_ranks([[comparison.PYTHON, comparison.PEERS / "gpt2_inputs.py", "--steps", WARMUP + steps, "--world", 1, "--out", inputs, *size]])
+        comparison.run_ranks([[comparison.PYTHON, comparison.PEERS / "gpt2_inputs.py", "--steps", (WARMUP + steps) * micro_batches, "--world", 1,
+                               "--out", inputs, *size]])
         shared = [*size, "--steps", steps, "--warmup", WARMUP]
-        given = ["--init", inputs / "init.f32", "--tokens", inputs / "tokens.i32"]
-        alone = comparison.objects(train_step.ours([*shared, *given], 1))[0]["losses"]
+        given = [*shared, "--init", inputs / "init.f32", "--tokens", inputs / "tokens.i32", "--micro-batches", micro_batches]
+        alone = [option for option in options if option == "--untied"]
+        losses = comparison.objects(train_step.ours([*given, *alone], 1))[0]["losses"]
         times = {"ours": [], "peer": []}
         for side in comparison.alternating(rounds):
             if side == "ours":
-                result = comparison.objects(train_step.ours([*shared, *given, "--tensor", 2]))[0]
-                train_step.check_losses(case, result["losses"], alone)
-                times[side].append(result["ms"])
+                result = comparison.objects(train_step.ours([*given, *options]))[0]
+                train_step.check_losses(case, result["losses"], losses)
             else:
-                printed = comparison.torch_ranks("torch_parallel.py", ["--mode", "tp", *shared], train_step.WORLD)
-                times[side].append(comparison.objects(printed)[0]["ms"])
+                peer_options = [*peer, *shared, "--microbatches", micro_batches]
+                result = comparison.objects(comparison.torch_ranks("torch_parallel.py", peer_options, train_step.WORLD))[0]
+            times[side].append(result["ms"])
         us, them, ratio, spread = comparison.compare(times["ours"], times["peer"])
         comparison.emit(case, "ms", us, them, ratio, spread, limit, blocks=times)
     finally:

@@ -69,7 +69,7 @@ class Run {
     }
     const auto owned = reduction_->owned();
     optimizer_ = optim::make_optimizer(train::slices_of(owned), optim::AdamWOptions{});
-    state_.emplace(owned, *optimizer_, group_);
+    state_.emplace(owned, *optimizer_, group_, group_);
     step_.emplace(*model_, *optimizer_, *reduction_, group_, Key(0));
     step_->before_update([this] { saver_.before_update(); });
   }

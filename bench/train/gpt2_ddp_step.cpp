@@ -1,4 +1,4 @@
-// One rank of data- and tensor-parallel GPT-2 training: the step that `shoal train` runs
+// One rank of data-, tensor- and pipeline-parallel GPT-2 training: the step that `shoal train` runs
 // (train::TrainingStep), from given weights on given tokens, so that its losses can be laid on
 // those of bench/peers/torch_gpt2.py. Rank 0 prints one JSON line: milliseconds and loss of every
 // step. bench/train_step_bench.py starts the ranks.
@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <optional>
 
 #include "bench/train/given_inputs.h"
 #include "shoal/base/check.h"
@@ -16,8 +17,11 @@
 #include "shoal/comm/world.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/batch_share.h"
+#include "shoal/parallel/pipeline/stage_sizes.h"
+#include "shoal/parallel/pipeline/unit_costs.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
+#include "shoal/schedule/generators.h"
 #include "shoal/train/step.h"
 
 namespace shoal::bench {
@@ -27,7 +31,9 @@ struct Choice {
   comm::WorldOptions world;
   std::string model = "gpt2-124m", init, tokens;
   std::int64_t batch = 1, columns = 1024;
-  int steps = 8, warmup = 2, zero = 0, tensor = 1;
+  int steps = 8, warmup = 2, zero = 0, tensor = 1, pipeline = 1, micro_batches = 1;
+  std::string schedule = "1f1b";
+  bool tied = true;
 };
 
 /// As the peer's AdamW: one group, so that everything decays.
@@ -37,10 +43,32 @@ std::vector<optim::Slice> slices_that_all_decay(const parallel::GradientReductio
   return slices;
 }
 
+/// The stages of this rank, where there is a pipeline.
+struct Staged {
+  schedule::Schedule table;
+  parallel::Stages stages;
+  std::optional<parallel::TiedWeights> tied;
+};
+
+Staged staged(nn::Model& model, const mesh::Mesh& mesh, const Choice& choice) {
+  if (choice.pipeline == 1) return {};
+  const bool in_a_v = choice.schedule == "zb-v" || choice.schedule == "dualpipe-v";
+  const int chunks = in_a_v || choice.schedule == "interleaved" ? 2 : 1;
+  Staged made{.table = schedule::make_schedule(choice.schedule, choice.pipeline, chunks,
+                                               choice.micro_batches),
+              .stages = {},
+              .tied = {}};
+  const auto sizes = parallel::balanced_stages(parallel::unit_costs(model.spec(), choice.columns),
+                                               made.table.stages());
+  const comm::Group& group = mesh.along(mesh::Axis::kPipeline);
+  made.stages = parallel::cut_stages(model, made.table, sizes, group.rank());
+  made.tied.emplace(made.stages, group);
+  return made;
+}
+
 /// Gives the model memory and the weights of the file.
 std::unique_ptr<parallel::GradientReduction> reduction_of(nn::Model& model, const mesh::Mesh& mesh,
                                                           const Choice& choice) {
-  parallel::split_tensors(model, mesh);
   if (choice.zero == 0) {
     model.materialize();
     load_weights(model, choice.init);
@@ -62,22 +90,37 @@ void run(const Choice& choice) {
   auto spec = model::named_model(choice.model);
   if (!spec) throw Error(ErrorKind::kUsage, "bench", fmt::format("no model '{}'", choice.model));
   spec->sequence = choice.columns;
+  spec->tied_embeddings = choice.tied;
   const auto model = nn::make_model(*spec);
-  SHOAL_USER_CHECK(group.size() % choice.tensor == 0, "bench", "{} ranks and --tensor {}",
-                   group.size(), choice.tensor);
-  const mesh::Mesh mesh(group, {.dp_shard = group.size() / choice.tensor, .tp = choice.tensor});
-  const parallel::BatchShare share(mesh);
+  const int divided = choice.tensor * choice.pipeline;
+  SHOAL_USER_CHECK(group.size() % divided == 0, "bench", "{} ranks, --tensor {} --pipeline {}",
+                   group.size(), choice.tensor, choice.pipeline);
+  const mesh::Mesh mesh(
+      group, {.pp = choice.pipeline, .dp_shard = group.size() / divided, .tp = choice.tensor});
+  parallel::split_tensors(*model, mesh);
+  const Staged stages = staged(*model, mesh, choice);
+  const parallel::BatchShare share(mesh,
+                                   choice.pipeline > 1 ? stages.table.rank_of_stage.back() : 0);
   const auto reduction = reduction_of(*model, mesh, choice);
   const GivenTokens tokens(choice.tokens, share.ranks(), choice.batch, choice.columns);
   const auto optimizer = optim::make_optimizer(
       slices_that_all_decay(*reduction), optim::AdamWOptions{.beta2 = 0.95, .weight_decay = 0.1});
   train::TrainingStep step(*model, *optimizer, *reduction, group, Key(0), nullptr, share);
+  std::optional<parallel::Pipeline> pipeline;
+  if (choice.pipeline > 1) {
+    const int local = static_cast<int>(stages.stages.local.size());
+    pipeline.emplace(mesh.along(mesh::Axis::kPipeline), stages.table, stages.stages,
+                     train::pipeline_events(*reduction, local, {}));
+    step.run_through(*pipeline, *stages.tied);
+  }
 
   std::vector<double> milliseconds;
   std::vector<double> losses;
   for (int i = 0; i < choice.warmup + choice.steps; ++i) {
-    const train::RankBatch batch{.micro_batches = {tokens.batch(i, share.rank())},
-                                 .first_sample = share.rank() * choice.batch};
+    train::RankBatch batch{.micro_batches = {}, .first_sample = share.rank() * choice.batch};
+    for (int micro = 0; micro < choice.micro_batches; ++micro) {
+      batch.micro_batches.push_back(tokens.batch(i * choice.micro_batches + micro, share.rank()));
+    }
     group.barrier();
     const auto start = Clock::now();
     const double labels = group.sum(train::count_labels(batch.micro_batches, share));
@@ -115,6 +158,12 @@ int main(int argc, char** argv) {
   app.add_option("--zero", choice.zero, "ZeRO stage; 0: none")->check(CLI::Range(0, 3));
   app.add_option("--tensor", choice.tensor, "ranks that divide the model, on the same tokens")
       ->check(CLI::Range(1, 64));
+  app.add_option("--pipeline", choice.pipeline, "ranks that have stages of the model")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--schedule", choice.schedule, "of the pipeline");
+  app.add_option("--micro-batches", choice.micro_batches, "of --batch sequences a rank and step")
+      ->check(CLI::Range(1, 1024));
+  app.add_flag("!--untied", choice.tied, "head and embedding have weights of their own");
   app.add_flag("!--no-arena", choice.world.arena, "memory that peers do not see");
   CLI11_PARSE(app, argc, argv);
   choice.world.key = choice.world.name;
