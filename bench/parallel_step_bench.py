@@ -22,7 +22,7 @@ SCHEDULES = {"gpipe": ("gpipe", "GPipe"), "1f1b": ("1f1b", "1F1B"), "zero_bubble
 CASES = {f"parallel_step/tp/gpt2-124m/fp32/{tokens}": (tokens, ["--tensor", 2], 1, ["--mode", "tp"], steps, rounds, limit)
          for tokens, (steps, rounds, limit) in SIZES.items()}
 CASES |= {f"parallel_step/pp_{name}/gpt2-124m/fp32/128": (128, ["--pipeline", 2, "--untied", "--schedule", ours], MICRO_BATCHES,
-                                                         ["--mode", "pp", "--schedule", theirs], 4, 2, 1.3)
+                                                         ["--mode", "pp", "--schedule", theirs], 3, 1, 1.3)
           for name, (ours, theirs) in SCHEDULES.items()}
 WARMUP = 2
 
