@@ -128,7 +128,9 @@ TEST(Activation, IsLibTorchs) {
     const auto with_bias = [activation = activation](const Inputs& in) {
       return activate(activation, in[0] * 6, in[1]);
     };
-    const auto expected = [&](const Inputs& in) { return reference(in[0] * 6 + in[1]); };
+    const auto expected = [&reference = reference](const Inputs& in) {
+      return reference(in[0] * 6 + in[1]);
+    };
     expect_same(with_bias, expected, {leaf({5, 37}, 1), leaf({37}, 2)}, 5e-6);
     expect_finite_differences(with_bias, {leaf({2, 3}, 1), leaf({3}, 2)});
   }

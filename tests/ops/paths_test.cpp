@@ -220,7 +220,7 @@ TEST(Paths, GradientsMayBeExpandedAndInputsViews) {
       for (at::Tensor& leaf : leaves) leaf.set_requires_grad(true);
       return leaves;
     };
-    const auto run = [&](bool views, bool expanded) {
+    const auto run = [&inputs, &f = f](bool views, bool expanded) {
       Inputs leaves = inputs(views);
       const at::Tensor y = f(leaves);
       const at::Tensor ones = at::ones({}, at::kFloat).expand(y.sizes());

@@ -313,9 +313,10 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     reject(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   const std::int64_t dp = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   plan::Training training;
-  if (is_job(options))
+  if (is_job(options)) {
     training =
         train::planned_training(job_of(options), spec, static_cast<int>(dp * job_tp * job_pp));
+  }
   // The shards of a job keep their size, with the options' other axes.
   std::int64_t shard = dp * degrees.cp;
   if (is_job(options)) shard = training.degrees.dp_shard * degrees.cp;

@@ -14,9 +14,10 @@ std::string join(const std::string& path, std::string_view name) {
 }
 
 void collect(const Module& module, std::vector<std::shared_ptr<Parameter>>& list) {
-  for (const auto& [name, parameter] : module.own_parameters())
+  for (const auto& [name, parameter] : module.own_parameters()) {
     // A tied weight is registered twice and must be updated once.
     if (std::find(list.begin(), list.end(), parameter) == list.end()) list.push_back(parameter);
+  }
   // Own parameters first, then children in the order of registration: the order of optimizer slices
   // and of checkpoints.
   for (const auto& [name, child] : module.children()) collect(*child, list);

@@ -76,9 +76,10 @@ using Gradients = std::map<std::string, at::Tensor>;
 
 inline Gradients gradients_of(const nn::Model& model) {
   Gradients gradients;
-  for (const auto& parameter : model.parameters())
+  for (const auto& parameter : model.parameters()) {
     if (parameter->gradient().defined())
       gradients[parameter->name()] = parameter->gradient().clone();
+  }
   return gradients;
 }
 

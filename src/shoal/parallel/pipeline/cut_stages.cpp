@@ -55,9 +55,10 @@ std::vector<TiedWeight> tied_weights(const nn::Model& model, const std::vector<S
 
 std::vector<std::shared_ptr<nn::Parameter>> Stage::parameters() const {
   Parameters list;
-  for (const auto& unit : units)
+  for (const auto& unit : units) {
     for (const auto& parameter : unit->parameters())
       if (!contains(list, parameter)) list.push_back(parameter);
+  }
   return list;
 }
 

@@ -37,9 +37,10 @@ class Divisions {
     least_[stages][units] = 0;
     for (int stage = stages - 1; stage >= 0; --stage) {
       least_[stage].assign(units + 1, kImpossible);
-      for (std::size_t begin = 0; begin < units; ++begin)
+      for (std::size_t begin = 0; begin < units; ++begin) {
         for (std::size_t end = begin + 1; end <= units; ++end)
           least_[stage][begin] = std::min(least_[stage][begin], value(stage, begin, end));
+      }
     }
   }
 
