@@ -78,7 +78,7 @@ TEST(PipelineOnHosts, CopiesOfTheEmbeddingOnTwoHosts) {
         const auto table = schedule::zero_bubble_h1(kRanks, kMicroBatches);
         Rank rank(tiny_spec("gpt2-tiny", true), table, {2, 2, 2, 2}, group);
         rank.pipeline->run(step_of(kMicroBatches));
-        rank.tied->reduce();
+        rank.reduce_ties();
         const auto embedding = rank.model->find_parameter("embedding.tokens.weight");
         const bool holds = group.rank() == 0 || group.rank() == kRanks - 1;
         if (!holds) return embedding == nullptr;

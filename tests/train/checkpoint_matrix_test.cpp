@@ -31,6 +31,10 @@ struct Way {
     const std::string way = sharding;
     if (way == "ZeRO-2") return {"parallelism.zero_stage=2"};
     if (way == "pp") return {"parallelism.pipeline_parallel_degree=2", "training.micro_batch=3"};
+    if (way == "pp x FSDP") {
+      return {"parallelism.pipeline_parallel_degree=2", "parallelism.zero_stage=3",
+              "training.micro_batch=3"};
+    }
     if (way == "pp x tp") {
       return {"parallelism.pipeline_parallel_degree=2", "parallelism.tensor_parallel_degree=2",
               "parallelism.pipeline_parallel_schedule=zb-v", "training.micro_batch=2"};
@@ -58,6 +62,7 @@ std::vector<Way> all_ways() {
   ways.push_back({4, "tp x FSDP"});
   ways.push_back({2, "pp"});
   ways.push_back({4, "pp x tp"});
+  ways.push_back({4, "pp x FSDP"});
   return ways;
 }
 

@@ -181,6 +181,13 @@ TEST_F(Equivalence, PipelinesTrainTheSameBits) {
   expect_same_losses(run("pp dp", {degree}, 4), reference, "pp 2 x dp 2");
   expect_same_losses(run("pp zero", {degree, "parallelism.zero_stage=2"}, 4), reference,
                      "pp 2 x ZeRO-2");
+  expect_same_losses(
+      run("pp fsdp",
+          {degree, "parallelism.zero_stage=3", "parallelism.arena=false", schedule + "interleaved",
+           "parallelism.pipeline_parallel_virtual_stages=2",
+           "parallelism.pipeline_parallel_gathered_stages=1"},
+          4),
+      reference, "pp 2 x FSDP, one stage at a time");
 }
 
 // The embedding and the head, on different ranks, share a weight.
@@ -190,6 +197,12 @@ TEST_F(Equivalence, PipelinesWithATiedWeightTrainTheSame) {
                                     "training.micro_batch=1"};
   expect_same_losses(train("pp", pp, 2), reference, "pp 2");
   expect_same_losses(train("pp dp", pp, 4), reference, "pp 2 x dp 2");
+  auto sharded = pp;
+  sharded.push_back("parallelism.zero_stage=3");
+  expect_same_losses(train("pp fsdp", sharded, 4), reference, "pp 2 x FSDP, shared");
+  sharded.push_back("parallelism.arena=false");
+  sharded.push_back("parallelism.tensor_parallel_degree=2");
+  expect_same_losses(train("pp fsdp tp", sharded, 8), reference, "pp 2 x FSDP x tp 2, copied");
   auto sets = pp;
   sets.push_back("parallelism.tensor_parallel_degree=2");
   expect_same_losses(train("pp tp", sets, 4), reference, "pp 2 x tp 2");

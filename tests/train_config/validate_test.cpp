@@ -329,9 +329,18 @@ TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
   EXPECT_THAT(refused({schedule + "gpipe"}), HasSubstr("pipeline_parallel_degree is 1"));
   EXPECT_THAT(refused({pp, "parallelism.pipeline_parallel_virtual_stages=2"}),
               HasSubstr("belongs to pipeline_parallel_schedule = \"interleaved\""));
-  EXPECT_THAT(refused({pp, "parallelism.zero_stage=3"}), HasSubstr("with a pipeline at most 2"));
-  EXPECT_THAT(refused({pp, "parallelism.zero_stage=1"}), HasSubstr("tied embedding"));
-  validate(job_with({pp, "parallelism.zero_stage=1", "model.tied_embeddings=false"}), 4);
+  for (const char* stage : {"1", "2", "3"})
+    validate(job_with({pp, std::string("parallelism.zero_stage=") + stage}), 4);
+  const std::string gathered = "parallelism.pipeline_parallel_gathered_stages=1";
+  validate(job_with({pp, "parallelism.zero_stage=3", gathered}), 4);
+  EXPECT_THAT(refused({pp, "parallelism.zero_stage=2", gathered}),
+              HasSubstr("belongs to zero_stage = 3"));
+  EXPECT_THAT(refused({pp, "parallelism.zero_stage=3", "parallelism.gather_ahead=2",
+                       "parallelism.arena=false"}),
+              HasSubstr("in a pipeline whole stages are gathered"));
+  EXPECT_THAT(refused({pp, "parallelism.zero_stage=3", "parallelism.arena=false",
+                       "parallelism.reshard_after_forward=false"}),
+              HasSubstr("in a pipeline whole stages are gathered"));
   EXPECT_THAT(refused({pp, "parallelism.zero_stage=2", "model.tied_embeddings=false",
                        "parallelism.reduce_every_micro_batch=true"}),
               HasSubstr("reduced once a step"));

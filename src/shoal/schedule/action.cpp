@@ -24,14 +24,23 @@ const char* mark(Kind kind) {
       return "SEND_B";
     case Kind::kReceiveGradient:
       return "RECV_B";
+    case Kind::kGather:
+      return "UNSHARD";
+    case Kind::kRelease:
+      return "RESHARD";
   }
   return "?";
 }
 
 bool is_compute(Kind kind) { return kind <= Kind::kWeightGradient; }
 bool is_send(Kind kind) { return kind == Kind::kSendActivation || kind == Kind::kSendGradient; }
+bool is_receive(Kind kind) {
+  return kind == Kind::kReceiveActivation || kind == Kind::kReceiveGradient;
+}
+bool moves_parameters(Kind kind) { return kind == Kind::kGather || kind == Kind::kRelease; }
 
 std::string to_string(const Action& action) {
+  if (moves_parameters(action.kind)) return fmt::format("{}{}", action.stage, mark(action.kind));
   return fmt::format("{}{}{}", action.stage, mark(action.kind), action.micro_batch);
 }
 

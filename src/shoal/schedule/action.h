@@ -15,16 +15,22 @@ enum class Kind : std::uint8_t {
   kReceiveActivation,  ///< input of `stage` from the rank of `stage` - 1
   kSendGradient,       ///< gradient of the input of `stage` to the rank of `stage` - 1
   kReceiveGradient,    ///< gradient of the output of `stage` from the rank of `stage` + 1
+  kGather,             ///< parameters of the stage from the ranks that hold shards of them
+  kRelease,            ///< of the memory that kGather has filled
 };
 
-/// Returns the mark of a kind in schedule files: F, B, I, W as in PyTorch's, and SEND_F, RECV_F,
-/// SEND_B, RECV_B.
+/// Returns the mark of a kind in schedule files, as in PyTorch's: F, B, I, W, SEND_F, RECV_F,
+/// SEND_B, RECV_B, UNSHARD, RESHARD.
 const char* mark(Kind kind);
 bool is_compute(Kind kind);
 bool is_send(Kind kind);
+bool is_receive(Kind kind);
+/// True for gathers and releases, which are of a stage and of no micro-batch.
+bool moves_parameters(Kind kind);
 
 /// One action of one rank in a pipeline step. A send does not wait for its receiver; a receive
-/// waits for its sender. Kind, stage and micro-batch identify a message between two ranks, so that
+/// waits for its sender; a gather does not wait, but the computation that reads its stage. Kind,
+/// stage and micro-batch identify a message between two ranks, so that
 /// the order of messages does not matter.
 struct Action {
   Kind kind = Kind::kForward;
@@ -35,7 +41,7 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// Returns "3F0" for stage 3, forward, micro-batch 0.
+/// Returns "3F0" for stage 3, forward, micro-batch 0; "3UNSHARD" for the gather of stage 3.
 std::string to_string(const Action& action);
 
 /// A pipeline schedule: the rank of every stage, and the actions of every rank in order. It is

@@ -1,6 +1,8 @@
 #include "shoal/base/check.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "shoal/schedule/timeline.h"
 
@@ -24,7 +26,11 @@ class RankCheck {
   RankCheck(const Schedule& schedule, int rank) : schedule_(schedule), rank_(rank) {}
 
   void run() {
-    for (const Action& action : schedule_.table[rank_]) step(action);
+    const auto& actions = schedule_.table[rank_];
+    gathers_ = std::any_of(actions.begin(), actions.end(),
+                           [](const Action& action) { return moves_parameters(action.kind); });
+    for (const Action& action : actions) step(action);
+    for (const int stage : gathered_) require(false, {Kind::kRelease, stage}, "is missing");
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
       if (schedule_.rank_of_stage[stage] != rank_) continue;
       for (int micro_batch = 0; micro_batch < schedule_.micro_batches; ++micro_batch)
@@ -65,11 +71,14 @@ class RankCheck {
     // peer before them.
     const bool to_next =
         action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient;
-    if (!is_compute(action.kind)) {
+    if (is_send(action.kind) || is_receive(action.kind)) {
       const int other = to_next ? stage + 1 : stage - 1;
       require(elsewhere(other), action, "has nobody at its other end");
       require(action.peer == schedule_.rank_of_stage[other], action, "names the wrong peer");
     }
+    // Weight gradients are products of what the pass has kept.
+    if (gathers_ && is_compute(action.kind) && action.kind != Kind::kWeightGradient)
+      require(gathered_.contains(stage), action, "comes before its stage is gathered");
     switch (action.kind) {
       case Kind::kForward:
         // `received` can be set only for a stage whose neighbour is elsewhere, and produced() only
@@ -100,6 +109,10 @@ class RankCheck {
       case Kind::kSendGradient:
         require(state.input_gradient, action, "comes before its input gradient");
         return once(state.gradient_sent, action);
+      case Kind::kGather:
+        return require(gathered_.insert(stage).second, action, "comes twice");
+      case Kind::kRelease:
+        return require(gathered_.erase(stage) == 1, action, "comes before its stage is gathered");
     }
   }
 
@@ -118,6 +131,8 @@ class RankCheck {
   const Schedule& schedule_;
   int rank_;
   std::map<std::pair<int, int>, State> states_;
+  bool gathers_ = false;  ///< this rank's list says when stages are gathered
+  std::set<int> gathered_;
 };
 
 }  // namespace

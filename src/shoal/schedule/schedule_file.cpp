@@ -39,7 +39,7 @@ std::vector<std::string_view> pieces(std::string_view text, char separator) {
   return list;
 }
 
-/// Parses a cell such as "12SEND_F3"; empty when it is not an action.
+/// Parses a cell such as "12SEND_F3" or "12UNSHARD"; empty when it is not an action.
 std::optional<Action> parse(std::string_view cell) {
   Action action;
   const char* const end = cell.data() + cell.size();
@@ -49,11 +49,13 @@ std::optional<Action> parse(std::string_view cell) {
   // underscores.
   const char* digits = end;
   while (digits > stage.ptr && std::isdigit(static_cast<unsigned char>(digits[-1]))) --digits;
-  if (std::from_chars(digits, end, action.micro_batch).ec != std::errc{}) return std::nullopt;
   const std::string_view word(stage.ptr, digits - stage.ptr);
-  for (int kind = 0; kind <= static_cast<int>(Kind::kReceiveGradient); ++kind) {
+  for (int kind = 0; kind <= static_cast<int>(Kind::kRelease); ++kind) {
     action.kind = static_cast<Kind>(kind);
-    if (word == mark(action.kind)) return action;
+    if (word != mark(action.kind)) continue;
+    const bool numbered = std::from_chars(digits, end, action.micro_batch).ec == std::errc{};
+    if (numbered == moves_parameters(action.kind)) return std::nullopt;
+    return action;
   }
   return std::nullopt;
 }
@@ -108,10 +110,11 @@ Schedule from_csv(std::string_view text, const std::string& file) {
       const auto action = parse(cell);
       if (!action || action->stage > kMost || action->micro_batch > kMost) {
         reject(file, fmt::format("line {}: \"{}\": must be stage, mark (F, B, I, W, SEND_F, "
-                                 "RECV_F, SEND_B, RECV_B) and micro-batch",
+                                 "RECV_F, SEND_B, RECV_B) and micro-batch, or stage and mark "
+                                 "(UNSHARD, RESHARD)",
                                  line + 1, cell));
       }
-      transfers |= !is_compute(action->kind);
+      transfers |= is_send(action->kind) || is_receive(action->kind);
       schedule.micro_batches = std::max(schedule.micro_batches, action->micro_batch + 1);
       actions.push_back(*action);
     }
@@ -126,7 +129,7 @@ Schedule from_csv(std::string_view text, const std::string& file) {
     if (transfers) {
       for (auto& actions : schedule.table) {
         for (Action& action : actions) {
-          if (is_compute(action.kind)) continue;
+          if (!is_send(action.kind) && !is_receive(action.kind)) continue;
           const int other =
               action.kind == Kind::kSendActivation || action.kind == Kind::kReceiveGradient
                   ? action.stage + 1

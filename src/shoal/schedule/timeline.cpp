@@ -106,7 +106,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
           awaited[action.peer] = kNothing;
           ready.push_back(action.peer);
         }
-      } else {
+      } else if (is_receive(action.kind)) {
         const std::size_t message = message_of(schedule, action);
         if (arrival[message] == kNotSent) {
           awaited[rank] = message;

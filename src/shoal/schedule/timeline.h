@@ -70,7 +70,8 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const Visit& vis
 
 /// Throws Error(usage) naming rank and action unless every stage runs every micro-batch forward
 /// once and backward once (whole or in two parts, in order) on its own rank, every message is sent
-/// once and received once before its use, and no ranks wait for each other.
+/// once and received once before its use, no ranks wait for each other, and where a rank gathers
+/// stages it has each one that it uses, and releases it at last.
 void check(const Schedule& schedule);
 
 /// Returns the most activation memory that each rank holds at once.

@@ -5,6 +5,7 @@
 #include "shoal/data/manifest.h"
 #include "shoal/parallel/pipeline/stage_sizes.h"
 #include "shoal/parallel/pipeline/unit_costs.h"
+#include "shoal/schedule/gathers.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/degrees.h"
 #include "shoal/train/config/keys.h"
@@ -77,6 +78,9 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
           .reduce_every_micro_batch = p.reduce_every_micro_batch,
           .copies = p.arena ? parallel::ShardingOptions::Copies::kAuto
                             : parallel::ShardingOptions::Copies::kCopied,
+          .gathers = p.pipeline_parallel_degree > 1 ? parallel::ShardingOptions::Gathers::kByCaller
+                                                    : parallel::ShardingOptions::Gathers::kByTable,
+          .alone = {},
           .transfer_type = narrow ? at::kBFloat16 : at::kFloat};
 }
 
@@ -86,8 +90,12 @@ schedule::Schedule job_schedule(const Job& job, std::int64_t ranks, std::int64_t
       p.pipeline_parallel_schedule == "zb-v" || p.pipeline_parallel_schedule == "dualpipe-v";
   const std::int64_t chunks = in_a_v ? 2 : p.pipeline_parallel_virtual_stages;
   try {
-    return schedule::make_schedule(p.pipeline_parallel_schedule, static_cast<int>(ranks),
-                                   static_cast<int>(chunks), static_cast<int>(micro_batches));
+    schedule::Schedule table =
+        schedule::make_schedule(p.pipeline_parallel_schedule, static_cast<int>(ranks),
+                                static_cast<int>(chunks), static_cast<int>(micro_batches));
+    if (p.zero_stage == 3)
+      schedule::add_gathers(table, static_cast<int>(p.pipeline_parallel_gathered_stages));
+    return table;
   } catch (const Error& error) {
     throw config_error(job, "parallelism.pipeline_parallel_schedule", error.message());
   }

@@ -139,9 +139,8 @@ void RunSetup::build() {
     const auto loss = [this_run = &run_](int micro_batch, double value) {
       this_run->step->pipeline_loss(micro_batch, value);
     };
-    run_.pipeline.emplace(
-        run_.mesh.along(mesh::Axis::kPipeline), run_.table, run_.stages,
-        pipeline_events(*run_.reduction, static_cast<int>(run_.stages.local.size()), loss));
+    run_.pipeline.emplace(run_.mesh.along(mesh::Axis::kPipeline), run_.table, run_.stages,
+                          pipeline_events(*run_.reduction, run_.stages.local, loss, run_.sharding));
     run_.step->run_through(*run_.pipeline, *run_.tied);
   }
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
@@ -166,7 +165,10 @@ void RunSetup::allocate_model() {
   parallel::checkpoint_activations(model, run_.memory_plan.training.kept);
   if (run_.table.ranks() > 0) cut_stages();
   if (config_.parallelism.zero_stage > 0) {
-    auto sharding = parallel::sharded_data_parallel(model, run_.mesh, sharding_options(config_));
+    parallel::ShardingOptions options = sharding_options(config_);
+    for (const parallel::TiedWeight& weight : run_.stages.tied)
+      if (weight.parameter) options.alone.push_back(weight.parameter);
+    auto sharding = parallel::sharded_data_parallel(model, run_.mesh, options);
     run_.sharding = sharding.get();
     run_.reduction = std::move(sharding);
   } else {

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -97,13 +98,13 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   step_ = input.step;
   const double local = pipeline_ ? run_pipeline(batch, input) : run_in_turn(batch, input);
   reduction_.finish();
-  if (tied_) tied_->reduce();
 
   StepResult result;
   // Each rank has summed its own labels' losses over the global count: the sum is the mean over
   // all. Of the gradient it squares the part that nobody else counts. One exchange for both, in
   // which every rank takes part whatever it holds: all run as many steps.
-  const std::vector<at::Tensor> gradients = reduction_.gradients();
+  std::vector<at::Tensor> gradients = reduction_.gradients();
+  if (tied_) tied_->reduce(owned_, gradients);
   const auto [loss, squares] =
       sum_over_ranks(local, optim::sum_of_squares(parallel::counted_parts(owned_, gradients)));
   result.loss = loss;
@@ -227,20 +228,31 @@ double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input
   return pipeline_->run(micro_batches) / scale();
 }
 
-parallel::PipelineEvents pipeline_events(parallel::GradientReduction& reduction, int stages,
-                                         std::function<void(int, double)> loss) {
+parallel::PipelineEvents pipeline_events(parallel::GradientReduction& reduction,
+                                         const std::vector<parallel::Stage>& stages,
+                                         std::function<void(int, double)> loss,
+                                         parallel::Sharding* sharding) {
   auto unfinished = std::make_shared<int>(0);
   parallel::PipelineEvents events;
   // Two passes as the reduction counts them: what becomes ready in the first stays, what becomes
   // ready in the second is the gradient of the whole step, and may leave.
-  events.begin = [&reduction, stages, unfinished] {
-    *unfinished = stages;
+  events.begin = [&reduction, count = static_cast<int>(stages.size()), unfinished] {
+    *unfinished = count;
     reduction.begin(0, 2);
   };
   events.finishing = [&reduction, unfinished](int) {
     if (--*unfinished == 0) reduction.begin(1, 2);
   };
   events.loss = std::move(loss);
+  if (!sharding) return events;
+  const auto parameters_of = [&stages](int number) {
+    const auto stage = std::find_if(stages.begin(), stages.end(),
+                                    [number](const auto& one) { return one.number == number; });
+    return stage->parameters();
+  };
+  events.gather = [=](int stage) { sharding->gather(parameters_of(stage)); };
+  events.gathered = [=](int stage) { sharding->wait_for(parameters_of(stage)); };
+  events.release = [=](int stage) { sharding->release(parameters_of(stage)); };
   return events;
 }
 

@@ -16,6 +16,7 @@
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/parallel/pipeline/pipeline.h"
 #include "shoal/parallel/pipeline/tied_weights.h"
+#include "shoal/parallel/shard/sharding.h"
 #include "shoal/train/data_source.h"
 
 namespace shoal::train {
@@ -118,11 +119,14 @@ class TrainingStep {
   std::int64_t step_ = 0;  ///< that runs
 };
 
-/// Returns the events of a pipeline with `stages` stages on this rank whose gradients `reduction`
-/// sums: it sends what becomes ready in the last use of the last of them. `loss` is called with the
-/// loss of a micro-batch before its gradient.
-parallel::PipelineEvents pipeline_events(parallel::GradientReduction& reduction, int stages,
-                                         std::function<void(int, double)> loss);
+/// Returns the events of a pipeline with `stages` on this rank whose gradients `reduction` sums: it
+/// sends what becomes ready in the last use of the last of them. `loss` is called with the loss of
+/// a micro-batch before its gradient. `sharding`, where it is not null, gathers and releases stages
+/// as the table says. All must outlive the pipeline.
+parallel::PipelineEvents pipeline_events(parallel::GradientReduction& reduction,
+                                         const std::vector<parallel::Stage>& stages,
+                                         std::function<void(int, double)> loss,
+                                         parallel::Sharding* sharding = nullptr);
 
 /// Returns the slices that an optimizer of the whole model updates: every parameter that is
 /// trained, in the model's order.

@@ -230,7 +230,7 @@ TEST(TiedWeights, CopiesStayEqualAndTheNormIsThatOfOneRank) {
       Rank rank(tied, table, even_stages(8, table.stages()), group);
       for (int step = 0; step < kSteps; ++step) {
         rank.pipeline->run(step_of(kMicroBatches, step));
-        rank.tied->reduce();
+        rank.reduce_ties();
         double sum = 0;
         for (const auto& parameter : rank.model->parameters())
           if (rank.tied->holders(*parameter).rank() == 0) sum += squares(*parameter);

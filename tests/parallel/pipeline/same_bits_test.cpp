@@ -89,7 +89,7 @@ TEST_P(SameBits, EveryScheduleGivesTheLossesAndGradientsOfOneRank) {
             seen.clear();
             rank.model->clear_gradients();
             const double loss = rank.pipeline->run(batch);
-            rank.tied->reduce();
+            rank.reduce_ties();
             EXPECT_EQ(seen, table.table[group.rank()]) << where;
             const bool last = table.rank_of_stage.back() == group.rank();
             EXPECT_EQ(loss, last ? reference.loss : 0) << where;
@@ -135,7 +135,7 @@ TEST(Pipeline, DelaysBeforeActionsChangeNoBit) {
                   if (drawn < 1000) std::this_thread::sleep_for(std::chrono::microseconds(drawn));
                 }});
       rank.pipeline->run(batch);
-      rank.tied->reduce();
+      rank.reduce_ties();
       expect_same(*rank.model, reference, table.stages() == 6, name);
     }
   });

@@ -111,6 +111,12 @@ struct Rank {
     tied = std::make_unique<TiedWeights>(stages, group);
     pipeline = std::make_unique<Pipeline>(group, table, std::move(stages), std::move(events));
   }
+  /// Sums the gradients of tied weights.
+  void reduce_ties() const {
+    const std::vector<OwnedRange> owned = whole_ranges(model->parameters());
+    std::vector<at::Tensor> gradients = whole_gradients(owned);
+    tied->reduce(owned, gradients);
+  }
 
   std::shared_ptr<nn::Model> model;
   std::unique_ptr<TiedWeights> tied;

@@ -20,9 +20,7 @@ using schedule::Kind;
 /// next, and one behind it.
 constexpr std::size_t kAhead = 2;
 
-bool is_receive(const Action& action) {
-  return !schedule::is_compute(action.kind) && !schedule::is_send(action.kind);
-}
+bool is_receive(const Action& action) { return schedule::is_receive(action.kind); }
 
 /// Returns the receive, on the other rank, of what `send` sends from `rank`.
 Action receive_of(const Action& send, int rank) {

@@ -79,6 +79,7 @@ double Pipeline::run(const std::vector<MicroBatch>& batch) {
     const auto use = last_use_.find(action.stage);
     const bool last = use != last_use_.end() && use->second == i;
     if (last && events_.finishing) events_.finishing(action.stage);
+    move_parameters(action);
     carry_out(training_.messages, action, batch[action.micro_batch]);
     if (last && events_.let_go) events_.let_go(action.stage);
     // Messages that found no room when they were sent go on here.
@@ -125,6 +126,19 @@ double Pipeline::finish(Program& program) {
   return std::accumulate(losses_.begin(), losses_.end(), 0.0);
 }
 
+void Pipeline::move_parameters(const Action& action) {
+  const int stage = action.stage;
+  if (action.kind == Kind::kGather) {
+    arriving_.insert(stage);
+    if (events_.gather) events_.gather(stage);
+  } else if (action.kind == Kind::kRelease) {
+    arriving_.erase(stage);
+    if (events_.release) events_.release(stage);
+  } else if (schedule::is_compute(action.kind) && arriving_.erase(stage) > 0 && events_.gathered) {
+    events_.gathered(stage);
+  }
+}
+
 void Pipeline::carry_out(Messages& messages, const Action& action, const MicroBatch& batch) {
   const Pass pass{action.stage, action.micro_batch};
   switch (action.kind) {
@@ -146,6 +160,9 @@ void Pipeline::carry_out(Messages& messages, const Action& action, const MicroBa
     case Kind::kWeightGradient:
       passes_.at(pass)->weight_gradient();
       passes_.erase(pass);
+      return;
+    case Kind::kGather:
+    case Kind::kRelease:
       return;
   }
 }

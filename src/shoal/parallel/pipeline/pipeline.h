@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,11 @@ struct PipelineEvents {
   /// After that action: the gradients of the stage are complete on this rank, and may be reduced
   /// over the ranks that hold it while other stages still compute.
   std::function<void(int stage)> let_go;
+  /// Where the table gathers stages: to start it, before an action that reads the parameters, and
+  /// to free their memory.
+  std::function<void(int stage)> gather;
+  std::function<void(int stage)> gathered;
+  std::function<void(int stage)> release;
 };
 
 /// Carries out the table of a pipeline schedule: any table that `schedule::check` accepts, one of
@@ -76,7 +82,8 @@ class Pipeline {
   double run(const std::vector<MicroBatch>& batch);
 
   /// Runs the forward passes of the same table, without recording and in the contexts of `batch`.
-  /// Returns this rank's part of the loss, as `run` does. No event is called.
+  /// Returns this rank's part of the loss, as `run` does. No event is called, and nothing is
+  /// gathered: this rank's parameters are whole.
   double evaluate(const std::vector<MicroBatch>& batch);
 
   const schedule::Schedule& table() const { return training_.table; }
@@ -99,6 +106,7 @@ class Pipeline {
   void advance_in_backward();
   void begin(Program& program, const std::vector<MicroBatch>& batch);
   double finish(Program& program);
+  void move_parameters(const schedule::Action& action);
   void carry_out(Messages& messages, const schedule::Action& action, const MicroBatch& batch);
   void forward(const schedule::Action& action, const MicroBatch& batch);
   void backward(const schedule::Action& action);
@@ -119,6 +127,7 @@ class Pipeline {
   std::map<Pass, at::Tensor> inputs_;     ///< have arrived, or come from another stage of this rank
   std::map<Pass, at::Tensor> gradients_;  ///< of outputs, likewise
   std::map<Pass, at::Tensor> outgoing_activations_, outgoing_gradients_;  ///< until they are sent
+  std::set<int> arriving_;      ///< stages of which a gather was started
   std::vector<double> losses_;  ///< by micro-batch: this rank's part
   bool failed_ = false;
 };

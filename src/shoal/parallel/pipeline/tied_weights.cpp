@@ -1,8 +1,8 @@
 #include "shoal/parallel/pipeline/tied_weights.h"
 
-#include <algorithm>
+#include <ATen/ops/zeros.h>
 
-#include "shoal/parallel/data/used_parameters.h"
+#include <algorithm>
 
 namespace shoal::parallel {
 
@@ -17,10 +17,18 @@ TiedWeights::TiedWeights(const Stages& stages, const comm::Group& group) {
   }
 }
 
-void TiedWeights::reduce() const {
-  for (const auto& [parameter, group] : weights_) {
-    if (parameter->requires_grad() && agree_on_used({parameter}, group)[0])
-      group.all_reduce(parameter->gradient());
+void TiedWeights::reduce(const std::vector<OwnedRange>& owned,
+                         std::vector<at::Tensor>& gradients) const {
+  std::size_t trained = 0;
+  for (const OwnedRange& range : owned) {
+    if (!range.parameter->requires_grad()) continue;
+    at::Tensor& gradient = gradients.at(trained++);
+    const comm::Group group = holders(*range.parameter);
+    if (group.size() == 1 || range.begin == range.end) continue;
+    if (group.sum(gradient.defined() ? 1 : 0) == 0) continue;
+    if (!gradient.defined())
+      gradient = at::zeros(range.values.sizes(), range.parameter->gradient_type());
+    group.all_reduce(gradient);
   }
 }
 

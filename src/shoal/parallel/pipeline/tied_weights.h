@@ -20,10 +20,12 @@ class TiedWeights {
   /// `group`: the ranks of the pipeline. Collective over it.
   TiedWeights(const Stages& stages, const comm::Group& group);
 
-  /// Sums the gradients of the copies. A copy without a gradient counts as zero; when no rank has
-  /// one, all stay without. Collective over the ranks of each weight; no micro-batch may be under
-  /// way on this rank, because its neighbours may wait for it.
-  void reduce() const;
+  /// Sums the gradients of the copies. `gradients` are those of the trained ranges of `owned`, in
+  /// order (GradientReduction::gradients): where a stage's ranks cut the weight, each sums its own
+  /// range with the ranks of other stages that have the same. A copy without a gradient counts as
+  /// zero; when no rank has one, all stay without. Collective over the ranks of each weight; no
+  /// micro-batch may be under way on this rank, because its neighbours may wait for it.
+  void reduce(const std::vector<OwnedRange>& owned, std::vector<at::Tensor>& gradients) const;
 
   /// Returns the ranks that hold a copy, in the order of the sum; a group of one for a parameter of
   /// this rank alone.

@@ -21,6 +21,15 @@ class JoinedSharding final : public Joined<Sharding> {
   void reshard() override {
     for (const auto& part : parts()) part->reshard();
   }
+  void gather(const Parameters& parameters) override {
+    for (const auto& part : parts()) part->gather(parameters);
+  }
+  void wait_for(const Parameters& parameters) override {
+    for (const auto& part : parts()) part->wait_for(parameters);
+  }
+  void release(const Parameters& parameters) override {
+    for (const auto& part : parts()) part->release(parameters);
+  }
   const std::vector<schedule::ShardAction>& table() const override {
     return parts().front()->table();
   }

@@ -19,6 +19,10 @@ using schedule::ShardAction;
 using schedule::ShardStep;
 using Copies = ShardingOptions::Copies;
 
+bool among(const Parameters& some, const std::shared_ptr<nn::Parameter>& parameter) {
+  return std::find(some.begin(), some.end(), parameter) != some.end();
+}
+
 // Gathers have a group of their own: they and reductions may be issued in another order on each
 // rank.
 class ShardedDataParallel final : public Sharding {
@@ -51,7 +55,8 @@ class ShardedDataParallel final : public Sharding {
         std::move(units), mesh.along(holders_.axes), shard_, holders_.copies,
         UnitGradients::Options{
             .keep_whole = whole, .in_place = whole && one_copy_, .in_flight = in_flight});
-    if (!resident()) hang_hooks();
+    uses_.resize(memory_.size());
+    if (!resident() && !by_caller()) hang_hooks();
     watch_updates();
   }
 
@@ -137,6 +142,23 @@ class ShardedDataParallel final : public Sharding {
     if (slots_) slots_->keep_new(true);
   }
 
+  void gather(const Parameters& parameters) override {
+    for (const std::size_t u : units_of(parameters))
+      if (uses_[u]++ == 0) memory_[u]->gather();
+  }
+
+  void wait_for(const Parameters& parameters) override {
+    for (const std::size_t u : units_of(parameters)) memory_[u]->wait();
+  }
+
+  void release(const Parameters& parameters) override {
+    for (const std::size_t u : units_of(parameters)) {
+      SHOAL_USER_CHECK(uses_[u] > 0, "sharding", "{} is released more often than gathered",
+                       memory_[u]->unit().name);
+      if (--uses_[u] == 0 && !held_) memory_[u]->release();
+    }
+  }
+
   const std::vector<ShardAction>& table() const override { return table_; }
 
  private:
@@ -154,12 +176,24 @@ class ShardedDataParallel final : public Sharding {
   }
 
   bool resident() const { return buffer_ || options_.stage != ShardStage::kParameters; }
+  bool by_caller() const { return options_.gathers == ShardingOptions::Gathers::kByCaller; }
+
+  /// The units in which parameters lie, in the order in which every rank has them.
+  std::vector<std::size_t> units_of(const Parameters& parameters) const {
+    std::vector<std::size_t> units;
+    for (std::size_t u = 0; u < memory_.size(); ++u) {
+      const auto& members = memory_[u]->unit().members;
+      const bool read = std::any_of(members.begin(), members.end(), [&](const auto& member) {
+        return among(parameters, member.parameter);
+      });
+      if (read) units.push_back(u);
+    }
+    return units;
+  }
 
   /// Leaves the parameters of other holders to other shardings. Modules stay: they are entered.
   void keep_only(const Parameters& mine) {
-    const auto foreign = [&](const std::shared_ptr<nn::Parameter>& parameter) {
-      return std::find(mine.begin(), mine.end(), parameter) == mine.end();
-    };
+    const auto foreign = [&](const auto& parameter) { return !among(mine, parameter); };
     for (WrappedModule& module : modules_) {
       std::erase_if(module.parameters, foreign);
       std::erase_if(module.borrowed, foreign);
@@ -172,8 +206,11 @@ class ShardedDataParallel final : public Sharding {
         SHOAL_USER_CHECK(!parameter->materialized(), "sharding", "{} has memory already",
                          parameter->name());
       }
-      for (FlatUnit& unit : flat_units(wrapped.module->path(), wrapped.parameters, shard_.size()))
-        units_.push_back(std::move(unit));
+      Parameters together = wrapped.parameters;
+      std::erase_if(together, [&](const auto& one) { return among(options_.alone, one); });
+      add_units(wrapped, together);
+      for (const auto& parameter : wrapped.parameters)
+        if (among(options_.alone, parameter)) add_units(wrapped, {parameter});
     }
     for (const FlatUnit& unit : units_) {
       for (const FlatUnit::Member& member : unit.members) {
@@ -182,6 +219,11 @@ class ShardedDataParallel final : public Sharding {
         member.parameter->set_layout(std::move(layout), member.parameter->box());
       }
     }
+  }
+
+  void add_units(const WrappedModule& wrapped, const Parameters& parameters) {
+    for (FlatUnit& unit : flat_units(wrapped.module->path(), parameters, shard_.size()))
+      units_.push_back(std::move(unit));
   }
 
   void take_memory() {
@@ -247,18 +289,10 @@ class ShardedDataParallel final : public Sharding {
 
   /// The units that a module reads: those of its own parameters and of the borrowed ones.
   std::vector<int> read_by(const WrappedModule& module) const {
-    std::vector<int> units;
-    for (std::size_t u = 0; u < memory_.size(); ++u) {
-      for (const FlatUnit::Member& member : memory_[u]->unit().members) {
-        const auto among = [&](const auto& some) {
-          return std::find(some.begin(), some.end(), member.parameter) != some.end();
-        };
-        if (!among(module.parameters) && !among(module.borrowed)) continue;
-        units.push_back(static_cast<int>(u));
-        break;
-      }
-    }
-    return units;
+    Parameters read = module.parameters;
+    read.insert(read.end(), module.borrowed.begin(), module.borrowed.end());
+    const std::vector<std::size_t> units = units_of(read);
+    return {units.begin(), units.end()};
   }
 
   void hang_hooks() {
@@ -361,7 +395,7 @@ class ShardedDataParallel final : public Sharding {
   /// Ends a pass. Carries out the rest of the table, because ranks that ran more modules need this
   /// rank in their gathers; then releases everything and starts again at the top.
   void rest_of_table() {
-    if (resident() || held_) return;
+    if (resident() || by_caller() || held_) return;
     if (passing_) do_until(static_cast<std::ptrdiff_t>(table_.size()));
     for (const auto& unit : memory_) unit->release();
     cursor_ = 0;
@@ -387,6 +421,7 @@ class ShardedDataParallel final : public Sharding {
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<ShardAction> table_;
   std::vector<std::vector<int>> reads_;  ///< by module: units
+  std::vector<int> uses_;                ///< by unit: gathers by the caller that are not released
   std::ptrdiff_t cursor_ = 0;
   std::uint64_t updates_ = 0;  ///< the epoch of the parameters
   bool passing_ = false;       ///< a micro-batch has begun whose table is not done

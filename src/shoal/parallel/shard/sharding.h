@@ -35,6 +35,13 @@ struct ShardingOptions {
   /// With kShared there is one copy of the parameters per host, which is read in place. With
   /// kCopied every rank has its own copy. kAuto means kShared if the ranks share memory.
   enum class Copies { kAuto, kShared, kCopied } copies = Copies::kAuto;
+  /// In kParameters with copied parameters: who says when units are gathered. The table of
+  /// Sharding::table fits passes that come one after the other; a pipeline, which has several under
+  /// way, calls Sharding::gather and release itself.
+  enum class Gathers { kByTable, kByCaller } gathers = Gathers::kByTable;
+  /// Parameters that lie in units of their own: those that another model's sharding cuts too, and
+  /// whose shards must be the same there (tied weights of a pipeline).
+  Parameters alone;
   /// Float32 parameters are sent in this type, kFloat or kBFloat16 (half the bytes). Every rank
   /// computes with the rounded values, and updates unrounded values of what it owns. When all ranks
   /// share one copy nothing is sent or rounded.
@@ -63,6 +70,13 @@ class Sharding : public GradientReduction {
   /// the others (evaluation, generation). Collective.
   virtual void unshard() = 0;
   virtual void reshard() = 0;
+  /// With Gathers::kByCaller. Starts to gather the units in which `parameters` lie; `wait_for`
+  /// returns when they are there, and `release` frees them once it was called as often as `gather`.
+  /// What autograd has saved is valid again after the next gather. Where parameters are resident,
+  /// nothing is done. Collective.
+  virtual void gather(const Parameters& parameters) = 0;
+  virtual void wait_for(const Parameters& parameters) = 0;
+  virtual void release(const Parameters& parameters) = 0;
   /// Returns the order of gathers and releases in one micro-batch; empty when there are none.
   /// Modules are numbered in the order in which `wrap` returns them, units in their order in
   /// memory. Where holders differ it is the table of the first parameter's.

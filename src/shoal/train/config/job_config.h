@@ -130,6 +130,7 @@ struct ParallelismSection {
   std::string pipeline_parallel_schedule = "1f1b";
   std::int64_t pipeline_parallel_virtual_stages = 1;        ///< stages of a rank; "interleaved"
   std::vector<std::int64_t> pipeline_parallel_stage_units;  ///< empty: divided by cost
+  std::int64_t pipeline_parallel_gathered_stages = 0;  ///< with ZeRO-3, at once; 0: all of a rank
   std::int64_t gather_ahead = 1;      ///< stage 3: modules whose units are gathered early
   bool reshard_after_forward = true;  ///< stage 3
   ShardUnits shard_units = ShardUnits::kBlock;

@@ -127,7 +127,8 @@ std::string of_a_pipeline(const JobConfig& job) {
   // A file that a run wrote names every key, so defaults are accepted.
   const bool defaults = p.pipeline_parallel_schedule == unchanged.pipeline_parallel_schedule &&
                         p.pipeline_parallel_virtual_stages == 1 &&
-                        p.pipeline_parallel_stage_units.empty();
+                        p.pipeline_parallel_stage_units.empty() &&
+                        p.pipeline_parallel_gathered_stages == 0;
   if (p.pipeline_parallel_degree > 1 || defaults) return {};
   return "says how to run a pipeline, and parallelism.pipeline_parallel_degree is 1";
 }
@@ -457,6 +458,11 @@ void list_running(std::vector<ConfigKey>& keys) {
       .key("pipeline_parallel_stage_units", &P::pipeline_parallel_stage_units, at_least(1),
            "units of each stage, the embedding and the head among them: [9, 5]; empty: divided so "
            "that the most expensive stage costs least")
+      .only_with({of_a_pipeline})
+      .key("pipeline_parallel_gathered_stages", &P::pipeline_parallel_gathered_stages,
+           between(0, 64),
+           "zero_stage 3 where parameters are gathered: so many stages of a rank are whole at a "
+           "time; 0: all, each from its first to its last use in a step")
       .only_with({of_a_pipeline})
       .key("gather_ahead", &P::gather_ahead, between(0, 64),
            "zero_stage 3 where parameters are gathered (between hosts, TCP, MPI, arena = false): "

@@ -292,21 +292,25 @@ void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
     throw config_error(job, "parallelism.pipeline_parallel_virtual_stages",
                        "belongs to pipeline_parallel_schedule = \"interleaved\"");
   }
+  if (p.zero_stage != 3 && p.pipeline_parallel_gathered_stages != 0) {
+    throw config_error(job, "parallelism.pipeline_parallel_gathered_stages",
+                       "belongs to zero_stage = 3: below it every rank has all of its stages");
+  }
+  if (p.zero_stage == 3) {
+    const char* const why =
+        "is for passes that come one after the other: in a pipeline whole stages are gathered, see "
+        "parallelism.pipeline_parallel_gathered_stages";
+    const ParallelismSection unchanged;
+    if (p.gather_ahead != unchanged.gather_ahead)
+      throw config_error(job, "parallelism.gather_ahead", why);
+    if (p.reshard_after_forward != unchanged.reshard_after_forward)
+      throw config_error(job, "parallelism.reshard_after_forward", why);
+  }
   if (p.zero_stage == 0) return;
   if (p.reduce_every_micro_batch) {
     throw config_error(job, "parallelism.reduce_every_micro_batch",
                        "a pipeline has passes of several micro-batches under way: gradients are "
                        "reduced once a step");
-  }
-  if (p.zero_stage == 3) {
-    throw config_error(job, "parallelism.zero_stage",
-                       "stages are gathered and released in the order of one micro-batch: with a "
-                       "pipeline at most 2");
-  }
-  if (spec.tied_embeddings) {
-    throw config_error(job, "parallelism.zero_stage",
-                       "the first and the last stage of a pipeline cut the weight of the tied "
-                       "embedding otherwise: 0, or model.tied_embeddings = false");
   }
 }
 

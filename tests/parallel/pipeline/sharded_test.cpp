@@ -1,0 +1,189 @@
+// Pipelines whose ranks hold shards of their stages (ZeRO 1-3), with tied and untied weights.
+#include <ATen/ops/allclose.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "shoal/parallel/shard/sharding.h"
+#include "shoal/schedule/gathers.h"
+#include "tests/parallel/pipeline/tiny_pipeline.h"
+
+namespace shoal::parallel {
+namespace {
+
+constexpr int kMicroBatches = 4, kSteps = 3;
+constexpr double kRate = 0.1;
+
+struct Way {
+  const char* name;
+  bool tied;
+  ShardStage stage;
+  ShardingOptions::Copies copies;
+  int held = 0;
+};
+
+std::string to_string(const Way& way) {
+  return fmt::format("{} tied={} zero={} copies={} held={}", way.name, way.tied,
+                     static_cast<int>(way.stage), static_cast<int>(way.copies), way.held);
+}
+
+/// The parameters of one rank that trains on everything, after each step of gradient descent.
+std::vector<Gradients> train_alone(const model::ModelSpec& spec) {
+  const auto model = nn::make_model(spec);
+  model->materialize();
+  model->reset_parameters(Key(1));
+  std::vector<Gradients> steps;
+  for (int step = 0; step < kSteps; ++step) {
+    for (const MicroBatch& one : step_of(2 * kMicroBatches, step))
+      (*model)(one.input, one.context).backward();
+    Gradients values;
+    for (const auto& parameter : model->parameters()) {
+      parameter->tensor().detach().sub_(parameter->gradient(), kRate);
+      values[parameter->name()] = parameter->tensor().detach().clone();
+    }
+    steps.push_back(std::move(values));
+    model->clear_gradients();
+  }
+  return steps;
+}
+
+/// One rank of two stages' ranks, each of two shards.
+class ShardedRank {
+ public:
+  ShardedRank(const comm::Group& world, const Way& way)
+      : mesh_(world, {.pp = 2, .dp_shard = 2}),
+        pipe_(mesh_.along(mesh::Axis::kPipeline)),
+        model_(nn::make_model(tiny_spec("gpt2-tiny", way.tied))),
+        way_(way) {
+    table_ = schedule::make_schedule(way.name, 2, chunks_of(way.name), kMicroBatches);
+    if (way.stage == ShardStage::kParameters) schedule::add_gathers(table_, way.held);
+    const std::int64_t units = static_cast<std::int64_t>(model_->units().size());
+    stages_ = cut_stages(*model_, table_, even_stages(units, table_.stages()), pipe_.rank());
+    tied_ = std::make_unique<TiedWeights>(stages_, pipe_);
+    ShardingOptions options{.stage = way.stage,
+                            .copies = way.copies,
+                            .gathers = ShardingOptions::Gathers::kByCaller,
+                            .alone = {}};
+    for (const TiedWeight& weight : stages_.tied)
+      if (weight.parameter) options.alone.push_back(weight.parameter);
+    sharding_ = sharded_data_parallel(*model_, mesh_, options);
+    sharding_->reset_parameters(Key(1));
+    pipeline_ = std::make_unique<Pipeline>(pipe_, table_, stages_, events());
+  }
+
+  void step(int number) {
+    const auto all = step_of(2 * kMicroBatches, number);
+    const auto begin = all.begin() + mesh_.coordinate(mesh::Axis::kShard) * kMicroBatches;
+    pipeline_->run({begin, begin + kMicroBatches});
+    sharding_->finish();
+    const auto& owned = sharding_->owned();
+    std::vector<at::Tensor> gradients = sharding_->gradients();
+    tied_->reduce(owned, gradients);
+    sharding_->begin_update();
+    for (std::size_t i = 0; i < owned.size(); ++i)
+      if (owned[i].begin < owned[i].end)
+        owned[i].values.view({-1}).sub_(gradients[i].view({-1}), kRate);
+    sharding_->end_update();
+    model_->clear_gradients();
+  }
+
+  void expect_values(const Gradients& expected, const std::string& where) {
+    sharding_->unshard();
+    for (const auto& parameter : model_->parameters()) {
+      const at::Tensor value = parameter->tensor().detach();
+      EXPECT_TRUE(at::allclose(value, expected.at(parameter->name()), 1e-5, 1e-6))
+          << where << " " << parameter->name();
+    }
+    sharding_->reshard();
+  }
+
+  /// Copies of one weight must not drift apart by a bit.
+  void expect_equal_ties(const std::string& where) {
+    sharding_->unshard();
+    for (const auto& parameter : model_->parameters()) {
+      const comm::Group ties = tied_->holders(*parameter);
+      const at::Tensor first = parameter->tensor().detach().clone();
+      ties.broadcast(first, 0);
+      EXPECT_TRUE(first.equal(parameter->tensor())) << where;
+    }
+    sharding_->reshard();
+  }
+
+ private:
+  const Parameters& parameters_of(int number) {
+    auto& parameters = parameters_[number];
+    for (const Stage& stage : stages_.local)
+      if (stage.number == number) parameters = stage.parameters();
+    return parameters;
+  }
+  bool whole(const Stage& stage) const {
+    const auto parameters = stage.parameters();
+    return std::all_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
+      return parameter->tensor().storage().nbytes() > 0;
+    });
+  }
+  PipelineEvents events() {
+    PipelineEvents events;
+    events.begin = [this] { sharding_->begin(0, 2); };
+    events.finishing = [this, left = 0](int) mutable {
+      if (left == 0) left = static_cast<int>(stages_.local.size());
+      if (--left == 0) sharding_->begin(1, 2);
+    };
+    events.gather = [this](int stage) { sharding_->gather(parameters_of(stage)); };
+    events.gathered = [this](int stage) { sharding_->wait_for(parameters_of(stage)); };
+    events.release = [this](int stage) { sharding_->release(parameters_of(stage)); };
+    const bool apart = way_.copies == ShardingOptions::Copies::kCopied && !way_.tied &&
+                       way_.stage == ShardStage::kParameters && way_.held > 0;
+    events.action = [this, apart](const schedule::Action&) {
+      if (!apart) return;
+      const auto count = std::count_if(stages_.local.begin(), stages_.local.end(),
+                                       [this](const Stage& stage) { return whole(stage); });
+      EXPECT_LE(count, way_.held) << to_string(way_);
+    };
+    return events;
+  }
+
+  mesh::Mesh mesh_;
+  comm::Group pipe_;
+  std::shared_ptr<nn::Model> model_;
+  Way way_;
+  schedule::Schedule table_;
+  Stages stages_;
+  std::unique_ptr<TiedWeights> tied_;
+  std::unique_ptr<Sharding> sharding_;
+  std::map<int, Parameters> parameters_;
+  std::unique_ptr<Pipeline> pipeline_;
+};
+
+TEST(ShardedPipeline, TrainsAsOneRank) {
+  using enum ShardStage;
+  using Copies = ShardingOptions::Copies;
+  std::vector<Way> ways;
+  for (const char* name : {"1f1b", "interleaved", "zb-h1", "zb-v"}) {
+    for (const bool tied : {false, true}) {
+      ways.push_back({name, tied, kGradients, Copies::kShared});
+      ways.push_back({name, tied, kParameters, Copies::kCopied, 0});
+    }
+  }
+  ways.push_back({"1f1b", true, kOptimizer, Copies::kCopied});
+  ways.push_back({"1f1b", true, kParameters, Copies::kShared});
+  ways.push_back({"interleaved", false, kParameters, Copies::kCopied, 1});
+  ways.push_back({"zb-v", false, kParameters, Copies::kCopied, 1});
+  ways.push_back({"zb-v", true, kParameters, Copies::kCopied, 1});
+  const std::vector<Gradients> expected[] = {train_alone(tiny_spec("gpt2-tiny", false)),
+                                             train_alone(tiny_spec("gpt2-tiny", true))};
+  comm::run_on_threads(threads(4), [&](const comm::Group& world) {
+    for (const Way& way : ways) {
+      ShardedRank rank(world, way);
+      for (int step = 0; step < kSteps; ++step) {
+        rank.step(step);
+        rank.expect_values(expected[way.tied ? 1 : 0][step],
+                           fmt::format("{} step {}", to_string(way), step));
+      }
+      rank.expect_equal_ties(to_string(way));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace shoal::parallel
