@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "shoal/base/error.h"
 #include "tests/comm/gloo.h"
@@ -181,6 +182,13 @@ TEST_F(Equivalence, PipelinesTrainTheSameBits) {
   expect_same_losses(run("pp dp", {degree}, 4), reference, "pp 2 x dp 2");
   expect_same_losses(run("pp zero", {degree, "parallelism.zero_stage=2"}, 4), reference,
                      "pp 2 x ZeRO-2");
+  // Two micro-batches of a rank, whose backward passes come the other way round.
+  std::ofstream(folder_.path() + "/turned.csv") << "0F0,0F1,0B1,0B0\n1F1,1B1,1F0,1B0\n";
+  const std::vector<std::string> two{"training.global_batch_sequences=2", "training.steps=6"};
+  auto turned = two;
+  turned.push_back(degree);
+  turned.push_back("parallelism.pipeline_parallel_schedule_csv=" + folder_.path() + "/turned.csv");
+  expect_same_losses(run("file", turned, 2), run("two", two, 1), "the order of a file");
   expect_same_losses(
       run("pp fsdp",
           {degree, "parallelism.zero_stage=3", "parallelism.arena=false", schedule + "interleaved",

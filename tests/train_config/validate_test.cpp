@@ -327,6 +327,10 @@ TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
               HasSubstr("must divide the 4 ranks / tensor_parallel_degree = 4, as 2 or 4 does"));
   EXPECT_THAT(refused({pp, schedule + "zbh1"}), HasSubstr("must be one of gpipe, 1f1b"));
   EXPECT_THAT(refused({schedule + "gpipe"}), HasSubstr("pipeline_parallel_degree is 1"));
+  EXPECT_THAT(refused({pp, schedule + "zb-v", "parallelism.pipeline_parallel_schedule_csv=a.csv"}),
+              HasSubstr("and pipeline_parallel_schedule_csv: give one of them"));
+  EXPECT_THAT(refused({"parallelism.pipeline_parallel_schedule_csv=a.csv"}),
+              HasSubstr("pipeline_parallel_degree is 1"));
   EXPECT_THAT(refused({pp, "parallelism.pipeline_parallel_virtual_stages=2"}),
               HasSubstr("belongs to pipeline_parallel_schedule = \"interleaved\""));
   for (const char* stage : {"1", "2", "3"})

@@ -54,17 +54,19 @@ std::vector<Action> with_gathers(const std::vector<Action>& actions, std::size_t
 
 }  // namespace
 
+bool has_gathers(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.table, [](const std::vector<Action>& actions) {
+    return std::ranges::any_of(actions,
+                               [](const Action& action) { return moves_parameters(action.kind); });
+  });
+}
+
 void add_gathers(Schedule& schedule, int held) {
   SHOAL_USER_CHECK(held >= 0, "schedule", "{}: {} stages are held: at least 1, or 0 for all",
                    schedule.name, held);
-  for (auto& actions : schedule.table) {
-    for (const Action& action : actions) {
-      SHOAL_USER_CHECK(!moves_parameters(action.kind), "schedule", "{} has gathers already: {}",
-                       schedule.name, to_string(action));
-    }
-    actions = with_gathers(
-        actions, held > 0 ? static_cast<std::size_t>(held) : schedule.rank_of_stage.size());
-  }
+  SHOAL_USER_CHECK(!has_gathers(schedule), "schedule", "{} has gathers already", schedule.name);
+  const auto room = held > 0 ? static_cast<std::size_t>(held) : schedule.rank_of_stage.size();
+  for (auto& actions : schedule.table) actions = with_gathers(actions, room);
 }
 
 }  // namespace shoal::schedule

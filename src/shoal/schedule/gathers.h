@@ -14,4 +14,7 @@ namespace shoal::schedule {
 /// meet. Throws Error(usage) for held < 0 and for a table that has gathers.
 void add_gathers(Schedule& schedule, int held);
 
+/// Returns true when the table says on any rank when stages are gathered.
+bool has_gathers(const Schedule& schedule);
+
 }  // namespace shoal::schedule

@@ -128,6 +128,7 @@ struct ParallelismSection {
   std::int64_t tensor_parallel_degree = 1;    ///< ranks that divide every matrix and the stream
   std::int64_t pipeline_parallel_degree = 1;  ///< ranks that have stages of the model
   std::string pipeline_parallel_schedule = "1f1b";
+  std::string pipeline_parallel_schedule_csv;               ///< a file instead; empty: none
   std::int64_t pipeline_parallel_virtual_stages = 1;        ///< stages of a rank; "interleaved"
   std::vector<std::int64_t> pipeline_parallel_stage_units;  ///< empty: divided by cost
   std::int64_t pipeline_parallel_gathered_stages = 0;  ///< with ZeRO-3, at once; 0: all of a rank

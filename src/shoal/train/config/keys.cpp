@@ -125,10 +125,10 @@ std::string of_a_pipeline(const JobConfig& job) {
   const ParallelismSection unchanged;
   const ParallelismSection& p = job.parallelism;
   // A file that a run wrote names every key, so defaults are accepted.
-  const bool defaults = p.pipeline_parallel_schedule == unchanged.pipeline_parallel_schedule &&
-                        p.pipeline_parallel_virtual_stages == 1 &&
-                        p.pipeline_parallel_stage_units.empty() &&
-                        p.pipeline_parallel_gathered_stages == 0;
+  const bool defaults =
+      p.pipeline_parallel_schedule == unchanged.pipeline_parallel_schedule &&
+      p.pipeline_parallel_schedule_csv.empty() && p.pipeline_parallel_virtual_stages == 1 &&
+      p.pipeline_parallel_stage_units.empty() && p.pipeline_parallel_gathered_stages == 0;
   if (p.pipeline_parallel_degree > 1 || defaults) return {};
   return "says how to run a pipeline, and parallelism.pipeline_parallel_degree is 1";
 }
@@ -451,6 +451,10 @@ void list_running(std::vector<ConfigKey>& keys) {
            "micro-batches go through them one behind the other")
       .key("pipeline_parallel_schedule", &P::pipeline_parallel_schedule, any(),
            "the order of passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v")
+      .only_with({of_a_pipeline})
+      .key("pipeline_parallel_schedule_csv", &P::pipeline_parallel_schedule_csv, any(),
+           "a file with the order of passes, instead of pipeline_parallel_schedule: one line a "
+           "rank, as PyTorch writes them (0F0,0F1,0B0 ...)")
       .only_with({of_a_pipeline})
       .key("pipeline_parallel_virtual_stages", &P::pipeline_parallel_virtual_stages, between(1, 64),
            "pipeline_parallel_schedule = \"interleaved\": stages of each rank")

@@ -288,6 +288,11 @@ void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
     throw config_error(job, "parallelism.pipeline_parallel_schedule",
                        fmt::format("must be one of {}", fmt::join(names, ", ")));
   }
+  if (!p.pipeline_parallel_schedule_csv.empty() &&
+      p.pipeline_parallel_schedule != ParallelismSection().pipeline_parallel_schedule) {
+    throw config_error(job, "parallelism.pipeline_parallel_schedule",
+                       "and pipeline_parallel_schedule_csv: give one of them");
+  }
   if (p.pipeline_parallel_virtual_stages > 1 && p.pipeline_parallel_schedule != "interleaved") {
     throw config_error(job, "parallelism.pipeline_parallel_virtual_stages",
                        "belongs to pipeline_parallel_schedule = \"interleaved\"");
