@@ -17,10 +17,10 @@
 #include "shoal/comm/world.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/batch_share.h"
-#include "shoal/parallel/pipeline/stage_sizes.h"
-#include "shoal/parallel/pipeline/unit_costs.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
+#include "shoal/plan/stage_sizes.h"
+#include "shoal/plan/unit_costs.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/step.h"
 
@@ -58,8 +58,8 @@ Staged staged(nn::Model& model, const mesh::Mesh& mesh, const Choice& choice) {
                                                choice.micro_batches),
               .stages = {},
               .tied = {}};
-  const auto sizes = parallel::balanced_stages(parallel::unit_costs(model.spec(), choice.columns),
-                                               made.table.stages());
+  const auto sizes =
+      plan::balanced_stages(plan::unit_costs(model.spec(), choice.columns), made.table.stages());
   const comm::Group& group = mesh.along(mesh::Axis::kPipeline);
   made.stages = parallel::cut_stages(model, made.table, sizes, group.rank());
   made.tied.emplace(made.stages, group);

@@ -139,6 +139,10 @@ TEST(Estimator, EachAnswersForItsOwnSoftware) {
   planned.training.degrees.tp = 1;
   planned.training.degrees.pp = 2;
   EXPECT_EQ(seconds(ShoalEstimator()), published_s());
+  EXPECT_NE(bytes(ShoalEstimator()), published_bytes());
+  planned.training.degrees.pp = 1;
+  planned.training.degrees.cp = 2;
+  EXPECT_EQ(seconds(ShoalEstimator()), published_s());
   EXPECT_EQ(bytes(ShoalEstimator()), published_bytes());
 }
 

@@ -200,7 +200,7 @@ TEST(Predictions, AreForWhatShoalDoes) {
     return predicts_memory(one.training);
   };
   EXPECT_TRUE(memory([](Training& t) { t.degrees.tp = 2; })) << "memory, but not yet the time";
-  EXPECT_FALSE(memory([](Training& t) { t.degrees.pp = 2; }));
+  EXPECT_TRUE(memory([](Training& t) { t.degrees.pp = 2; })) << "likewise";
   EXPECT_FALSE(memory([](Training& t) { t.degrees.cp = 2; }));
   EXPECT_FALSE(memory([](Training& t) { t.degrees.ep = 2; }));
   EXPECT_FALSE(memory([](Training& t) { t.zero_plus_plus = true; }));

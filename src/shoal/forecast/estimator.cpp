@@ -1,6 +1,7 @@
 #include "shoal/forecast/estimator.h"
 
 #include "shoal/forecast/memory.h"
+#include "shoal/forecast/pipeline_memory.h"
 #include "shoal/forecast/step_time.h"
 
 namespace shoal::forecast {
@@ -9,8 +10,10 @@ std::vector<plan::RankMemory> ShoalEstimator::memory(const plan::ModelSpec& spec
                                                      const plan::Training& training,
                                                      const plan::Cluster& cluster,
                                                      plan::ScheduleCache& cache) const {
-  if (cluster.runtime == plan::Runtime::kShoal && predicts_memory(training))
+  if (cluster.runtime == plan::Runtime::kShoal && predicts_memory(training)) {
+    if (training.degrees.pp > 1) return pipeline_memory(spec, training, cluster);
     return {rank_memory(spec, training, cluster)};
+  }
   return plan::published_memory(spec, training, cluster, cache);
 }
 

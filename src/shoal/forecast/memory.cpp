@@ -4,19 +4,14 @@
 #include <cmath>
 #include <string>
 
-#include "shoal/model/kept_activations.h"
+#include "shoal/forecast/unit_moments.h"
 
 namespace shoal::forecast {
 namespace {
 
-/// Bytes of one element of activations and sums.
-constexpr double kElement = 4;
-/// Rows of logits that the loss computes at once (ops::linear_cross_entropy).
-constexpr std::int64_t kLossRows = 1024;
+constexpr double kElement = UnitMoments::kElement;
 /// Blocks whose gradients still travel to their owners when the next block begins.
 constexpr double kFlying = 2;
-/// Bytes of a token: its input and its label have 64 bits each.
-constexpr double kTokenBytes = 16;
 
 /// Parameters of each unit that a rank holds or shards: embedding, one block, head.
 struct Units {
@@ -46,46 +41,20 @@ struct Units {
   }
 };
 
-/// Returns the workspace of a matmul that packs its operands: ops/gemm_kernels.cpp, blocks of 1536
-/// rows, 320 columns, 512 deep.
-double packed(double rows, double columns, double depth) {
-  return kElement * (std::min(rows, 1536.0) + std::min(columns, 320.0)) * std::min(depth, 512.0);
-}
-
-/// Returns how many ranks of a shard group read one copy of whole tensors: all ranks on one host,
-/// or those of each host where hosts hold equal blocks of them.
-double copy_readers(const Training& training, const Cluster& cluster) {
-  if (training.zero_stage == 0) return 1;
-  const std::int64_t shards = training.degrees.shard_ranks();
-  const std::int64_t host = cluster.devices_per_host;
-  // A rank counts an equal share of what the ranks of its host hold once, whichever of them
-  // allocated it.
-  if (shards <= host) return static_cast<double>(shards);
-  return shards % host == 0 ? static_cast<double>(host) : 1;
-}
-
 class StepMemory {
  public:
   StepMemory(const ModelSpec& spec, const Training& training, const Cluster& cluster)
       : spec_(spec),
         training_(training),
-        bytes_(training.states ? *training.states
-                               : plan::precision(training.precision, training.optimizer)->state),
-        narrow_(bytes_.parameter < kElement),
-        batch_{training.micro_batch, spec.family == Family::kMlp ? 1 : training.length(spec),
-               kElement, std::min(bytes_.parameter, kElement), training.degrees.tp},
-        tensor_(static_cast<double>(training.degrees.tp)),
+        bytes_(states_of(training)),
+        moments_(spec, training),
         weights_(Units(spec, training) * bytes_.parameter),
         gradients_(Units(spec, training) * bytes_.gradient),
         shards_(training.zero_stage > 0 ? static_cast<double>(training.degrees.shard_ranks()) : 1),
         shared_(training.degrees.shard_ranks() <= cluster.devices_per_host),
-        readers_(copy_readers(training, cluster)),
-        kept_(training.kept) {
-    if (kept_.empty()) kept_.assign(model::block_count(spec), kept_under(training.recompute));
-    for (std::size_t b = 0; b < kept_.size(); ++b)
-      costs_.push_back(model::block_cost(spec, batch_, static_cast<std::int64_t>(b), kept_[b]));
-    for (const model::BlockCost& cost : costs_)
-      held_.push_back((held_.empty() ? 0 : held_.back()) + cost.kept);
+        readers_(copy_readers(training, cluster)) {
+    for (std::int64_t b = 0; b < blocks(); ++b)
+      held_.push_back((held_.empty() ? 0 : held_.back()) + moments_.block(b).kept);
   }
 
   RankMemory run() const {
@@ -151,7 +120,7 @@ class StepMemory {
     // has its shard.
     const double last =
         spec_.tied_embeddings ? gradients_.embedding : gradients_.head;  // the head writes it
-    const std::int64_t blocks = static_cast<std::int64_t>(kept_.size());
+    const std::int64_t blocks = this->blocks();
     const std::int64_t done = blocks - 1 - std::max<std::int64_t>(b, 0);
     if (b == blocks) return gradients_wait() ? gradients_.all : earlier_sums() + last;
     // Whole gradients of earlier micro-batches lie there; in the last one each block is reduced to
@@ -190,63 +159,27 @@ class StepMemory {
 
   // ---- moments ----
 
-  double rows() const { return batch_.rows(); }
-  /// Returns the bytes of all rows at the width of the model, and of this rank's rows of the
-  /// stream.
-  double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
-  double stream() const { return width() / tensor_; }
-  /// Returns the bytes that an exchange between stream and all rows adds.
-  double exchanged() const { return tensor_ > 1 ? stream() : 0; }
-  /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
-  double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
+  std::int64_t blocks() const { return static_cast<std::int64_t>(moments_.keeps().size()); }
   // Where either of two moments could be the peak the larger one counts: a plan must not promise
   // too little.
   static const MemoryUse& larger(const MemoryUse& a, const MemoryUse& b) {
     return a.all() > b.all() ? a : b;
   }
-  // All micro-batches of a step are read before the first one runs.
-  double data() const {
-    const double tokens = rows() * static_cast<double>(training_.micro_batches());
-    return spec_.family == Family::kMlp
-               ? kElement * tokens * static_cast<double>(spec_.inputs + spec_.outputs)
-               : kTokenBytes * tokens;
-  }
-
-  /// The head holds its input, the input of its matmul, and the logits, which become their own
-  /// gradient. Beyond `kLossRows` rows it holds one block of the logits, and the gradient of the
-  /// weight, which the forward pass finishes.
+  /// The worst moment of the head.
   MemoryUse loss() const {
-    const double h = static_cast<double>(spec_.hidden);
-    const double v = std::ceil(static_cast<double>(spec_.vocab) / tensor_);
-    const double n = rows();
-    const bool at_once = n <= kLossRows;
-    // What the blocks keep, the input of the head and of its matmul, two numbers a row of the norm,
-    // the batch, and what the head holds itself.
-    const auto moment = [&](double gradient, double head, double work) {
-      MemoryUse use = states(gradient);
+    const double whole = gradients(blocks());
+    const double before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
+    MemoryUse most;
+    for (const UnitMoments::Head& head : moments_.head()) {
+      // What the blocks keep, the batch, and what the head holds itself.
+      MemoryUse use = states(head.gradient ? whole : before);
       use.gathered = gathered(weights_.head, gathered_ahead());
       use.activations =
-          (held_.empty() ? 0 : held_.back()) + stream() + rounded(width()) + 8 * n + data() + head;
-      use.workspace = work;
-      return use;
-    };
-    const double dx = width();
-    const double whole = gradients(static_cast<std::int64_t>(kept_.size()));
-    const double before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
-    if (at_once) {
-      // All rows at once: in backward the logits' gradient is there, and dx and dW are made of it.
-      // With 16-bit weights the fp32 logits and their rounded gradient exist together for a moment
-      // before.
-      const MemoryUse back =
-          moment(whole, rounded(kElement * n * v), dx + std::max(packed(n, h, v), packed(v, h, n)));
-      if (!narrow_) return back;
-      return larger(moment(before, kElement * n * v, rounded(kElement * n * v)), back);
+          (held_.empty() ? 0 : held_.back()) + moments_.head_input() + moments_.data() + head.held;
+      use.workspace = head.temporary;
+      most = larger(use, most);
     }
-    // fp32 logits of a block, and with 16-bit weights their rounded gradient beside them (half as
-    // large).
-    const double block = kElement * kLossRows * v * (narrow_ ? 1.5 : 1);
-    const double dw = kElement * v * h;
-    return larger(moment(before, dw, block + dx + packed(v, h, kLossRows)), moment(whole, dw, dx));
+    return most;
   }
 
   /// Returns the moment of the block at which the rank holds most: what the earlier blocks keep,
@@ -255,15 +188,13 @@ class StepMemory {
     // Early blocks hold little that is kept and much that is gradient; late ones the other way
     // round. Which is worst depends on the shards, so all are tried.
     MemoryUse most;
-    const double ffn = static_cast<double>(spec_.ffn) / tensor_;
-    const double wide = kElement * rows() * ffn * (spec_.gated ? 2 : 1);
-    for (std::size_t b = 0; b < kept_.size(); ++b) {
-      MemoryUse use = states(gradients(static_cast<std::int64_t>(b)));
+    for (std::int64_t b = 0; b < blocks(); ++b) {
+      MemoryUse use = states(gradients(b));
       use.gathered = gathered(weights_.block,
                               std::min(gathered_ahead(), static_cast<double>(b) * weights_.block));
-      use.activations = held_[b] + costs_[b].rebuilt + data();
-      use.workspace = wide + width() * (kept_[b] == Keep::kEverything ? 1 : 2) + exchanged() +
-                      packed(ffn, static_cast<double>(spec_.hidden), rows());
+      use.activations =
+          held_[static_cast<std::size_t>(b)] + moments_.block(b).rebuilt + moments_.data();
+      use.workspace = moments_.block_backward(b);
       if (use.all() > most.all()) most = use;
     }
     return most;
@@ -272,8 +203,8 @@ class StepMemory {
   MemoryUse last_gradients() const {
     MemoryUse use = states(gradients(-1));
     use.gathered = gathered(spec_.tied_embeddings ? 0 : weights_.embedding, 0);
-    use.workspace = 2 * width() + exchanged();
-    use.activations = data();
+    use.workspace = moments_.embedding_backward();
+    use.activations = moments_.data();
     return use;
   }
 
@@ -282,29 +213,26 @@ class StepMemory {
   }
 
   MemoryUse perceptron_loss() const {
+    const double rows = moments_.rows();
     MemoryUse use = states(gradients_.all);
     use.gathered = gathered(weights_.all, 0);
-    const double out = kElement * rows() * static_cast<double>(spec_.outputs);
-    use.activations = (held_.empty() ? 0 : held_.back()) + data() + out;
+    const double out = kElement * rows * static_cast<double>(spec_.outputs);
+    use.activations = (held_.empty() ? 0 : held_.back()) + moments_.data() + out;
     use.workspace =
         2 * out +
-        (spec_.widths.empty() ? 0 : kElement * rows() * static_cast<double>(spec_.widths.back()));
+        (spec_.widths.empty() ? 0 : kElement * rows * static_cast<double>(spec_.widths.back()));
     return use;
   }
 
   const ModelSpec& spec_;
   const Training& training_;
   StateBytes bytes_;
-  bool narrow_;  ///< weights have 16 bits, and their operands are rounded to that
-  MicroBatch batch_;
-  double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
+  UnitMoments moments_;
   Units weights_;
   Units gradients_;
   double shards_;
   bool shared_;
   double readers_;
-  std::vector<Keep> kept_;
-  std::vector<model::BlockCost> costs_;
   std::vector<double> held_;  ///< bytes kept by the blocks up to this one
 };
 
@@ -318,9 +246,8 @@ model::Keep kept_under(plan::Recompute recompute) {
 
 bool predicts_memory(const Training& training) {
   const Degrees& degrees = training.degrees;
-  return degrees.pp == 1 && degrees.cp == 1 && degrees.ep == 1 &&
-         (training.states || training.precision == "fp32") && !training.zero_plus_plus &&
-         !training.offload_parameters;
+  return degrees.cp == 1 && degrees.ep == 1 && (training.states || training.precision == "fp32") &&
+         !training.zero_plus_plus && !training.offload_parameters;
 }
 
 RankMemory rank_memory(const ModelSpec& spec, const Training& training, const Cluster& cluster) {

@@ -5,7 +5,8 @@
 namespace shoal::forecast {
 
 /// Returns what one rank of Shoal holds at those moments of a step that can be its peak, under data
-/// parallelism and its shards. Allocations are counted one by one as the operators make them;
+/// and tensor parallelism and their shards (pipeline_memory.h has the ranks of a pipeline).
+/// Allocations are counted one by one as the operators make them;
 /// tests/train/memory/planned_memory_test.cpp compares the result with the arena's ledger.
 ///
 /// Ranks that shard over one host share one copy of the parameters. An equal share of it counts on

@@ -152,7 +152,8 @@ bool type_measured(const Training& training, const Cluster& cluster) {
 
 bool predicts_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
   return !cluster.kernels.empty() && predicts_memory(training) && training.degrees.tp == 1 &&
-         type_measured(training, cluster) && !training.offload_optimizer &&
+         training.degrees.pp == 1 && type_measured(training, cluster) &&
+         !training.offload_optimizer &&
          (training.zero_stage >= 2 || !training.reduces_every_micro_batch()) &&
          spec.family == Family::kTransformer && spec.experts == 0 && cluster.hosts == 1;
 }

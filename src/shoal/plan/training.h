@@ -107,6 +107,8 @@ struct Training {
   std::optional<StateBytes> states;
   /// Shoal only: bytes that a checkpoint written behind training may copy aside on each rank.
   double staging_bytes = 0;
+  /// Shoal only: stages of a rank that ZeRO-3 holds gathered at once; 0: all of them.
+  std::int64_t gathered_stages = 0;
   /// Blocks of each stage, in order of stages; empty: as even as possible.
   std::vector<std::int64_t> stage_layers;
 

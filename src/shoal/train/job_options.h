@@ -23,11 +23,6 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 
 /// Returns the options of sharding, for a job whose zero_stage is above 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
-/// Returns the schedule of the job's pipeline of `ranks` ranks. Throws Error(config) that names the
-/// key, or Error(input missing) for a schedule file that cannot be read.
-schedule::Schedule job_schedule(const Job& job, std::int64_t ranks, std::int64_t micro_batches);
-/// Returns the number of units of every stage: as the job lists them, or divided by their costs.
-std::vector<std::int64_t> stage_sizes(const Job& job, const model::ModelSpec& spec, int stages);
 /// Returns the mesh that the job arranges its ranks in. Collective.
 mesh::Mesh job_mesh(const Job& job, const comm::Group& world);
 

@@ -34,8 +34,9 @@ struct MemoryPlan {
   plan::Cluster hosts;      ///< the ranks as the planner sees them
   /// Tensors of one rank at its peak, without copies for checkpoints; empty: not counted.
   std::optional<plan::MemoryUse> peak;
-  double staging_bytes = 0;  ///< the most that copies for a checkpoint add to the peak
-  double limit_bytes = 0;    ///< the most that this rank may take; 0: unknown
+  double all_ranks_bytes = 0;  ///< the peaks of all ranks, which differ in a pipeline
+  double staging_bytes = 0;    ///< the most that copies for a checkpoint add to the peak
+  double limit_bytes = 0;      ///< the most that this rank may take; 0: unknown
 };
 
 /// The state of one training run on one rank. RunSetup builds it, TrainingLoop advances it and

@@ -14,6 +14,7 @@
 #include "shoal/parallel/activation_checkpoint.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
+#include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
@@ -120,6 +121,10 @@ void RunSetup::plan_memory() {
   if (limit > 0) check_fits(spec, planned.training, planned.hosts);
   const auto ranks = forecast::ShoalEstimator().memory(spec, planned.training, planned.hosts);
   planned.peak = plan::worst(ranks).peak().use;
+  for (const plan::RankMemory& rank : ranks) {
+    const plan::MemoryUse& use = rank.peak().use;
+    planned.all_ranks_bytes += (use.all() - use.staging) * group.size() / ranks.size();
+  }
   // The part of its state that a rank copies for a checkpoint depends on how fast the checkpoint is
   // written. It is reported as a bound of its own.
   planned.staging_bytes = std::exchange(planned.peak->staging, 0);

@@ -14,11 +14,13 @@
 #include "shoal/model/model_spec.h"
 #include "shoal/nn/module.h"
 #include "shoal/parallel/pipeline/pipeline.h"
-#include "shoal/parallel/pipeline/stage_sizes.h"
 #include "shoal/parallel/pipeline/tied_weights.h"
+#include "shoal/plan/stage_sizes.h"
 #include "shoal/schedule/generators.h"
 
 namespace shoal::parallel {
+
+using plan::even_stages;
 
 // A message has 1,536 bytes: more than travels inside a slot of shared memory.
 inline constexpr std::int64_t kRows = 3, kColumns = 8, kVocabulary = 29;

@@ -192,6 +192,23 @@ TEST_F(PlannedMemory, OfTensorParallelRanks) {
   EXPECT_NEAR(planned() / measured(), 1, 0.05) << "tp 2 x FSDP 2";
 }
 
+// Ranks of a pipeline hold different units and numbers of micro-batches: the table is walked.
+TEST_F(PlannedMemory, OfPipelines) {
+  const Sets pp{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"};
+  const std::string schedule = "parallelism.pipeline_parallel_schedule=";
+  const Sets zero_3{"parallelism.zero_stage=3"};
+  for (const auto& [ranks, sets] : {std::pair{2, kWhole},
+                                    {2, Sets{schedule + "gpipe"}},
+                                    {2, Sets{schedule + "zb-v"} + kUntied},
+                                    {2, Sets{schedule + "zb-h1"} + kSelective},
+                                    {4, Sets{"parallelism.tensor_parallel_degree=2"}},
+                                    {4, zero_3},
+                                    {4, zero_3 + kTcp}}) {
+    train_job(pp + sets, ranks);
+    EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+  }
+}
+
 // "auto" is fp32 or bf16, as this processor multiplies: memory is planned as if the job had said
 // so.
 TEST_F(PlannedMemory, OfAPrecisionThatIsFoundOut) {

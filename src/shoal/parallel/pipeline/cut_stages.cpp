@@ -4,7 +4,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/parallel/ownership.h"
-#include "shoal/parallel/pipeline/stage_sizes.h"
+#include "shoal/plan/stage_sizes.h"
 
 namespace shoal::parallel {
 namespace {
@@ -77,7 +77,8 @@ Stages cut_stages(nn::Model& model, const schedule::Schedule& table,
                   const std::vector<std::int64_t>& units_of_stage, int rank) {
   SHOAL_USER_CHECK(rank >= 0 && rank < table.ranks(), "stages", "{} has {} ranks, this is rank {}",
                    table.name, table.ranks(), rank);
-  check_stages(units_of_stage, static_cast<std::int64_t>(model.units().size()), table.stages());
+  plan::check_stages(units_of_stage, static_cast<std::int64_t>(model.units().size()),
+                     table.stages());
   const std::vector<Stage> all = all_stages(model, units_of_stage);
   Stages stages;
   stages.of_tokens = model.spec().family != model::Family::kMlp;

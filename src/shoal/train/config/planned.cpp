@@ -10,6 +10,7 @@
 #include "shoal/base/units.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/train/config/degrees.h"
+#include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::train {
@@ -116,7 +117,7 @@ bool is_counted(const JobConfig& config) {
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
          config.precision.gathers == Precision::kFp32 && blocks &&
-         config.parallelism.pipeline_parallel_degree == 1;
+         config.parallelism.pipeline_parallel_schedule_csv.empty();
 }
 
 Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {
@@ -141,6 +142,15 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
       saved.interval > 0 && (!config.training.steps || *config.training.steps > saved.interval);
   // The last checkpoint is waited for, so that only earlier ones are copied aside.
   if (saved.asynchronous && before_the_end) training.staging_bytes = saved.staging_mb * kMB;
+  if (degrees.pp > 1) {
+    training.schedule = p.pipeline_parallel_schedule;
+    training.virtual_stages = p.pipeline_parallel_virtual_stages;
+    training.gathered_stages = p.pipeline_parallel_gathered_stages;
+    // The planner counts blocks: embedding and head are with the first and the last.
+    training.stage_layers = stage_sizes(job, spec, static_cast<int>(training.stages()));
+    --training.stage_layers.front();
+    --training.stage_layers.back();
+  }
   training.gather_ahead = static_cast<int>(p.gather_ahead);
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;

@@ -14,8 +14,8 @@ namespace shoal::train {
 model::RecomputePolicy recompute_policy(const JobConfig& config);
 
 /// Returns true when the planner can count the job's memory as its operators allocate it: types are
-/// known ("auto" was decided) and depend on no names, blocks are the units of sharding, and
-/// parameters are gathered in their own type.
+/// known ("auto" was decided) and depend on no names, blocks are the units of sharding,
+/// parameters are gathered in their own type, and no file has the schedule of a pipeline.
 bool is_counted(const JobConfig& config);
 
 /// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws

@@ -13,6 +13,7 @@
 #include "shoal/train/config/degrees.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/link_costs.h"
+#include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/precision.h"
 #include "shoal/wire/address.h"
 
@@ -276,7 +277,7 @@ void validate_tensor_parallel(const Job& job, const model::ModelSpec& spec) {
   }
 }
 
-/// The rules of a schedule depend on the number of micro-batches: see job_schedule.
+/// What a schedule asks of the number of micro-batches job_schedule checks.
 void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
   const ParallelismSection& p = job.config.parallelism;
   if (p.pipeline_parallel_degree == 1) return;
@@ -341,8 +342,10 @@ void validate(const Job& job, int ranks, bool one_host) {
   const std::int64_t data = data_ranks(job, ranks);
   validate_tensor_parallel(job, spec);
   validate_pipeline(job, spec);
-  // Called for what it refuses.
-  batch_plan(job, static_cast<int>(data));
+  // Called for what they refuse.
+  const BatchPlan batch = batch_plan(job, static_cast<int>(data));
+  const std::int64_t pp = job.config.parallelism.pipeline_parallel_degree;
+  if (pp > 1) stage_sizes(job, spec, job_schedule(job, pp, batch.accumulation).stages());
   validate_optimizer(job);
   validate_precision(job);
   validate_ranks(job, ranks);

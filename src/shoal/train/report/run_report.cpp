@@ -126,8 +126,10 @@ std::string RunReport::describe_batch() const {
 std::string RunReport::describe_plan() const {
   const MemoryPlan& planned = run_.memory_plan;
   const double rank = planned.peak->all() / kMB;
-  std::string text = fmt::format("Planned peak of tensors: {:.4g} MB", rank * run_.group.size());
-  if (run_.group.size() > 1) text += fmt::format(", {:.4g} MB a rank", rank);
+  std::string text =
+      fmt::format("Planned peak of tensors: {:.4g} MB", planned.all_ranks_bytes / kMB);
+  if (run_.group.size() > 1)
+    text += fmt::format(", {}{:.4g} MB a rank", run_.table.ranks() > 0 ? "up to " : "", rank);
   text += fmt::format(" ({})", describe(*planned.peak));
   if (planned.staging_bytes > 0) {
     text += fmt::format("; up to {:.4g} MB a rank more while a checkpoint is written",
@@ -225,7 +227,7 @@ void RunReport::finish(const RunTotals& totals) {
 
 void RunReport::print_memory(const std::vector<MemoryPeak>& memory) {
   std::optional<double> planned;
-  if (const auto& peak = run_.memory_plan.peak) planned = peak->all() * run_.group.size();
+  if (run_.memory_plan.peak) planned = run_.memory_plan.all_ranks_bytes;
   print(describe(sum(memory), planned));
   write_whole(run_.directory.memory(), to_json(memory, planned));
 }

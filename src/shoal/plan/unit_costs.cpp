@@ -1,8 +1,8 @@
-#include "shoal/parallel/pipeline/unit_costs.h"
+#include "shoal/plan/unit_costs.h"
 
 #include "shoal/plan/flops.h"
 
-namespace shoal::parallel {
+namespace shoal::plan {
 
 std::vector<double> unit_costs(const model::ModelSpec& spec, std::int64_t columns) {
   std::vector<double> costs;
@@ -16,7 +16,7 @@ std::vector<double> unit_costs(const model::ModelSpec& spec, std::int64_t column
     }
     return costs;
   }
-  const plan::BlockFlops block = plan::block_forward_flops(spec, 1, static_cast<double>(columns));
+  const BlockFlops block = block_forward_flops(spec, 1, static_cast<double>(columns));
   const double rows = static_cast<double>(columns) * static_cast<double>(spec.hidden);
   costs.push_back(2 * rows);
   // The causal half of attention's products.
@@ -25,4 +25,4 @@ std::vector<double> unit_costs(const model::ModelSpec& spec, std::int64_t column
   return costs;
 }
 
-}  // namespace shoal::parallel
+}  // namespace shoal::plan

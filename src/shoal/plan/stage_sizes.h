@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace shoal::parallel {
+namespace shoal::plan {
 
 // How a model's units (embedding, blocks, head) are divided among the stages of a pipeline: the
 // number of units of every stage, in the order of the data path. A stage has at least one unit.
@@ -23,4 +23,4 @@ std::vector<std::int64_t> balanced_stages(const std::vector<double>& unit_costs,
 /// `stages` stages.
 void check_stages(const std::vector<std::int64_t>& units_of_stage, std::int64_t units, int stages);
 
-}  // namespace shoal::parallel
+}  // namespace shoal::plan

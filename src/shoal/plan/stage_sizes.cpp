@@ -1,4 +1,4 @@
-#include "shoal/parallel/pipeline/stage_sizes.h"
+#include "shoal/plan/stage_sizes.h"
 
 #include <fmt/ranges.h>
 
@@ -11,7 +11,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/even_part.h"
 
-namespace shoal::parallel {
+namespace shoal::plan {
 namespace {
 
 void require_units(std::int64_t units, int stages) {
@@ -116,4 +116,4 @@ void check_stages(const std::vector<std::int64_t>& units_of_stage, std::int64_t 
                    fmt::join(units_of_stage, ", "), sum, units);
 }
 
-}  // namespace shoal::parallel
+}  // namespace shoal::plan

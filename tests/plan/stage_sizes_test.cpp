@@ -1,5 +1,5 @@
 // Divisions of units among stages, against all divisions there are.
-#include "shoal/parallel/pipeline/stage_sizes.h"
+#include "shoal/plan/stage_sizes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "shoal/base/philox.h"
 #include "tests/complaint.h"
 
-namespace shoal::parallel {
+namespace shoal::plan {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
@@ -114,4 +114,4 @@ TEST(StageSizes, WhatCannotBeIsRefusedWithTheRule) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::plan

@@ -1,0 +1,204 @@
+#include "shoal/forecast/pipeline_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "shoal/forecast/unit_moments.h"
+#include "shoal/schedule/gathers.h"
+#include "shoal/schedule/generators.h"
+
+namespace shoal::forecast {
+namespace {
+
+using schedule::Action;
+using schedule::Kind;
+using schedule::Schedule;
+
+/// Messages that lie in memory of their own: two that were received ahead (parallel::Messages).
+constexpr double kMessages = 2;
+
+Schedule table_of(const Training& training) {
+  Schedule table = schedule::make_schedule(training.schedule, static_cast<int>(training.degrees.pp),
+                                           static_cast<int>(training.chunks()),
+                                           static_cast<int>(training.micro_batches()));
+  if (training.zero_stage == 3)
+    schedule::add_gathers(table, static_cast<int>(training.gathered_stages));
+  return table;
+}
+
+/// Units of one stage.
+struct StageUnits {
+  bool embedding = false;
+  std::int64_t first = 0, last = 0;  ///< blocks [first, last)
+  bool head = false;
+  double parameters = 0;
+};
+
+std::vector<StageUnits> units_of(const ModelSpec& spec, const Training& training) {
+  const std::vector<std::int64_t> blocks = plan::stage_blocks(spec, training);
+  const double block = plan::held_by_block(spec, training).all();
+  std::vector<StageUnits> stages(blocks.size());
+  std::int64_t first = 0;
+  for (std::size_t s = 0; s < blocks.size(); ++s) {
+    stages[s].first = first;
+    stages[s].last = first += blocks[s];
+    stages[s].parameters = static_cast<double>(blocks[s]) * block;
+  }
+  stages.front().embedding = true;
+  stages.front().parameters += plan::held_by_embedding(spec, training).all();
+  stages.back().head = true;
+  stages.back().parameters += plan::held_by_head(spec, training).all();
+  return stages;
+}
+
+/// One rank on its way through its list.
+class RankWalk {
+ public:
+  RankWalk(const Training& training, const Cluster& cluster, const UnitMoments& moments,
+           const std::vector<StageUnits>& stages, double parameters, double tied)
+      : training_(training),
+        bytes_(states_of(training)),
+        moments_(moments),
+        stages_(stages),
+        parameters_(parameters),
+        tied_(tied),
+        shards_(training.zero_stage > 0 ? static_cast<double>(training.degrees.shard_ranks()) : 1),
+        readers_(copy_readers(training, cluster)),
+        shared_(training.degrees.shard_ranks() <= cluster.devices_per_host) {
+    // Gradients keep their memory from step to step, but for flat ones that leave.
+    differentiated_ = !gradients_leave();
+  }
+
+  RankMemory run(std::int64_t rank, const std::vector<Action>& actions) {
+    for (const Action& action : actions) step(action);
+    MemoryUse optimizer = states();
+    if (gradients_leave()) optimizer.gradients /= shards_;
+    return {rank, {{"pipeline", most_}, {"optimizer", optimizer}}};
+  }
+
+ private:
+  bool gradients_leave() const { return training_.zero_stage >= 2 && shards_ > 1; }
+
+  MemoryUse states() const {
+    MemoryUse use;
+    use.parameters =
+        parameters_ * bytes_.parameter / (training_.zero_stage == 3 ? shards_ : readers_);
+    use.optimizer = training_.offload_optimizer ? 0 : parameters_ * bytes_.optimizer() / shards_;
+    use.gradients = differentiated_ ? parameters_ * bytes_.gradient : 0;
+    const double masters = bytes_.master > 0 ? bytes_.master : bytes_.parameter;
+    use.staging =
+        std::min(training_.staging_bytes, parameters_ * (masters + bytes_.moments) /
+                                              static_cast<double>(training_.degrees.dp()));
+    return use;
+  }
+
+  void moment(double activations, double workspace) {
+    MemoryUse use = states();
+    use.gathered = shared_ ? 0 : gathered_ * bytes_.parameter / readers_;
+    use.activations = held_ + activations + moments_.data();
+    use.workspace = workspace;
+    use.communication = kMessages * moments_.stream();
+    if (use.all() > most_.all()) most_ = use;
+  }
+
+  const StageUnits& stage(const Action& action) const {
+    return stages_[static_cast<std::size_t>(action.stage)];
+  }
+  double kept(const StageUnits& units) const {
+    double sum = units.head ? moments_.head_input() + moments_.head().back().held : 0;
+    for (std::int64_t b = units.first; b < units.last; ++b) sum += moments_.block(b).kept;
+    return sum;
+  }
+
+  void step(const Action& action) {
+    const double units = stage(action).parameters + (stage(action).head ? tied_ : 0);
+    switch (action.kind) {
+      case Kind::kGather:
+        gathered_ += units;
+        return;
+      case Kind::kRelease:
+        gathered_ -= units;
+        return;
+      case Kind::kForward:
+        return forward(stage(action));
+      case Kind::kBackward:
+        return backward(stage(action), false);
+      case Kind::kInputGradient:
+        return backward(stage(action), true);
+      case Kind::kWeightGradient:
+        return weight_gradient(stage(action));
+      default:
+        return;
+    }
+  }
+
+  void forward(const StageUnits& units) {
+    held_ += kept(units);
+    // The output is on its way to the next stage while the pass has all that it keeps.
+    if (!units.head) return moment(0, moments_.stream());
+    const auto moments = moments_.head();
+    for (const auto& one : moments) moment(one.held - moments.back().held, one.temporary);
+  }
+
+  /// From the last unit to the first: each frees what it keeps. `split`: it leaves the factors of
+  /// the products that only weights want.
+  void backward(const StageUnits& units, bool split) {
+    differentiated_ = true;
+    if (units.head) {
+      const auto last = moments_.head().back();
+      moment(0, last.temporary);
+      held_ -= moments_.head_input() + last.held;
+      if (split) held_ += moments_.head_factors();
+    }
+    for (std::int64_t b = units.last - 1; b >= units.first; --b) {
+      const double factors = split ? moments_.block_factors() : 0;
+      // What will be factors lies among what the block keeps, or has just been computed.
+      moment(std::max(moments_.block(b).rebuilt, factors - moments_.block(b).kept),
+             moments_.block_backward(b));
+      held_ += factors - moments_.block(b).kept;
+    }
+    if (units.embedding) moment(0, moments_.embedding_backward());
+  }
+
+  void weight_gradient(const StageUnits& units) {
+    if (units.head) held_ -= moments_.head_factors();
+    held_ -= static_cast<double>(units.last - units.first) * moments_.block_factors();
+  }
+
+  const Training& training_;
+  StateBytes bytes_;
+  const UnitMoments& moments_;
+  const std::vector<StageUnits>& stages_;
+  double parameters_;  ///< of this rank, before ZeRO shards them
+  double tied_;        ///< of them those of the embedding's copy, which the head reads
+  double shards_;
+  double readers_;
+  bool shared_;
+  bool differentiated_;  ///< gradients have memory
+  double gathered_ = 0;  ///< parameters of the stages that are gathered now
+  double held_ = 0;      ///< bytes that passes keep for their backward pass
+  MemoryUse most_;
+};
+
+}  // namespace
+
+std::vector<RankMemory> pipeline_memory(const ModelSpec& spec, const Training& training,
+                                        const Cluster& cluster) {
+  const Schedule table = table_of(training);
+  const UnitMoments moments(spec, training);
+  const std::vector<StageUnits> stages = units_of(spec, training);
+  const auto held = plan::held_by_rank(spec, training);
+  std::vector<RankMemory> ranks;
+  for (int rank = 0; rank < table.ranks(); ++rank) {
+    const double parameters = held[static_cast<std::size_t>(rank)].all();
+    double tied = parameters;
+    for (std::size_t s = 0; s < stages.size(); ++s)
+      if (table.rank_of_stage[s] == rank) tied -= stages[s].parameters;
+    RankWalk walk(training, cluster, moments, stages, parameters, tied);
+    ranks.push_back(walk.run(rank, table.table[rank]));
+  }
+  return ranks;
+}
+
+}  // namespace shoal::forecast

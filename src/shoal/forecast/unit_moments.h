@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "shoal/forecast/plan_names.h"
+#include "shoal/model/kept_activations.h"
+
+namespace shoal::forecast {
+
+/// What the units of a transformer hold while one micro-batch goes through them, in bytes on one
+/// rank: what stays from forward to backward, and the temporaries of their worst moments. Models of
+/// other families have blocks alone.
+class UnitMoments {
+ public:
+  UnitMoments(const ModelSpec& spec, const Training& training);
+
+  /// Bytes of one activation.
+  static constexpr double kElement = 4;
+
+  const ModelSpec& spec() const { return spec_; }
+  const model::MicroBatch& batch() const { return batch_; }
+  /// Returns what each block keeps for its backward pass.
+  const std::vector<Keep>& keeps() const { return keeps_; }
+  const model::BlockCost& block(std::int64_t number) const {
+    return costs_[static_cast<std::size_t>(number)];
+  }
+
+  double rows() const { return batch_.rows(); }
+  /// Return the bytes of all rows at the width of the model, and of this rank's rows of the stream.
+  double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
+  double stream() const { return width() / tensor_; }
+  /// Returns the bytes that an exchange between stream and all rows adds.
+  double exchanged() const { return tensor_ > 1 ? stream() : 0; }
+  /// Returns the bytes of a step's micro-batches, which are all read before the first one runs.
+  double data() const { return data_; }
+
+  /// What the head keeps beside the loss: its input, the input of its matmul, two numbers a row.
+  double head_input() const { return stream() + rounded(width()) + 8 * rows(); }
+  /// A moment of the head: what it holds of the loss, and temporaries.
+  struct Head {
+    double held = 0;
+    double temporary = 0;
+    bool gradient = false;  ///< the gradient of its weight has been written
+  };
+  /// Returns the moments of the head that may be its worst. The last one is that in which the loss
+  /// is done and its backward pass begins.
+  std::vector<Head> head() const;
+
+  /// Returns the temporaries of the backward pass of one block.
+  double block_backward(std::int64_t block) const;
+  /// Returns what the products of a block hold that only weights want, until they are computed
+  /// (nn/weight_gradients.h), and the same of the head.
+  double block_factors() const;
+  double head_factors() const;
+  /// Returns the temporaries of the embedding's backward pass.
+  double embedding_backward() const { return 2 * width() + exchanged(); }
+
+ private:
+  /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
+  double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
+  double vocabulary() const;
+
+  const ModelSpec& spec_;
+  bool narrow_;  ///< weights have 16 bits, and their operands are rounded to that
+  model::MicroBatch batch_;
+  double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
+  double data_;
+  std::vector<Keep> keeps_;
+  std::vector<model::BlockCost> costs_;
+};
+
+/// Returns the states of a job: its own, or those of its precision.
+StateBytes states_of(const Training& training);
+
+/// Returns how many ranks of a shard group read one copy of whole tensors: all ranks on one host,
+/// or those of each host where hosts hold equal blocks of them.
+double copy_readers(const Training& training, const Cluster& cluster);
+
+}  // namespace shoal::forecast
