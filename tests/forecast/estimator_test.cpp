@@ -134,11 +134,11 @@ TEST(Estimator, EachAnswersForItsOwnSoftware) {
   EXPECT_NE(bytes(ShoalEstimator()), published_bytes());
   planned.training.degrees.dp_shard = 1;
   planned.training.degrees.tp = 2;
-  EXPECT_EQ(seconds(ShoalEstimator()), published_s());
+  EXPECT_NE(seconds(ShoalEstimator()), published_s());
   EXPECT_NE(bytes(ShoalEstimator()), published_bytes());
   planned.training.degrees.tp = 1;
   planned.training.degrees.pp = 2;
-  EXPECT_EQ(seconds(ShoalEstimator()), published_s());
+  EXPECT_NE(seconds(ShoalEstimator()), published_s());
   EXPECT_NE(bytes(ShoalEstimator()), published_bytes());
   planned.training.degrees.pp = 1;
   planned.training.degrees.cp = 2;

@@ -100,6 +100,50 @@ TEST(KernelStep, ProductsAreThoseOfTheShape) {
   EXPECT_EQ(planned.calls("linear"), kLayers * 5);
 }
 
+// Heads, features and words in halves, the stream's rows too, which are gathered before two
+// products of a block and summed after two, and the other way round in backward.
+TEST(KernelStep, TensorParallelRanksHaveHalves) {
+  Planned planned;
+  planned.training.degrees.dp_shard = 1;
+  planned.training.degrees.tp = 2;
+  planned.training.global_batch = 2;
+  const double products = 64 * (4 + 2 * 2) * 24 + 96 * 64 + 64 * 200 + 200 * 64;
+  EXPECT_EQ(planned.flops("linear"), kLayers * 2 * kRows * products / 2);
+  EXPECT_EQ(planned.calls("linear"), kLayers * 4);
+  EXPECT_EQ(planned.bytes("norm"), (kLayers * 2 + 1) * 4 * kRows / 2 * 64);
+  EXPECT_EQ(planned.bytes("activation"), kLayers * 4 * kRows * 100);
+  EXPECT_EQ(planned.flops("loss"), 6 * kRows * 64 * 256);
+  EXPECT_EQ(planned.calls("reduce_scatter"), kLayers * 8 + 2);
+  EXPECT_EQ(planned.step("reduce_scatter", {.start_s = 1}).communication, kLayers * 8 + 2);
+  // Labels, loss with norm, used parameters.
+  EXPECT_EQ(planned.calls("all_reduce"), 3);
+}
+
+// Two stages of two blocks, three micro-batches: the last one leaves the first stage after three
+// passes, and the second after a fourth. Embedding and head are run by one stage each.
+TEST(KernelStep, PipelinesWaitForTheTable) {
+  Planned planned;
+  planned.spec.tied_embeddings = false;
+  planned.training.degrees.dp_shard = 1;
+  planned.training.degrees.pp = 2;
+  planned.training.global_batch = 6;
+  planned.training.schedule = "gpipe";
+  const double pass = kLayers / 2 * 4;
+  EXPECT_EQ(planned.calls("linear"), (3 + 1) * pass);
+  EXPECT_EQ(planned.calls("linear_backward"), (3 + 1) * pass);
+  EXPECT_EQ(planned.calls("embedding"), 3);
+  EXPECT_DOUBLE_EQ(planned.calls("loss"), 3);
+  EXPECT_EQ(planned.calls("reduce_scatter"), 0);
+  EXPECT_EQ(planned.step("linear", {.start_s = 1}).bubble, pass);
+  // Weight gradients, half of the products, fill the wait.
+  planned.training.schedule = "zb-h1";
+  EXPECT_EQ(planned.calls("linear_backward"), (3 + 0.5) * pass);
+  // The first and the last rank sum the gradient of a tied embedding.
+  EXPECT_EQ(planned.calls("all_reduce"), 3);
+  planned.spec.tied_embeddings = true;
+  EXPECT_EQ(planned.calls("all_reduce"), 4);
+}
+
 TEST(KernelStep, PassesAreThoseOfTheShape) {
   Planned planned;
   EXPECT_EQ(planned.bytes("norm"), (kLayers * 2 + 1) * 4 * kRows * 64);
@@ -199,8 +243,13 @@ TEST(Predictions, AreForWhatShoalDoes) {
     EXPECT_FALSE(predicts_step_time(one.spec, one.training, one.cluster));
     return predicts_memory(one.training);
   };
-  EXPECT_TRUE(memory([](Training& t) { t.degrees.tp = 2; })) << "memory, but not yet the time";
-  EXPECT_TRUE(memory([](Training& t) { t.degrees.pp = 2; })) << "likewise";
+  for (const auto change :
+       {+[](Training& t) { t.degrees.tp = 2; }, +[](Training& t) { t.degrees.pp = 2; }}) {
+    Planned one = plain;
+    change(one.training);
+    EXPECT_TRUE(predicts_memory(one.training));
+    EXPECT_TRUE(predicts_step_time(one.spec, one.training, one.cluster));
+  }
   EXPECT_FALSE(memory([](Training& t) { t.degrees.cp = 2; }));
   EXPECT_FALSE(memory([](Training& t) { t.degrees.ep = 2; }));
   EXPECT_FALSE(memory([](Training& t) { t.zero_plus_plus = true; }));

@@ -127,7 +127,9 @@ void check(const CheckOptions& options) {
   Measured measured = read(scratch.path() + "/run");
   measured.others_cores = others_cores;
   // memory.json counts all ranks together.
-  const double planned_bytes = made.peak().all() * static_cast<double>(cluster.devices());
+  double planned_bytes = 0;
+  for (const plan::RankMemory& rank : made.memory) planned_bytes += rank.peak().use.all();
+  planned_bytes *= static_cast<double>(cluster.devices()) / static_cast<double>(made.memory.size());
   const double planned_s = made.time.all();
   const double planned_now_s =
       calibrated
