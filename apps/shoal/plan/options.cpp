@@ -321,7 +321,12 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   if (options.shard != 0) shard = given("shard", options.shard);
   degrees.shard_over(shard, dp);
   training.degrees = degrees;
-  training.virtual_stages = given("vpp", options.vpp);
+  // A job says how its pipeline runs, until an option says it otherwise.
+  const bool as_job = job && degrees.pp == job_pp && options.vpp == 0 && options.schedule.empty();
+  if (!as_job) {
+    training.virtual_stages = given("vpp", options.vpp);
+    training.stage_layers.clear();
+  }
   training.expert_tensor = given("etp", options.etp);
   if (options.zero >= 0) training.zero_stage = options.zero;
   if (options.micro_batch != 0) training.micro_batch = given("micro-batch", options.micro_batch);
@@ -338,7 +343,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     // An option replaces what the job decided block by block.
     training.kept.clear();
   }
-  training.schedule = training.virtual_stages > 1 ? "interleaved" : "1f1b";
+  if (!as_job) training.schedule = training.virtual_stages > 1 ? "interleaved" : "1f1b";
   if (!options.schedule.empty()) training.schedule = options.schedule;
   if (!options.precision.empty()) {
     training.precision = options.precision;

@@ -113,6 +113,8 @@ void run_search(const PlanOptions& options) {
   start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0;
   start.offload_optimizer = false;
   plan::Training training = training_of(start, spec, cluster.devices());
+  // Candidates have other numbers of stages than the job.
+  training.stage_layers.clear();
   // The job's own choice of these is one of those that the search tries.
   training.degrees.shard_over(training.degrees.dp(), training.degrees.dp());
   training.kept.clear();

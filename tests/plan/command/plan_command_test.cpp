@@ -258,6 +258,25 @@ TEST(PlanCommand, ReadsConfigAndJobFiles) {
   EXPECT_EQ(planned.code, 0) << planned.text;
 }
 
+// A job's pipeline is planned as it will run, and an option takes its place.
+TEST(PlanCommand, APipelineIsThatOfTheJob) {
+  const Folder folder;
+  const std::string job =
+      folder.write("job.toml",
+                   "[model]\nname = \"gpt2-124m\"\n[training]\nglobal_batch_sequences = 8\n"
+                   "micro_batch = 1\nsteps = 10\n[parallelism]\npipeline_parallel_degree = 2\n"
+                   "pipeline_parallel_schedule = \"gpipe\"\n");
+  const std::string words = "plan --json --cluster cpu --devices 2 --model " + job;
+  const auto peak = [](const nlohmann::json& plan) { return plan.at("peak_bytes").get<double>(); };
+  const auto gpipe = json_of(words);
+  EXPECT_EQ(gpipe.at("mesh").at("pp"), 2);
+  const auto other = json_of(words + " --schedule 1f1b");
+  EXPECT_GT(peak(gpipe), 1.5 * peak(other)) << "eight micro-batches in flight, not two";
+  EXPECT_EQ(
+      json_of("plan --search --cluster cpu --count 1 --devices 4 --model " + job).at("best").size(),
+      1u);
+}
+
 TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {
   const Folder folder;
   const auto refused = [&](const std::string& words, int code, const std::string& what) {
