@@ -222,6 +222,9 @@ TEST(Group, CountsTheBytesThatItHasToSend) {
     EXPECT_EQ(sent(), 2 * 3 * 3 * 8);
     group.barrier();
     EXPECT_EQ(sent(), 0);
+    // What parts of the group send counts in it, also when they are gone.
+    group.split(group.rank() % 2, 0).split(0, 0).all_reduce(whole);
+    EXPECT_EQ(sent(), 2 * 12 * 4);
   });
   EXPECT_EQ(Group().bytes_sent(), 0);
 }

@@ -100,12 +100,13 @@ bool writes_output(const Operation& operation, int rank) {
 
 }  // namespace
 
-double Engine::bytes_sent() const {
+double Engine::Sent::bytes() const {
   double sum = 0;
-  for (std::size_t kind = 0; kind < given_.size(); ++kind) {
-    sum += times_sent(static_cast<Kind>(kind), communicator_->size()) *
-           static_cast<double>(given_[kind]);
+  for (std::size_t kind = 0; kind < given.size(); ++kind) {
+    sum += times_sent(static_cast<Kind>(kind), ranks) *
+           static_cast<double>(given[kind].load(std::memory_order_relaxed));
   }
+  for (const auto& part : parts) sum += part->bytes();
   return sum;
 }
 
@@ -168,9 +169,12 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
     throw;
   }
   if (!inputs.empty() && sends(operation, communicator_->rank())) {
-    given_[static_cast<std::size_t>(operation.kind)] +=
-        elements_of(operation, communicator_->size(), communicator_->rank()) *
-        inputs[0].element_size();
+    std::atomic<std::size_t>& given = sent_->given[static_cast<std::size_t>(operation.kind)];
+    // No other thread writes: without a locked instruction.
+    given.store(given.load(std::memory_order_relaxed) +
+                    elements_of(operation, communicator_->size(), communicator_->rank()) *
+                        inputs[0].element_size(),
+                std::memory_order_relaxed);
   }
   release_complete();
   if (!async) return {};

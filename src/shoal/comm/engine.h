@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -18,7 +19,9 @@ class Engine {
  public:
   /// `keep_alive` holds something that the communicator and its splits depend on.
   Engine(std::shared_ptr<collective::Communicator> communicator, std::shared_ptr<void> keep_alive)
-      : keep_alive_(std::move(keep_alive)), communicator_(std::move(communicator)) {}
+      : keep_alive_(std::move(keep_alive)), communicator_(std::move(communicator)) {
+    sent_->ranks = communicator_->size();
+  }
 
   /// Starts `operation`, which is complete but for its buffers, and which it fills in: `outputs[i]`
   /// comes from `inputs[i]`. Unless `async`, and when a result must be copied into a non-contiguous
@@ -30,12 +33,25 @@ class Engine {
 
   const std::shared_ptr<collective::Communicator>& communicator() const { return communicator_; }
   const std::shared_ptr<void>& keep_alive() const { return keep_alive_; }
-  double bytes_sent() const;  ///< see Group::bytes_sent
+  double bytes_sent() const { return sent_->bytes(); }  ///< see Group::bytes_sent
+  /// From now on this engine counts what `part` sends, too, whose group was split from its own.
+  void count(const Engine& part) { sent_->parts.push_back(part.sent_); }
 
  private:
   struct InFlight {
     collective::Handle handle;
     std::vector<at::Tensor> tensors;
+  };
+  /// What one rank has sent in a group; outlives its engine in those that count it. Atomic, because
+  /// a group may be used by a thread of its own; that thread alone writes.
+  struct Sent {
+    /// Bytes that this rank gave to calls of each kind in which it sends.
+    std::array<std::atomic<std::size_t>, static_cast<std::size_t>(collective::Kind::kBarrier) + 1>
+        given{};
+    int ranks = 1;
+    std::vector<std::shared_ptr<const Sent>> parts;  ///< groups that were split from this one
+
+    double bytes() const;
   };
   /// `start` for tensors that are contiguous.
   Work carry_out(collective::Operation& operation, at::ArrayRef<at::Tensor> outputs,
@@ -50,8 +66,7 @@ class Engine {
   /// Tensors of calls that failed: a library's threads may still be at work on them.
   std::vector<at::Tensor> failed_;
   std::shared_ptr<collective::Communicator> communicator_;
-  /// Bytes that this rank gave to calls of each kind in which it sends.
-  std::array<std::size_t, static_cast<std::size_t>(collective::Kind::kBarrier) + 1> given_{};
+  std::shared_ptr<Sent> sent_ = std::make_shared<Sent>();
 };
 
 }  // namespace shoal::comm

@@ -253,7 +253,9 @@ double Group::sum(double value) const {
 Group Group::split(int color, int key) const {
   if (size() == 1) return {};
   // The new group may outlive this one.
-  return Group(engine_->communicator()->split(color, key), engine_->keep_alive());
+  Group part(engine_->communicator()->split(color, key), engine_->keep_alive());
+  if (part.engine_) engine_->count(*part.engine_);
+  return part;
 }
 
 Group Group::on_host() const {

@@ -90,9 +90,10 @@ class Group {
 
   /// Returns the sum of the ranks' values, on every rank. Blocks.
   double sum(double value) const;
-  /// Returns the bytes that this rank's calls on this group had to send so far, by the algorithms
-  /// that send least, whatever carried them: 2 (p - 1) / p of an all-reduce, (p - 1) parts of a
-  /// gather or a reduce-scatter. Formulas of techniques are tested against it.
+  /// Returns the bytes that this rank's calls on this group, and on those split from it, had to
+  /// send so far, by the algorithms that send least, whatever carried them: 2 (p - 1) / p of an
+  /// all-reduce, (p - 1) parts of a gather or a reduce-scatter. Formulas of techniques are tested
+  /// against it.
   double bytes_sent() const { return engine_ ? engine_->bytes_sent() : 0; }
 
   /// Returns the group of the ranks that passed the same `color`, ordered by `key` and then by rank
