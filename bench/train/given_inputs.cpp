@@ -48,23 +48,6 @@ void regroup_by_head(const float* from, float* to, std::int64_t heads, std::int6
   }
 }
 
-std::vector<std::int64_t> shape_of(const model::ModelSpec& spec, const std::string& name) {
-  const std::int64_t h = spec.hidden;
-  if (name == "embedding.tokens.weight") return {spec.vocab, h};
-  if (name == "embedding.positions.weight") return {spec.sequence, h};
-  const std::string layer = name.substr(0, name.rfind('.'));
-  const auto is = [&](const char* end) { return layer.ends_with(end); };
-  const bool matrix = name.ends_with(".weight");
-  if (is("qkv"))
-    return matrix ? std::vector<std::int64_t>{3 * h, h} : std::vector<std::int64_t>{3 * h};
-  if (is("out")) return matrix ? std::vector<std::int64_t>{h, h} : std::vector<std::int64_t>{h};
-  if (is("up"))
-    return matrix ? std::vector<std::int64_t>{spec.ffn, h} : std::vector<std::int64_t>{spec.ffn};
-  if (is("down"))
-    return matrix ? std::vector<std::int64_t>{h, spec.ffn} : std::vector<std::int64_t>{h};
-  return {h};
-}
-
 /// Copies this rank's part of a whole parameter.
 void fill(const nn::Parameter& parameter, const at::Tensor& whole) {
   at::Tensor part = whole;
@@ -86,11 +69,12 @@ void load_weights(nn::Model& model, const std::string& path) {
                 fmt::format("{} holds {} numbers, the model {}", path, flat.size(),
                             model::parameter_count(in_file)));
   }
+  // On the meta device: this rank may have parts of the parameters, and not all of them.
+  const auto all = nn::make_model(in_file);
   const float* from = flat.data();
   for (const std::string& name : names_in_peer_order(spec)) {
     const auto parameter = model.find_parameter(name);
-    const std::vector<std::int64_t> shape = shape_of(spec, name);
-    const at::Tensor whole = at::empty(shape, at::kFloat);
+    const at::Tensor whole = at::empty(all->find_parameter(name)->global_shape(), at::kFloat);
     auto* to = whole.mutable_data_ptr<float>();
     if (name.find(".qkv.") != std::string::npos) {
       regroup_by_head(from, to, spec.heads, spec.head_size, whole.dim() == 2 ? spec.hidden : 1);
@@ -98,7 +82,6 @@ void load_weights(nn::Model& model, const std::string& path) {
       std::copy_n(from, whole.numel(), to);
     }
     from += whole.numel();
-    // A stage of a pipeline has some parameters only, a tensor-parallel rank parts of them.
     if (parameter) fill(*parameter, whole);
     const auto head = model.find_parameter("head.output.weight");
     if (name == "embedding.tokens.weight" && head && head != parameter) fill(*head, whole);

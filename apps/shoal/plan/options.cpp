@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/shoal/cluster_file.h"
 #include "shoal/base/error.h"
@@ -293,11 +294,11 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   };
   plan::Degrees degrees;
   // A job says how its ranks divide the model; the option replaces it.
-  const std::int64_t job_tp =
-      is_job(options) ? job_of(options).config.parallelism.tensor_parallel_degree : 1;
+  std::optional<train::Job> job;
+  if (is_job(options)) job = job_of(options);
+  const std::int64_t job_tp = job ? job->config.parallelism.tensor_parallel_degree : 1;
   degrees.tp = options.tp != 0 ? given("tp", options.tp) : job_tp;
-  const std::int64_t job_pp =
-      is_job(options) ? job_of(options).config.parallelism.pipeline_parallel_degree : 1;
+  const std::int64_t job_pp = job ? job->config.parallelism.pipeline_parallel_degree : 1;
   degrees.pp = options.pp != 0 ? given("pp", options.pp) : job_pp;
   degrees.cp = given("cp", options.cp);
   degrees.ep = given("ep", options.ep);
@@ -313,13 +314,10 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     reject(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   const std::int64_t dp = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   plan::Training training;
-  if (is_job(options)) {
-    training =
-        train::planned_training(job_of(options), spec, static_cast<int>(dp * job_tp * job_pp));
-  }
+  if (job) training = train::planned_training(*job, spec, static_cast<int>(dp * job_tp * job_pp));
   // The shards of a job keep their size, with the options' other axes.
   std::int64_t shard = dp * degrees.cp;
-  if (is_job(options)) shard = training.degrees.dp_shard * degrees.cp;
+  if (job) shard = training.degrees.dp_shard * degrees.cp;
   if (options.shard != 0) shard = given("shard", options.shard);
   degrees.shard_over(shard, dp);
   training.degrees = degrees;

@@ -45,37 +45,42 @@ std::size_t count_of(const Operation& operation, const at::Tensor& output, const
   }
 }
 
-/// The elements that this rank has to send at least in a call of `count` elements.
-double elements_sent(const Operation& operation, double count, int ranks, int rank) {
-  const double others = ranks - 1;
-  switch (operation.kind) {
+/// Returns false for a kind with a root in which this rank only receives.
+bool sends(const Operation& operation, int rank) {
+  if (!collective::has_root(operation.kind)) return true;
+  const bool from_root = operation.kind == Kind::kBroadcast || operation.kind == Kind::kScatter;
+  return (operation.peer == rank) == from_root;
+}
+
+/// Returns the elements of all buffers of a call; of an all_to_all with counts those that go to
+/// others, as if there were one part.
+std::size_t elements_of(const Operation& operation, int ranks, int rank) {
+  std::size_t count = operation.buffer.count;
+  for (const Buffer& buffer : operation.more) count += buffer.count;
+  if (operation.kind != Kind::kAllToAll) return count;
+  if (operation.send_counts.empty()) return count * static_cast<std::size_t>(ranks - 1);
+  std::size_t sum = 0;
+  for (int r = 0; r < ranks; ++r)
+    if (r != rank) sum += operation.send_counts[r];
+  return sum;
+}
+
+/// Returns how often a rank sends each element that it gives to a call, by the algorithms that send
+/// least.
+double times_sent(Kind kind, int ranks) {
+  switch (kind) {
     case Kind::kAllReduce:
-      return 2 * others / ranks * count;
+      return 2.0 * (ranks - 1) / ranks;
     case Kind::kAllGather:
     case Kind::kReduceScatter:
-      return others * count;
-    case Kind::kAllToAll: {
-      if (operation.send_counts.empty()) return others * count;
-      double sum = 0;
-      for (int r = 0; r < ranks; ++r)
-        if (r != rank) sum += static_cast<double>(operation.send_counts[r]);
-      return sum;
-    }
-    case Kind::kBroadcast:
-    case Kind::kScatter: {
-      const double all = operation.kind == Kind::kScatter ? others * count : count;
-      return operation.peer == rank ? all : 0;
-    }
-    case Kind::kReduce:
-    case Kind::kGather:
-      return operation.peer == rank ? 0 : count;
-    case Kind::kSend:
-      return count;
+    case Kind::kScatter:
+      return ranks - 1;
     case Kind::kReceive:
     case Kind::kBarrier:
       return 0;
+    default:
+      return 1;
   }
-  return 0;
 }
 
 /// Does the operation write its output on this rank?
@@ -94,6 +99,15 @@ bool writes_output(const Operation& operation, int rank) {
 }
 
 }  // namespace
+
+double Engine::bytes_sent() const {
+  double sum = 0;
+  for (std::size_t kind = 0; kind < given_.size(); ++kind) {
+    sum += times_sent(static_cast<Kind>(kind), communicator_->size()) *
+           static_cast<double>(given_[kind]);
+  }
+  return sum;
+}
 
 Work Engine::start(Operation& operation, Tensors outputs, Tensors inputs, bool async) {
   check_types(operation, outputs, inputs);
@@ -153,10 +167,11 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
     }
     throw;
   }
-  double count = static_cast<double>(operation.buffer.count);
-  for (const Buffer& buffer : more) count += static_cast<double>(buffer.count);
-  bytes_sent_ += elements_sent(operation, count, communicator_->size(), communicator_->rank()) *
-                 (inputs.empty() ? 0.0 : static_cast<double>(inputs[0].element_size()));
+  if (!inputs.empty() && sends(operation, communicator_->rank())) {
+    given_[static_cast<std::size_t>(operation.kind)] +=
+        elements_of(operation, communicator_->size(), communicator_->rank()) *
+        inputs[0].element_size();
+  }
   release_complete();
   if (!async) return {};
   std::vector<at::Tensor>& kept = in_flight_.emplace_back(InFlight{handle, {}}).tensors;

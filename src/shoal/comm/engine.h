@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -29,7 +30,7 @@ class Engine {
 
   const std::shared_ptr<collective::Communicator>& communicator() const { return communicator_; }
   const std::shared_ptr<void>& keep_alive() const { return keep_alive_; }
-  double bytes_sent() const { return bytes_sent_; }  ///< see Group::bytes_sent
+  double bytes_sent() const;  ///< see Group::bytes_sent
 
  private:
   struct InFlight {
@@ -49,7 +50,8 @@ class Engine {
   /// Tensors of calls that failed: a library's threads may still be at work on them.
   std::vector<at::Tensor> failed_;
   std::shared_ptr<collective::Communicator> communicator_;
-  double bytes_sent_ = 0;
+  /// Bytes that this rank gave to calls of each kind in which it sends.
+  std::array<std::size_t, static_cast<std::size_t>(collective::Kind::kBarrier) + 1> given_{};
 };
 
 }  // namespace shoal::comm

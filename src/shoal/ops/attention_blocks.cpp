@@ -53,7 +53,7 @@ void fill_rows(std::int64_t rows, std::int64_t size, float* to, std::int64_t str
     std::fill(to + row * stride, to + row * stride + size, 0.0f);
 }
 
-/// What backward knows of the rows of a block of one head.
+/// Results of the forward pass and the gradient, of the rows of a block of one head.
 struct KnownRows {
   const float *out, *lse, *d_out;
 };

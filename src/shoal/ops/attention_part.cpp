@@ -122,7 +122,7 @@ std::int64_t place_of_out(const kernels::AttentionGroup& group, std::int64_t sam
                           std::int64_t number) {
   return sample * group.queries * group.out_stride + number * group.heads * group.size;
 }
-/// The same in `lse` [B, groups * heads, T].
+/// The first element of a group of a sample in `lse` [B, groups * heads, T].
 std::int64_t place_of_lse(const HeadTensors& heads, std::int64_t sample, std::int64_t number) {
   return (sample * heads.q.size(2) + number) * heads.q.size(3) * heads.q.size(1);
 }
@@ -249,7 +249,7 @@ void attention_part_backward(const HeadTensors& heads, const at::Tensor& ranges,
   const at::Tensor d = d_out.to(type).contiguous();
   if (type == at::kDouble)
     return plain::attention_part_backward(heads, ranges, result, d, gradients);
-  // Where the kernels cannot write to the place itself they write to a tensor beside it.
+  // Kernels write to a tensor beside a place that they cannot write to.
   const HeadTensors places = for_kernels(gradients);
   backward_by_kernels(for_kernels(heads), ranges, result, d, places);
   if (!places.q.is_same(gradients.q)) gradients.q.copy_(places.q);

@@ -17,20 +17,6 @@
 namespace shoal::ops {
 namespace {
 
-void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t classes) {
-  SHOAL_USER_CHECK(labels.scalar_type() == at::kLong && labels.numel() == rows, "cross_entropy",
-                   "{} int64 labels wanted, {} given", rows, labels.numel());
-  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < rows; ++i) {
-    // A label outside the row would be read from foreign memory below.
-    if (label[i] != kIgnoredLabel && (label[i] < 0 || label[i] >= classes)) {
-      throw Error(
-          ErrorKind::kData, "cross_entropy",
-          fmt::format("label {} at element {}: there are {} classes", label[i], i, classes));
-    }
-  }
-}
-
 /// The plain path, any floating type: logits become their gradient.
 double plain_rows(const at::Tensor& logits, const std::int64_t* label, double scale,
                   bool gradient) {
@@ -154,6 +140,20 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const
 }
 
 }  // namespace
+
+void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t classes) {
+  SHOAL_USER_CHECK(labels.scalar_type() == at::kLong && labels.numel() == rows, "cross_entropy",
+                   "{} int64 labels wanted, {} given", rows, labels.numel());
+  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < rows; ++i) {
+    // A label outside the row would be read from foreign memory below.
+    if (label[i] != kIgnoredLabel && (label[i] < 0 || label[i] >= classes)) {
+      throw Error(
+          ErrorKind::kData, "cross_entropy",
+          fmt::format("label {} at element {}: there are {} classes", label[i], i, classes));
+    }
+  }
+}
 
 at::Tensor linear_loss(const at::Tensor& input, const Weight& weight, double scale,
                        const RowLoss& row_loss, std::int64_t block_rows) {

@@ -12,6 +12,10 @@ namespace shoal::ops {
 /// The label of rows that do not count.
 inline constexpr std::int64_t kIgnoredLabel = -100;
 
+/// Throws Error(data) that names the first label which is neither kIgnoredLabel nor one of
+/// `classes` classes, Error(usage) unless `labels` are `rows` int64 numbers. Contiguous.
+void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t classes);
+
 /// Returns the summed loss of some rows of `logits` [rows, V], the first of which is row `first` of
 /// the input, and with `gradient` puts their gradient, times the scale of the loss, in their place.
 using RowLoss = std::function<double(const at::Tensor& logits, std::int64_t first, bool gradient)>;

@@ -29,8 +29,7 @@ Holders holders_along(AxisSet axes, const mesh::Mesh& mesh) {
 
 }  // namespace
 
-Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
-                       const mesh::Mesh& mesh) {
+Holders common_holders(const Parameters& parameters, const mesh::Mesh& mesh) {
   if (parameters.empty()) return holders_along(plan::kStageAxes, mesh);
   const AxisSet axes = axes_of_copies(parameters.front()->layout());
   for (const auto& parameter : parameters) {
@@ -41,8 +40,7 @@ Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parame
   return holders_along(axes, mesh);
 }
 
-std::vector<HeldParameters> by_holders(
-    const std::vector<std::shared_ptr<nn::Parameter>>& parameters, const mesh::Mesh& mesh) {
+std::vector<HeldParameters> by_holders(const Parameters& parameters, const mesh::Mesh& mesh) {
   std::vector<HeldParameters> sets;
   for (const auto& parameter : parameters) {
     const AxisSet axes = axes_of_copies(parameter->layout());

@@ -8,6 +8,8 @@
 
 namespace shoal::parallel {
 
+using Parameters = std::vector<std::shared_ptr<nn::Parameter>>;
+
 /// The ranks that hold the same box of a parameter: every axis of a pipeline stage along which it
 /// is replicated. Its gradient is the sum over all of them.
 struct Holders {
@@ -21,18 +23,16 @@ struct Holders {
 /// Returns the ranks that hold the parameters of a model, as their layouts say; with no parameter,
 /// the ranks of a stage. Throws Error(usage) that names the first parameter with other holders than
 /// those before it, and Error(internal) when the mesh makes no group of these ranks.
-Holders common_holders(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
-                       const mesh::Mesh& mesh);
+Holders common_holders(const Parameters& parameters, const mesh::Mesh& mesh);
 
 /// Parameters that have the same holders.
 struct HeldParameters {
   Holders holders;
-  std::vector<std::shared_ptr<nn::Parameter>> parameters;
+  Parameters parameters;
 };
 
 /// Groups parameters by their holders, which differ where a technique cuts some and replicates
 /// others. Sets come in the order of their first parameter, the same on all ranks of a stage.
-std::vector<HeldParameters> by_holders(
-    const std::vector<std::shared_ptr<nn::Parameter>>& parameters, const mesh::Mesh& mesh);
+std::vector<HeldParameters> by_holders(const Parameters& parameters, const mesh::Mesh& mesh);
 
 }  // namespace shoal::parallel

@@ -94,16 +94,8 @@ void TrainingStep::run_through(parallel::Pipeline& pipeline, const parallel::Tie
 }
 
 StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
-  const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
   step_ = input.step;
-  double local = pipeline_ ? run_pipeline(batch, input) : 0;
-  for (std::int64_t i = 0, first = batch.first_sample; !pipeline_ && i < count; ++i) {
-    // It must know before backward whether this is the last micro-batch, in which gradients are
-    // sent as they become ready.
-    reduction_.begin(i, count);
-    local += forward_backward(batch.micro_batches[i], i, first, input);
-    first += batch.micro_batches[i].inputs.size(0);
-  }
+  const double local = pipeline_ ? run_pipeline(batch, input) : run_in_turn(batch, input);
   reduction_.finish();
   if (tied_) tied_->reduce();
 
@@ -204,6 +196,19 @@ double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
                     ? at::full_like(loss, std::numeric_limits<double>::infinity())
                     : at::Tensor());
   return value;
+}
+
+double TrainingStep::run_in_turn(const RankBatch& batch, const StepInput& input) {
+  const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
+  double local = 0;
+  for (std::int64_t i = 0, first = batch.first_sample; i < count; ++i) {
+    // It must know before backward whether this is the last micro-batch, in which gradients are
+    // sent as they become ready.
+    reduction_.begin(i, count);
+    local += forward_backward(batch.micro_batches[i], i, first, input);
+    first += batch.micro_batches[i].inputs.size(0);
+  }
+  return local;
 }
 
 double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input) {

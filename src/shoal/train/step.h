@@ -91,6 +91,8 @@ class TrainingStep {
  private:
   double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample,
                           const StepInput& input);
+  /// Run all micro-batches, and return this rank's part of the loss.
+  double run_in_turn(const RankBatch& batch, const StepInput& input);
   double run_pipeline(const RankBatch& batch, const StepInput& input);
   nn::Context context_of(const Batch& batch, std::int64_t index, std::int64_t first_sample,
                          const StepInput& input) const;

@@ -7,10 +7,9 @@
 #include "shoal/comm/group.h"
 #include "shoal/mesh/mesh.h"
 #include "shoal/nn/module.h"
+#include "shoal/parallel/ownership.h"
 
 namespace shoal::parallel {
-
-using Parameters = std::vector<std::shared_ptr<nn::Parameter>>;
 
 /// The part of one parameter that this rank updates and saves: elements [begin, end) of its local
 /// tensor, row-major; begin == end: nothing.

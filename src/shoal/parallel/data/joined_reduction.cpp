@@ -1,6 +1,7 @@
 #include "shoal/parallel/data/joined_reduction.h"
 
 namespace shoal::parallel {
+
 JoinedRanges::JoinedRanges(const nn::Module& model, std::vector<const GradientReduction*> parts)
     : parts_(std::move(parts)) {
   for (const auto& parameter : model.parameters()) {

@@ -8,16 +8,14 @@
 
 namespace shoal::parallel {
 
-std::vector<std::shared_ptr<nn::Parameter>> trained_among(
-    const std::vector<std::shared_ptr<nn::Parameter>>& parameters) {
-  std::vector<std::shared_ptr<nn::Parameter>> trained;
+Parameters trained_among(const Parameters& parameters) {
+  Parameters trained;
   for (const auto& parameter : parameters)
     if (parameter->requires_grad()) trained.push_back(parameter);
   return trained;
 }
 
-std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
-                                const comm::Group& group) {
+std::vector<bool> agree_on_used(const Parameters& parameters, const comm::Group& group) {
   const at::Tensor map = at::empty({static_cast<std::int64_t>(parameters.size())}, at::kByte);
   auto* used = map.data_ptr<std::uint8_t>();
   for (std::size_t i = 0; i < parameters.size(); ++i) used[i] = parameters[i]->gradient().defined();
@@ -30,8 +28,7 @@ std::vector<bool> agree_on_used(const std::vector<std::shared_ptr<nn::Parameter>
   return result;
 }
 
-void check_equal_parameters(const std::vector<std::shared_ptr<nn::Parameter>>& parameters,
-                            const comm::Group& group) {
+void check_equal_parameters(const Parameters& parameters, const comm::Group& group) {
   if (group.size() == 1 || parameters.empty()) return;
   // A checksum over 32-bit words depends on every bit and runs at the speed of memory; two ranks
   // with different values have equal sums once in 2^64.

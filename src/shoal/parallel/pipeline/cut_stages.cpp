@@ -3,12 +3,11 @@
 #include <algorithm>
 
 #include "shoal/base/check.h"
+#include "shoal/parallel/ownership.h"
 #include "shoal/parallel/pipeline/stage_sizes.h"
 
 namespace shoal::parallel {
 namespace {
-
-using Parameters = std::vector<std::shared_ptr<nn::Parameter>>;
 
 bool contains(const Parameters& list, const std::shared_ptr<nn::Parameter>& parameter) {
   return std::find(list.begin(), list.end(), parameter) != list.end();

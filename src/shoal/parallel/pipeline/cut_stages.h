@@ -46,8 +46,8 @@ struct Stages {
 /// model.parameters() are this rank's, under the names of the whole model, and materialize() takes
 /// memory for these alone. Their initial values are those of the whole model, bit for bit.
 ///
-/// What needs the whole list of units (checkpoint_activations) comes before. Throws Error(usage)
-/// for sizes that do not divide the units, and when the model has memory already.
+/// Must be called after checkpoint_activations, which needs the whole list of units. Throws
+/// Error(usage) for sizes that do not divide the units, and when the model has memory already.
 Stages cut_stages(nn::Model& model, const schedule::Schedule& table,
                   const std::vector<std::int64_t>& units_of_stage, int rank);
 

@@ -28,9 +28,6 @@ class TiedWeights {
   /// Returns the ranks that hold a copy, in the order of the sum; a group of one for a parameter of
   /// this rank alone.
   comm::Group holders(const nn::Parameter& parameter) const;
-  /// Returns true on the one rank that counts this parameter in sums over the world (the norm of
-  /// the gradient, the number of parameters): the one of its first stage.
-  bool counts(const nn::Parameter& parameter) const { return holders(parameter).rank() == 0; }
   /// Marks the ranges that ranks of several stages have.
   std::vector<OwnedRange> mark(std::vector<OwnedRange> owned) const;
 

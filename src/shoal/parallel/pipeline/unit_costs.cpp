@@ -1,5 +1,7 @@
 #include "shoal/parallel/pipeline/unit_costs.h"
 
+#include "shoal/plan/flops.h"
+
 namespace shoal::parallel {
 
 std::vector<double> unit_costs(const model::ModelSpec& spec, std::int64_t columns) {
@@ -14,16 +16,12 @@ std::vector<double> unit_costs(const model::ModelSpec& spec, std::int64_t column
     }
     return costs;
   }
-  const auto h = static_cast<double>(spec.hidden);
-  const auto width = static_cast<double>(spec.heads * spec.head_size);
-  const auto keys = static_cast<double>(spec.kv_heads * spec.head_size);
-  const double products =
-      2 * h * (2 * width + 2 * keys + static_cast<double>(spec.ffn) * (spec.gated ? 3 : 2));
-  // Two products of which the causal half is computed.
-  const double attention = 2 * static_cast<double>(columns) * width;
-  costs.push_back(2 * h);
-  costs.insert(costs.end(), static_cast<std::size_t>(spec.layers), products + attention);
-  costs.push_back(2 * h * static_cast<double>(spec.vocab));
+  const plan::BlockFlops block = plan::block_forward_flops(spec, 1, static_cast<double>(columns));
+  const double rows = static_cast<double>(columns) * static_cast<double>(spec.hidden);
+  costs.push_back(2 * rows);
+  // The causal half of attention's products.
+  costs.insert(costs.end(), static_cast<std::size_t>(spec.layers), block.products + block.core / 2);
+  costs.push_back(2 * rows * static_cast<double>(spec.vocab));
   return costs;
 }
 

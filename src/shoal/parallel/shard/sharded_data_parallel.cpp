@@ -400,11 +400,9 @@ class ShardedDataParallel final : public Sharding {
 std::unique_ptr<Sharding> sharded_data_parallel(nn::Module& model, const mesh::Mesh& mesh,
                                                 const ShardingOptions& options) {
   std::vector<HeldParameters> sets = by_holders(model.parameters(), mesh);
-  if (sets.size() <= 1) {
-    const Parameters all = model.parameters();
-    const HeldParameters held{common_holders(all, mesh), all};
-    return std::make_unique<ShardedDataParallel>(model, held, mesh, options);
-  }
+  if (sets.empty()) sets.push_back({common_holders({}, mesh), {}});
+  if (sets.size() == 1)
+    return std::make_unique<ShardedDataParallel>(model, sets.front(), mesh, options);
   std::vector<std::unique_ptr<Sharding>> parts;
   for (HeldParameters& set : sets) {
     // Other sets and the tensor-parallel modules may use groups of the same ranks. When they call

@@ -17,15 +17,6 @@
 namespace shoal::parallel {
 namespace {
 
-void check_labels(const at::Tensor& labels, std::int64_t classes) {
-  const auto* label = labels.const_data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < labels.numel(); ++i) {
-    if (label[i] == ops::kIgnoredLabel || (label[i] >= 0 && label[i] < classes)) continue;
-    throw Error(ErrorKind::kData, "cross_entropy",
-                fmt::format("label {} at element {}: there are {} classes", label[i], i, classes));
-  }
-}
-
 /// True for the rows whose loss this rank reports: labels [B, T] in the stream's rows.
 at::Tensor own_rows(const at::Tensor& labels, const nn::Stream& stream) {
   const at::Tensor own = at::zeros(labels.sizes(), at::kBool);
@@ -65,7 +56,7 @@ at::Tensor VocabularyOutput::forward(const at::Tensor& x, const nn::Context& con
   SHOAL_USER_CHECK(context.stream.divided(), "tensor parallel",
                    "a loss needs the rows of the stream of which this rank reports it");
   const at::Tensor labels = context.labels.contiguous();
-  check_labels(labels, classes);
+  ops::check_labels(labels, labels.numel(), classes);
   const at::Tensor own = own_rows(labels, context.stream);
   const at::Tensor label = labels.view({-1});
   const std::int64_t first_class = weight()->box().begin[0];

@@ -6,22 +6,31 @@
 
 namespace shoal::train {
 
-plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
+std::int64_t data_ranks(const Job& job, std::int64_t ranks) {
   const ParallelismSection& p = job.config.parallelism;
-  plan::Degrees degrees;
-  degrees.tp = p.tensor_parallel_degree;
-  if (ranks % degrees.tp != 0) {
+  const std::int64_t tp = p.tensor_parallel_degree;
+  if (ranks % tp != 0) {
     throw config_error(job, "parallelism.tensor_parallel_degree",
                        fmt::format("must divide the {} ranks, as {} does", ranks,
-                                   plan::nearest_divisors(ranks, degrees.tp)));
+                                   plan::nearest_divisors(ranks, tp)));
   }
+  const std::int64_t rest = ranks / tp;
+  const std::int64_t pp = p.pipeline_parallel_degree;
+  if (rest % pp != 0) {
+    throw config_error(
+        job, "parallelism.pipeline_parallel_degree",
+        fmt::format("must divide the {} ranks / tensor_parallel_degree = {}, as {} does", ranks,
+                    rest, plan::nearest_divisors(rest, pp)));
+  }
+  return rest / pp;
+}
+
+plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
+  const ParallelismSection& p = job.config.parallelism;
+  const std::int64_t data = data_ranks(job, ranks);
+  plan::Degrees degrees;
   degrees.pp = p.pipeline_parallel_degree;
-  if (ranks / degrees.tp % degrees.pp != 0) {
-    throw config_error(job, "parallelism.pipeline_parallel_degree",
-                       fmt::format("must divide {} ranks / tensor_parallel_degree, as {} does",
-                                   ranks, plan::nearest_divisors(ranks / degrees.tp, degrees.pp)));
-  }
-  const std::int64_t data = ranks / (degrees.tp * degrees.pp);
+  degrees.tp = p.tensor_parallel_degree;
   // Without sharding every rank holds all, whatever the key says.
   degrees.dp_replicate = p.zero_stage > 0 ? p.data_parallel_replicate_degree : 1;
   if (data % degrees.dp_replicate != 0) {

@@ -10,6 +10,7 @@
 #include "shoal/model/kept_activations.h"
 #include "shoal/plan/training.h"
 #include "shoal/schedule/generators.h"
+#include "shoal/train/config/degrees.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/train/config/precision.h"
@@ -262,16 +263,10 @@ void validate_sharding(const Job& job, std::int64_t data_ranks) {
   }
 }
 
-/// Returns the tensor-parallel degree, which divides the ranks and the model.
-std::int64_t validate_tensor_parallel(const Job& job, const model::ModelSpec& spec, int ranks) {
+void validate_tensor_parallel(const Job& job, const model::ModelSpec& spec) {
   const std::int64_t tp = job.config.parallelism.tensor_parallel_degree;
   const char* const key = "parallelism.tensor_parallel_degree";
-  if (tp == 1) return 1;
-  if (ranks % tp != 0) {
-    throw config_error(job, key,
-                       fmt::format("must divide the {} ranks, as {} does", ranks,
-                                   plan::nearest_divisors(ranks, tp)));
-  }
+  if (tp == 1) return;
   if (spec.family != model::Family::kTransformer)
     throw config_error(job, key, "divides transformers only");
   try {
@@ -279,25 +274,15 @@ std::int64_t validate_tensor_parallel(const Job& job, const model::ModelSpec& sp
   } catch (const Error& error) {
     throw config_error(job, key, error.message());
   }
-  return tp;
 }
 
-/// Returns the pipeline's degree. What follows from the schedule and the micro-batches is checked
-/// where they are known (job_schedule).
-std::int64_t validate_pipeline(const Job& job, const model::ModelSpec& spec, int ranks) {
+/// The rules of a schedule depend on the number of micro-batches: see job_schedule.
+void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
   const ParallelismSection& p = job.config.parallelism;
-  const std::int64_t pp = p.pipeline_parallel_degree;
-  const char* const key = "parallelism.pipeline_parallel_degree";
-  if (pp == 1) return 1;
-  const std::int64_t rest = ranks / p.tensor_parallel_degree;
-  if (rest % pp != 0) {
-    throw config_error(job, key,
-                       fmt::format("must divide the {} ranks / tensor_parallel_degree = {}, as {} "
-                                   "does",
-                                   ranks, rest, plan::nearest_divisors(rest, pp)));
+  if (p.pipeline_parallel_degree == 1) return;
+  if (spec.family != model::Family::kTransformer) {
+    throw config_error(job, "parallelism.pipeline_parallel_degree", "divides transformers only");
   }
-  if (spec.family != model::Family::kTransformer)
-    throw config_error(job, key, "divides transformers only");
   const auto names = schedule::schedule_names();
   if (std::find(names.begin(), names.end(), p.pipeline_parallel_schedule) == names.end()) {
     throw config_error(job, "parallelism.pipeline_parallel_schedule",
@@ -307,7 +292,7 @@ std::int64_t validate_pipeline(const Job& job, const model::ModelSpec& spec, int
     throw config_error(job, "parallelism.pipeline_parallel_virtual_stages",
                        "belongs to pipeline_parallel_schedule = \"interleaved\"");
   }
-  if (p.zero_stage == 0) return pp;
+  if (p.zero_stage == 0) return;
   if (p.reduce_every_micro_batch) {
     throw config_error(job, "parallelism.reduce_every_micro_batch",
                        "a pipeline has passes of several micro-batches under way: gradients are "
@@ -323,7 +308,6 @@ std::int64_t validate_pipeline(const Job& job, const model::ModelSpec& spec, int
                        "the first and the last stage of a pipeline cut the weight of the tied "
                        "embedding otherwise: 0, or model.tied_embeddings = false");
   }
-  return pp;
 }
 
 }  // namespace
@@ -345,14 +329,15 @@ void validate(const Job& job, int ranks, bool one_host) {
   validate_loss(job);
   validate_training(job);
   const model::ModelSpec spec = model_spec(job, {});
-  const std::int64_t data_ranks =
-      ranks / validate_tensor_parallel(job, spec, ranks) / validate_pipeline(job, spec, ranks);
+  const std::int64_t data = data_ranks(job, ranks);
+  validate_tensor_parallel(job, spec);
+  validate_pipeline(job, spec);
   // Called for what it refuses.
-  batch_plan(job, static_cast<int>(data_ranks));
+  batch_plan(job, static_cast<int>(data));
   validate_optimizer(job);
   validate_precision(job);
   validate_ranks(job, ranks);
-  validate_sharding(job, data_ranks);
+  validate_sharding(job, data);
   validate_transport(job, one_host);
   // Without the data's sizes: the number of blocks does not depend on them.
   validate_activation_checkpoint(job, spec);
