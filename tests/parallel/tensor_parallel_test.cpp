@@ -19,6 +19,7 @@
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/apply.h"
 #include "shoal/parallel/batch_share.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/tensor/stream_cut.h"
@@ -119,6 +120,10 @@ Gradients reference(const ModelSpec& spec, const Data& all) {
   return result;
 }
 
+void in_double(nn::Model& model) {
+  for (const auto& parameter : model.parameters()) parameter->set_types(at::kDouble, at::kDouble);
+}
+
 struct Case {
   ModelSpec spec;
   Degrees degrees;
@@ -139,12 +144,11 @@ void check_gradients(const Case& c) {
         const mesh::Mesh mesh(world, c.degrees);
         const BatchShare share(mesh);
         const auto model = nn::make_model(c.spec);
-        split_tensors(*model, mesh);
-        model->materialize(at::kDouble);
+        const std::vector<model::Keep> kept(static_cast<std::size_t>(c.spec.layers), c.keep);
+        Applied applied = apply(*model, mesh, {.set_types = in_double, .kept = kept});
         fill(*model);
-        checkpoint_activations(
-            *model, std::vector<model::Keep>(static_cast<std::size_t>(c.spec.layers), c.keep));
-        const auto reduction = data_parallel_on(*model, mesh);
+        reduce_gradients(applied, *model, mesh);
+        const auto& reduction = applied.reduction;
         const std::int64_t count = c.samples / share.ranks();
         const std::int64_t first = share.rank() * count;
         const Data own{all.inputs.narrow(0, first, count), all.labels.narrow(0, first, count)};
@@ -268,21 +272,16 @@ Curve train(const ModelSpec& spec, const Degrees& degrees, int stage, bool copie
         const mesh::Mesh mesh(world, degrees);
         const BatchShare share(mesh);
         const auto model = nn::make_model(spec);
-        split_tensors(*model, mesh);
-        std::unique_ptr<GradientReduction> reduction;
-        if (stage == 0) {
-          model->materialize();
-          model->reset_parameters(Key(1));
-          reduction = data_parallel_on(*model, mesh);
-        } else {
-          auto sharding =
-              sharded_data_parallel(*model, mesh,
-                                    {.stage = static_cast<ShardStage>(stage),
-                                     .copies = copied ? ShardingOptions::Copies::kCopied
-                                                      : ShardingOptions::Copies::kAuto});
-          sharding->reset_parameters(Key(1));
-          reduction = std::move(sharding);
+        ApplyOptions options;
+        if (stage > 0) {
+          options.sharding = {
+              .stage = static_cast<ShardStage>(stage),
+              .copies = copied ? ShardingOptions::Copies::kCopied : ShardingOptions::Copies::kAuto};
         }
+        Applied applied = apply(*model, mesh, options);
+        applied.reset_parameters(*model, Key(1));
+        reduce_gradients(applied, *model, mesh);
+        const auto& reduction = applied.reduction;
         std::vector<optim::Slice> slices;
         for (const OwnedRange& range : reduction->owned())
           slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
