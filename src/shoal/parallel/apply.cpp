@@ -12,7 +12,7 @@ namespace shoal::parallel {
 //   blocks are recomputed as they are then, counted over the whole model;
 //   stages drop the units of other ranks before anything has memory, and with it a type.
 Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& options) {
-  split_tensors(model, mesh);
+  split_tensors(model, mesh, options.recipe);
   if (options.set_types) options.set_types(model);
   if (!options.kept.empty()) checkpoint_activations(model, options.kept);
   Applied applied;

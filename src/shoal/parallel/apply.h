@@ -10,6 +10,7 @@
 #include "shoal/nn/module.h"
 #include "shoal/parallel/pipeline/cut_stages.h"
 #include "shoal/parallel/pipeline/tied_weights.h"
+#include "shoal/parallel/recipe/rule.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/schedule/action.h"
 
@@ -17,6 +18,7 @@ namespace shoal::parallel {
 
 /// What `apply` does to a model beside what the degrees of the mesh say.
 struct ApplyOptions {
+  Recipe recipe;  ///< rules in front of default_recipe(), for the axis tp
   /// Is called while parameters are on the meta device, where their types can be chosen; empty:
   /// they keep theirs.
   std::function<void(nn::Model&)> set_types;
