@@ -13,6 +13,7 @@
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/train/config/planned.h"
+#include "shoal/train/config/validate.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
 
@@ -156,6 +157,7 @@ void RunSetup::build() {
 parallel::ApplyOptions RunSetup::apply_options() const {
   const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
   parallel::ApplyOptions options{
+      .recipe = job_recipe(job_),
       .set_types =
           [this](nn::Model& model) { train::set_types(model, job_, run_.record.precision); },
       // The plan decided which blocks are recomputed, so that memory is what was planned.
