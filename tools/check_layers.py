@@ -25,6 +25,7 @@ ROOMS = {
     "nn": (5, True),
     "optim": (5, True),
     "parallel": (6, True),
+    "parallel/recipe": (6, False),
     "checkpoint": (6, True),
     "checkpoint/format": (6, False),
     "train/config": (7, False),

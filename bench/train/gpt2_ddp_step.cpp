@@ -16,9 +16,8 @@
 #include "shoal/base/clock.h"
 #include "shoal/comm/world.h"
 #include "shoal/optim/optimizer.h"
+#include "shoal/parallel/apply.h"
 #include "shoal/parallel/batch_share.h"
-#include "shoal/parallel/shard/sharding.h"
-#include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/plan/stage_sizes.h"
 #include "shoal/plan/unit_costs.h"
 #include "shoal/schedule/generators.h"
@@ -43,45 +42,31 @@ std::vector<optim::Slice> slices_that_all_decay(const parallel::GradientReductio
   return slices;
 }
 
-/// The stages of this rank, where there is a pipeline.
-struct Staged {
-  schedule::Schedule table;
-  parallel::Stages stages;
-  std::optional<parallel::TiedWeights> tied;
-};
-
-Staged staged(nn::Model& model, const mesh::Mesh& mesh, const Choice& choice) {
-  if (choice.pipeline == 1) return {};
+parallel::ApplyOptions options_of(const Choice& choice, const model::ModelSpec& spec) {
+  parallel::ApplyOptions options;
+  if (choice.zero > 0) {
+    options.sharding = {.stage = static_cast<parallel::ShardStage>(choice.zero),
+                        .wrapping = {},
+                        .copies = parallel::ShardingOptions::Copies::kShared};
+  }
+  if (choice.pipeline == 1) return options;
   const bool in_a_v = choice.schedule == "zb-v" || choice.schedule == "dualpipe-v";
   const int chunks = in_a_v || choice.schedule == "interleaved" ? 2 : 1;
-  Staged made{.table = schedule::make_schedule(choice.schedule, choice.pipeline, chunks,
-                                               choice.micro_batches),
-              .stages = {},
-              .tied = {}};
-  const auto sizes =
-      plan::balanced_stages(plan::unit_costs(model.spec(), choice.columns), made.table.stages());
-  const comm::Group& group = mesh.along(mesh::Axis::kPipeline);
-  made.stages = parallel::cut_stages(model, made.table, sizes, group.rank());
-  made.tied.emplace(made.stages, group);
-  return made;
+  options.table =
+      schedule::make_schedule(choice.schedule, choice.pipeline, chunks, choice.micro_batches);
+  options.units_of_stage =
+      plan::balanced_stages(plan::unit_costs(spec, choice.columns), options.table.stages());
+  return options;
 }
 
-/// Gives the model memory and the weights of the file.
-std::unique_ptr<parallel::GradientReduction> reduction_of(nn::Model& model, const mesh::Mesh& mesh,
-                                                          const Choice& choice) {
-  if (choice.zero == 0) {
-    model.materialize();
-    load_weights(model, choice.init);
-    return parallel::data_parallel_on(model, mesh);
-  }
-  auto sharding =
-      parallel::sharded_data_parallel(model, mesh,
-                                      {.stage = static_cast<parallel::ShardStage>(choice.zero),
-                                       .wrapping = {},
-                                       .copies = parallel::ShardingOptions::Copies::kShared});
-  load_weights(model, choice.init);  // every rank the same, into the one copy
-  sharding->end_update();
-  return sharding;
+/// Divides the model and gives it the weights of the file.
+parallel::Applied apply(nn::Model& model, const mesh::Mesh& mesh, const Choice& choice,
+                        const parallel::ApplyOptions& options) {
+  parallel::Applied applied = parallel::apply(model, mesh, options);
+  load_weights(model, choice.init);  // every rank the same, sharded: into the one copy
+  if (applied.sharding != nullptr) applied.sharding->end_update();
+  parallel::reduce_gradients(applied, model, mesh, options);
+  return applied;
 }
 
 void run(const Choice& choice) {
@@ -97,21 +82,21 @@ void run(const Choice& choice) {
                    group.size(), choice.tensor, choice.pipeline);
   const mesh::Mesh mesh(
       group, {.pp = choice.pipeline, .dp_shard = group.size() / divided, .tp = choice.tensor});
-  parallel::split_tensors(*model, mesh);
-  const Staged stages = staged(*model, mesh, choice);
-  const parallel::BatchShare share(mesh,
-                                   choice.pipeline > 1 ? stages.table.rank_of_stage.back() : 0);
-  const auto reduction = reduction_of(*model, mesh, choice);
+  const parallel::ApplyOptions options = options_of(choice, *spec);
+  const schedule::Schedule& table = options.table;
+  const parallel::Applied applied = apply(*model, mesh, choice, options);
+  const parallel::BatchShare share(mesh, choice.pipeline > 1 ? table.rank_of_stage.back() : 0);
+  parallel::GradientReduction& reduction = *applied.reduction;
   const GivenTokens tokens(choice.tokens, share.ranks(), choice.batch, choice.columns);
   const auto optimizer = optim::make_optimizer(
-      slices_that_all_decay(*reduction), optim::AdamWOptions{.beta2 = 0.95, .weight_decay = 0.1});
-  train::TrainingStep step(*model, *optimizer, *reduction, group, Key(0), nullptr, share);
+      slices_that_all_decay(reduction), optim::AdamWOptions{.beta2 = 0.95, .weight_decay = 0.1});
+  train::TrainingStep step(*model, *optimizer, reduction, group, Key(0), nullptr, share);
   std::optional<parallel::Pipeline> pipeline;
   if (choice.pipeline > 1) {
-    const int local = static_cast<int>(stages.stages.local.size());
-    pipeline.emplace(mesh.along(mesh::Axis::kPipeline), stages.table, stages.stages,
-                     train::pipeline_events(*reduction, local, {}));
-    step.run_through(*pipeline, *stages.tied);
+    const int local = static_cast<int>(applied.stages.local.size());
+    pipeline.emplace(mesh.along(mesh::Axis::kPipeline), table, applied.stages,
+                     train::pipeline_events(reduction, local, {}));
+    step.run_through(*pipeline, *applied.tied);
   }
 
   std::vector<double> milliseconds;

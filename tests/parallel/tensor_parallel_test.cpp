@@ -19,156 +19,22 @@
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/apply.h"
 #include "shoal/parallel/batch_share.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/tensor/stream_cut.h"
 #include "shoal/plan/traffic.h"
 #include "tests/complaint.h"
+#include "tests/parallel/one_rank.h"
 
 namespace shoal::parallel {
 namespace {
 
+using namespace one_rank;
+
 using model::ModelSpec;
 using plan::Degrees;
 using testing::HasSubstr;
-
-ModelSpec gpt2() {
-  ModelSpec spec = *model::named_model("gpt2-tiny");
-  spec.layers = 2, spec.hidden = 24, spec.heads = 4, spec.kv_heads = 4, spec.head_size = 6;
-  spec.ffn = 20, spec.vocab = 37, spec.sequence = 16, spec.dropout = 0.1;
-  return spec;
-}
-
-ModelSpec llama() {
-  ModelSpec spec = *model::named_model("llama-tiny");
-  spec.layers = 2, spec.hidden = 24, spec.heads = 4, spec.kv_heads = 2, spec.head_size = 8;
-  spec.ffn = 20, spec.vocab = 37, spec.sequence = 16, spec.tied_embeddings = false;
-  return spec;
-}
-
-/// Biases and norms of queries and keys, as in Qwen2 and Qwen3 together.
-ModelSpec qwen() {
-  ModelSpec spec = llama();
-  spec.qkv_bias = true, spec.qk_norm = true, spec.tied_embeddings = true;
-  return spec;
-}
-
-at::Tensor local_part(const at::Tensor& whole, const mesh::Box& box) {
-  at::Tensor part = whole;
-  for (std::size_t d = 0; d < box.begin.size(); ++d) {
-    part = part.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
-  }
-  return part;
-}
-
-/// Values of a whole parameter that follow from its name and are nowhere 0 or 1: what a fresh model
-/// has (biases 0, norms 1) hides what is counted twice.
-at::Tensor perturbed(const nn::Parameter& parameter) {
-  double seed = 0;
-  for (const char c : parameter.name()) seed = 0.7 * seed + c;
-  const at::Tensor wave = (at::arange(parameter.global_count(), at::kDouble) * 0.61 + seed).sin();
-  const double centre = parameter.init() == model::Init::kOnes ? 1 : 0;
-  return (wave * 0.2 + centre).view(parameter.global_shape());
-}
-
-void fill(nn::Model& model) {
-  for (const auto& parameter : model.parameters())
-    parameter->tensor().detach().copy_(local_part(perturbed(*parameter), parameter->box()));
-}
-
-at::Tensor tokens(std::int64_t samples, std::int64_t columns) {
-  return (at::arange(samples * columns, at::kLong) * 17 + 5).remainder(37).view({samples, columns});
-}
-
-/// Inputs and labels of `samples` sequences, some labels ignored.
-struct Data {
-  at::Tensor inputs, labels;
-};
-
-Data data(std::int64_t samples, std::int64_t columns) {
-  const at::Tensor all = tokens(samples, columns + 1);
-  const at::Tensor labels = all.slice(1, 1, columns + 1).clone();
-  labels.view({-1}).slice(0, 0, labels.numel(), 7).fill_(-100);
-  return {all.slice(1, 0, columns).contiguous(), labels};
-}
-
-nn::Context context_of(const BatchShare& share, const Data& part, std::int64_t first) {
-  nn::Context context;
-  context.key = Key(9);
-  context.samples = at::arange(first, first + part.inputs.size(0), at::kLong);
-  context.labels = part.labels;
-  context.loss_scale = 1.0 / 50;
-  context.stream = share.stream(part.inputs);
-  return context;
-}
-
-struct Gradients {
-  double loss = 0;
-  std::map<std::string, at::Tensor> of;
-};
-
-Gradients reference(const ModelSpec& spec, const Data& all) {
-  const auto model = nn::make_model(spec);
-  model->materialize(at::kDouble);
-  fill(*model);
-  const at::Tensor loss = (*model)(all.inputs, context_of({}, all, 0));
-  loss.backward();
-  Gradients result{loss.item<double>(), {}};
-  for (const auto& parameter : model->parameters())
-    result.of[parameter->name()] = parameter->gradient().clone();
-  return result;
-}
-
-struct Case {
-  ModelSpec spec;
-  Degrees degrees;
-  std::int64_t samples;  ///< of all data-parallel ranks
-  std::int64_t columns = 12;
-  model::Keep keep = model::Keep::kEverything;
-};
-
-/// Compares loss and gradients of a mesh with those of one rank.
-void check_gradients(const Case& c) {
-  const Data all = data(c.samples, c.columns);
-  const Gradients expected = reference(c.spec, all);
-  comm::run_on_threads(
-      {.size = static_cast<int>(c.degrees.ranks()),
-       .arena = false,
-       .timeout = std::chrono::seconds(30)},
-      [&](const comm::Group& world) {
-        const mesh::Mesh mesh(world, c.degrees);
-        const BatchShare share(mesh);
-        const auto model = nn::make_model(c.spec);
-        split_tensors(*model, mesh);
-        model->materialize(at::kDouble);
-        fill(*model);
-        checkpoint_activations(
-            *model, std::vector<model::Keep>(static_cast<std::size_t>(c.spec.layers), c.keep));
-        const auto reduction = data_parallel_on(*model, mesh);
-        const std::int64_t count = c.samples / share.ranks();
-        const std::int64_t first = share.rank() * count;
-        const Data own{all.inputs.narrow(0, first, count), all.labels.narrow(0, first, count)};
-        reduction->begin(0, 1);
-        const at::Tensor loss = (*model)(own.inputs, context_of(share, own, first));
-        loss.backward();
-        reduction->finish();
-        EXPECT_NEAR(world.sum(loss.item<double>()), expected.loss, 1e-12);
-        double squares = 0;
-        for (const auto& parameter : model->parameters()) {
-          const at::Tensor whole = expected.of.at(parameter->name());
-          const at::Tensor wanted = local_part(whole, parameter->box());
-          const double scale = whole.abs().max().item<double>();
-          EXPECT_LE((parameter->gradient() - wanted).abs().max().item<double>(), 1e-10 * scale)
-              << parameter->name() << " on rank " << world.rank() << " of " << c.spec.name;
-        }
-        for (const at::Tensor& part : counted_parts(reduction->owned(), reduction->gradients()))
-          squares += part.square().sum().item<double>();
-        double norm = 0;
-        for (const auto& [name, gradient] : expected.of)
-          norm += gradient.square().sum().item<double>();
-        EXPECT_NEAR(world.sum(squares), norm, 1e-10 * norm) << "the norm is a partition";
-      });
-}
 
 // Samples that the ranks divide and samples that they do not, where columns are cut, evenly or not.
 TEST(TensorParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
@@ -268,21 +134,16 @@ Curve train(const ModelSpec& spec, const Degrees& degrees, int stage, bool copie
         const mesh::Mesh mesh(world, degrees);
         const BatchShare share(mesh);
         const auto model = nn::make_model(spec);
-        split_tensors(*model, mesh);
-        std::unique_ptr<GradientReduction> reduction;
-        if (stage == 0) {
-          model->materialize();
-          model->reset_parameters(Key(1));
-          reduction = data_parallel_on(*model, mesh);
-        } else {
-          auto sharding =
-              sharded_data_parallel(*model, mesh,
-                                    {.stage = static_cast<ShardStage>(stage),
-                                     .copies = copied ? ShardingOptions::Copies::kCopied
-                                                      : ShardingOptions::Copies::kAuto});
-          sharding->reset_parameters(Key(1));
-          reduction = std::move(sharding);
+        ApplyOptions options;
+        if (stage > 0) {
+          options.sharding = {
+              .stage = static_cast<ShardStage>(stage),
+              .copies = copied ? ShardingOptions::Copies::kCopied : ShardingOptions::Copies::kAuto};
         }
+        Applied applied = apply(*model, mesh, options);
+        applied.reset_parameters(*model, Key(1));
+        reduce_gradients(applied, *model, mesh);
+        const auto& reduction = applied.reduction;
         std::vector<optim::Slice> slices;
         for (const OwnedRange& range : reduction->owned())
           slices.push_back({range.parameter->name(), range.values, range.parameter->decay()});
@@ -399,18 +260,16 @@ std::string refusal(const ModelSpec& spec, int tp) {
 
 TEST(TensorParallel, RefusesDegreesThatDoNotDivide) {
   EXPECT_THAT(refusal(gpt2(), 3),
-              HasSubstr("blocks.*.attention: tp = 3 must divide heads = 4, as 2 or 4 does"));
+              HasSubstr("blocks.0.attention.qkv: tp = 3: must divide heads = 4, as 2 or 4 does"));
   ModelSpec spec = gpt2();
   spec.ffn = 21;
-  EXPECT_THAT(refusal(spec, 2), HasSubstr("blocks.*.mlp: tp = 2 must divide ffn = 21"));
+  EXPECT_THAT(refusal(spec, 2), HasSubstr("blocks.0.mlp.up: tp = 2: must divide ffn = 21"));
   spec = gpt2();
   spec.vocab = 1;
-  EXPECT_THAT(refusal(spec, 2), HasSubstr("embedding.tokens: tp = 2 must be at most"));
+  EXPECT_THAT(refusal(spec, 2), HasSubstr("embedding.tokens: tp = 2: is more than"));
   spec = llama();
   spec.heads = 12, spec.kv_heads = 4;
-  EXPECT_THAT(refusal(spec, 6), HasSubstr("must divide ffn"));
-  spec.ffn = 24;
-  EXPECT_THAT(refusal(spec, 6), HasSubstr("tp = 6 must divide kv_heads = 4 or be a multiple"));
+  EXPECT_THAT(refusal(spec, 6), HasSubstr("tp = 6: must divide kv_heads = 4 or be a multiple"));
   spec = llama();
   spec.head_size = 5, spec.heads = 6, spec.kv_heads = 1, spec.ffn = 24;
   spec.positions = model::Positions::kLearned;

@@ -8,6 +8,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/base/name_pattern.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/comm/world.h"
 #include "shoal/parallel/shard/flat_unit.h"
@@ -37,7 +38,7 @@ TEST(Wrapping, AStarStandsForAnyText) {
                                                         {"blocks.*.mlp", "blocks.0.mlp"},
                                                         {"*.mlp", "blocks.0.mlp"},
                                                         {"a*b*c", "a.b.b.c"}})
-    EXPECT_TRUE(fits(pattern, path)) << pattern << " " << path;
+    EXPECT_TRUE(fits_pattern(pattern, path)) << pattern << " " << path;
   for (const auto& [pattern, path] :
        std::vector<std::pair<std::string, std::string>>{{"head", "heads"},
                                                         {"heads", "head"},
@@ -46,7 +47,7 @@ TEST(Wrapping, AStarStandsForAnyText) {
                                                         {"*.mlp", "mlp"},
                                                         {"b*", "ab"},
                                                         {"a*b*c", "a.c.b"}})
-    EXPECT_FALSE(fits(pattern, path)) << pattern << " " << path;
+    EXPECT_FALSE(fits_pattern(pattern, path)) << pattern << " " << path;
 }
 
 TEST(Wrapping, ByBlockByNameAndWhole) {

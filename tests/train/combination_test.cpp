@@ -108,6 +108,25 @@ TEST_F(Combination, EverySharding) {
   }
 }
 
+// A job's own layouts beside a pipeline and sharding: the same losses, another division.
+TEST_F(Combination, LayoutsOfTheJob) {
+  const Sets shared{"validation.interval=0", "model.tied_embeddings=false"};
+  const auto reference = on_threads("one", shared, 1);
+  const Sets layouts{
+      "parallelism.tensor_parallel_degree=2",
+      "parallelism.layouts=[\"blocks.0.mlp.*: weight replicate\", \"*.attention.*: weight "
+      "replicate\", \"embedding.tokens: weight replicate\"]",
+      "training.micro_batch=1"};
+  for (const Sets& sets :
+       {Sets{"parallelism.zero_stage=3"},
+        Sets{"parallelism.pipeline_parallel_degree=2", "activation_checkpoint.mode=selective"}}) {
+    const auto result = on_threads(sets[0].substr(12), shared + layouts + sets, 4);
+    ASSERT_EQ(result.size(), reference.size());
+    for (std::size_t i = 0; i < result.size(); ++i)
+      EXPECT_NEAR(result[i].loss, reference[i].loss, 1e-5 * reference[i].loss) << sets[0];
+  }
+}
+
 // Two ranks add two numbers, in whatever order: TCP gives the bits of shared memory too.
 TEST_F(Combination, ThreadsProcessesAndTcpGiveTheSameBits) {
   for (const auto& [name, sets] : std::vector<std::pair<std::string, Sets>>{

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "shoal/base/nearest.h"
 #include "shoal/train/config/keys.h"
-#include "shoal/train/config/nearest.h"
 #include "shoal/train/config/toml_text.h"
 
 namespace shoal::train {

@@ -50,6 +50,15 @@ void reject_options_without_effect(const CLI::App& command, const PlanOptions& o
                            "--precision", "--optimizer", "--cluster", "--json"},
                           "means nothing beside --parameters, a number without a model");
   }
+  if (given("--recipe")) {
+    return given.none_but({"--recipe", "--tp", "--set"},
+                          "means nothing beside --recipe, which divides modules along tp");
+  }
+  if (is_mesh_alone(options)) {
+    return given.none_but(
+        {"--mesh", "--devices", "--dp", "--tp", "--pp", "--cp", "--ep", "--shard", "--cluster"},
+        "belongs to a model, and --mesh has none: name a --model");
+  }
   if (given("--model")) {
     given.none_of({"--layers", "--hidden", "--heads", "--kv-heads", "--ffn", "--vocab", "--experts",
                    "--experts-per-token", "--gated", "--untied"},

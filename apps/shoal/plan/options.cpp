@@ -103,6 +103,12 @@ plan::Optimizer optimizer_of(const std::string& word) {
 
 bool is_job(const PlanOptions& options) { return options.model.ends_with(".toml"); }
 
+bool is_mesh_alone(const PlanOptions& options) {
+  const model::ModelSpec& shape = options.shape;
+  return options.mesh && options.model.empty() && options.parameters == 0 && shape.layers == 0 &&
+         shape.hidden == 0 && shape.heads == 0;
+}
+
 train::Job job_of(const PlanOptions& options) {
   train::Job job = train::load_job(options.model, options.sets);
   const auto set = [&](const char* key, std::int64_t value) {
@@ -204,7 +210,12 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
       ->capture_default_str();
   group = "Output";
   flag("--json", o.json, "One JSON object");
-  flag("--mesh", o.mesh, "Also who is where: each rank's host and place along every axis");
+  flag(
+      "--mesh", o.mesh,
+      "Also who is where: each rank's host and place along every axis; without a model that alone");
+  option("--recipe", o.recipe,
+         "Of this job file: how tensor-parallel ranks divide each module, as parallelism.layouts; "
+         "--tp for its degree");
   flag("--gathers", o.gathers, "ZeRO-3: also the order in which units are gathered and released");
   flag("--search", o.search, "The fastest meshes; what is given stays fixed");
   option("--count", o.count, "How many of them")->capture_default_str()->check(CLI::Range(1, 1000));

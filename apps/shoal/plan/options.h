@@ -61,6 +61,7 @@ struct PlanOptions {
   bool json = false;
   bool gathers = false;
   bool mesh = false;
+  std::string recipe;
   std::size_t count = 5;
   std::optional<std::uint64_t> failures;
   std::string trace;
@@ -82,6 +83,8 @@ void add_plan_options(CLI::App& command, PlanOptions& options);
 /// Returns true if the model is a job file. It is planned as it would be trained here: an option
 /// replaces its batch, technique or precision, and the rest stays.
 bool is_job(const PlanOptions& options);
+/// Returns true if --mesh was given without any model.
+bool is_mesh_alone(const PlanOptions& options);
 /// Returns the job of such a file, with the keys that --set overrides.
 train::Job job_of(const PlanOptions& options);
 

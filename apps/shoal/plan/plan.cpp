@@ -14,6 +14,7 @@
 #include "apps/shoal/plan/contradictions.h"
 #include "apps/shoal/plan/options.h"
 #include "apps/shoal/plan/output_files.h"
+#include "apps/shoal/plan/placement.h"
 #include "shoal/base/error.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/forecast/gathers.h"
@@ -136,6 +137,13 @@ ordered_json places_of(const plan::Degrees& degrees) {
 
 void run_plan(const PlanOptions& given) {
   if (given.parameters != 0) return print_model_states(given);
+  if (!given.recipe.empty()) return print_recipe(given);
+  if (is_mesh_alone(given)) return print_mesh(given);
+  // The formulas know what the default recipe divides, and no other.
+  if (is_job(given) && !job_of(given).config.parallelism.layouts.empty()) {
+    reject(fmt::format("{}: only the default recipe is planned: add --set parallelism.layouts=[]",
+                       given.model));
+  }
   if (given.search) return run_search(given);
   PlanOptions options = given;
   // First: a schedule file decides the pipeline ranks and micro-batches of the mesh.

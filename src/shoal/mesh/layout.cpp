@@ -69,32 +69,6 @@ Box intersection(const Box& a, const Box& b) {
   return both;
 }
 
-std::string Placement::text() const {
-  switch (kind) {
-    case Kind::kReplicate:
-      return "replicate";
-    case Kind::kShard:
-      return fmt::format("shard({}{})", dim, cut == Cut::kZigzag ? ", zigzag" : "");
-    case Kind::kPartial:
-      return fmt::format("partial({})", name(reduction));
-  }
-  return "unknown";
-}
-
-Placement dual(const Placement& placement) {
-  switch (placement.kind) {
-    case Placement::Kind::kReplicate:
-      return Placement::partial();
-    case Placement::Kind::kPartial:
-      SHOAL_USER_CHECK(placement.reduction == Reduction::kSum, "layout",
-                       "only a partial sum has a gradient, not {}", placement.text());
-      return Placement::replicate();
-    case Placement::Kind::kShard:
-      return placement;
-  }
-  return placement;
-}
-
 Layout::Layout(std::initializer_list<std::pair<Axis, Placement>> placements) {
   for (const auto& [axis, placement] : placements) set(axis, placement);
 }

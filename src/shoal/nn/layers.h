@@ -22,6 +22,9 @@ class Linear : public Module {
   /// Returns residual + forward(x), in one pass. `residual` may be undefined.
   virtual at::Tensor onto(const at::Tensor& residual, const at::Tensor& x,
                           const Context& context) const;
+  /// Returns true when forward is x weight^T + bias and nothing else, so that a caller may add the
+  /// bias in an operator of its own.
+  virtual bool plain_product() const { return true; }
 
  protected:
   Linear(Replacement, const Linear& original);

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "shoal/mesh/layout.h"
 #include "shoal/nn/context.h"
 #include "shoal/nn/parameter.h"
 
@@ -72,11 +71,6 @@ class Module {
   /// Puts a module with the same interface and parameter names in the place of the child at `path`
   /// (vocabulary-parallel, expert-parallel ...).
   void replace_module(std::string_view path, std::shared_ptr<Module> module);
-
-  /// The layouts of input and output on the mesh, for parallel techniques that redistribute between
-  /// modules. Empty: replicated.
-  mesh::Layout input_layout;
-  mesh::Layout output_layout;
 
   /// Takes memory for every parameter that has none yet. `type` sets the type of these parameters
   /// and their gradients; without it each keeps its own (float32 by default).

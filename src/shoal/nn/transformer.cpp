@@ -167,7 +167,7 @@ at::Tensor Mlp::hidden(const at::Tensor& x, const Context& context) {
   if (gate_) return ops::gated(activation_, (*gate_)(x, context), (*up_)(x, context));
   // The bias is added inside the activation: no pass of its own, and what backward keeps is the
   // product.
-  if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias()) {
+  if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias() && up->plain_product()) {
     return ops::activate(activation_, product(context, x, up->weight()->weight()),
                          up->bias()->weight());
   }

@@ -11,9 +11,9 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/duration.h"
+#include "shoal/base/name_pattern.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/matmul.h"
-#include "shoal/parallel/shard/wrapping.h"
 #include "shoal/train/config/precision.h"
 
 namespace shoal::train {
@@ -82,7 +82,7 @@ void set_types(nn::Model& model, const Job& job, Precision type) {
     for (std::size_t i = rules.size(); i-- > 0;) {
       const auto& names = parameter->names();
       if (std::none_of(names.begin(), names.end(), [&](const std::string& name) {
-            return parallel::fits(rules[i].pattern, name);
+            return fits_pattern(rules[i].pattern, name);
           }))
         continue;
       chosen = rules[i].type;

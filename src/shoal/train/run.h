@@ -13,9 +13,8 @@
 #include "shoal/optim/loss_scale.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/optim/schedule.h"
+#include "shoal/parallel/apply.h"
 #include "shoal/parallel/pipeline/pipeline.h"
-#include "shoal/parallel/pipeline/tied_weights.h"
-#include "shoal/parallel/shard/sharding.h"
 #include "shoal/plan/cluster.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/training.h"
@@ -59,15 +58,12 @@ struct Run {
   MemoryPlan memory_plan;
   std::vector<std::string> notes;  ///< printed at the head of the report
 
-  /// The schedule of a pipeline, and the stages of this rank; no ranks: the model is whole.
-  schedule::Schedule table;
+  schedule::Schedule table;  ///< of a pipeline; no ranks: the model is whole
   std::shared_ptr<nn::Model> model;
-  parallel::Stages stages;
-  std::optional<parallel::TiedWeights> tied;
+  parallel::Applied applied;
   std::unique_ptr<optim::Optimizer> optimizer;
   optim::Schedule schedule;
-  std::unique_ptr<parallel::GradientReduction> reduction;
-  parallel::Sharding* sharding = nullptr;      ///< `reduction` where parameters are sharded
+  parallel::Sharding* sharding = nullptr;      ///< of `applied`
   std::optional<optim::LossScale> loss_scale;  ///< present with fp16 weights
   std::optional<TrainingState> state;
   std::optional<parallel::Pipeline> pipeline;

@@ -11,11 +11,10 @@
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
-#include "shoal/parallel/activation_checkpoint.h"
 #include "shoal/parallel/pipeline/forward_through.h"
-#include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
+#include "shoal/train/config/validate.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
 
@@ -138,15 +137,18 @@ void RunSetup::build() {
   make_optimizer();
   const Key key(static_cast<std::uint64_t>(config_.debug.seed));
   // The step holds references to all of these; they live in Run, which neither moves nor is copied.
-  run_.step.emplace(*run_.model, *run_.optimizer, *run_.reduction, run_.group, key.child("dropout"),
-                    run_.loss_scale ? &*run_.loss_scale : nullptr, run_.share);
+  run_.step.emplace(*run_.model, *run_.optimizer, *run_.applied.reduction, run_.group,
+                    key.child("dropout"), run_.loss_scale ? &*run_.loss_scale : nullptr,
+                    run_.share);
   if (run_.table.ranks() > 0) {
     const auto loss = [this_run = &run_](int micro_batch, double value) {
       this_run->step->pipeline_loss(micro_batch, value);
     };
-    run_.pipeline.emplace(run_.mesh.along(mesh::Axis::kPipeline), run_.table, run_.stages,
-                          pipeline_events(*run_.reduction, run_.stages.local, loss, run_.sharding));
-    run_.step->run_through(*run_.pipeline, *run_.tied);
+    const auto& stages = run_.applied.stages;
+    run_.pipeline.emplace(
+        run_.mesh.along(mesh::Axis::kPipeline), run_.table, stages,
+        pipeline_events(*run_.applied.reduction, stages.local, loss, run_.sharding));
+    run_.step->run_through(*run_.pipeline, *run_.applied.tied);
   }
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
   run_.step->before_update([this_run = &run_] {
@@ -157,55 +159,48 @@ void RunSetup::build() {
   run_.memory.record(*run_.model, config_.metrics.memory_steps);
 }
 
+parallel::ApplyOptions RunSetup::apply_options() const {
+  const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
+  parallel::ApplyOptions options{
+      .recipe = job_recipe(job_),
+      .set_types =
+          [this](nn::Model& model) { train::set_types(model, job_, run_.record.precision); },
+      // The plan decided which blocks are recomputed, so that memory is what was planned.
+      .kept = run_.memory_plan.training.kept,
+      .table = run_.table,
+      .units_of_stage = {},
+      .sharding = {},
+      .data_parallel = {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)}};
+  if (run_.table.ranks() > 0)
+    options.units_of_stage = stage_sizes(job_, run_.record.model, run_.table.stages());
+  if (config_.parallelism.zero_stage > 0) options.sharding = sharding_options(config_);
+  return options;
+}
+
 void RunSetup::allocate_model() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   run_.model = make_job_model(run_.record.model, config_, run_.data->task());
-  nn::Model& model = *run_.model;
-  // First of all: it replaces modules, and what others hang on the old ones would be lost.
-  parallel::split_tensors(model, run_.mesh);
-  // While parameters are on the meta device: afterwards their memory has a type.
-  set_types(model, job_, run_.record.precision);
-  // The plan decided which blocks are recomputed, so that memory is what was planned. It counts the
-  // blocks of the whole model.
-  parallel::checkpoint_activations(model, run_.memory_plan.training.kept);
-  if (run_.table.ranks() > 0) cut_stages();
-  if (config_.parallelism.zero_stage > 0) {
-    parallel::ShardingOptions options = sharding_options(config_);
-    for (const parallel::TiedWeight& weight : run_.stages.tied)
-      if (weight.parameter) options.alone.push_back(weight.parameter);
-    auto sharding = parallel::sharded_data_parallel(model, run_.mesh, options);
-    run_.sharding = sharding.get();
-    run_.reduction = std::move(sharding);
-  } else {
-    model.materialize();
-  }
-  // Values come from the checkpoint: drawing them would be for nothing.
-  if (run_.checkpoint) return;
-  if (run_.sharding) {
-    run_.sharding->reset_parameters(key);
-  } else {
-    model.reset_parameters(key);
-  }
+  run_.applied = parallel::apply(*run_.model, run_.mesh, apply_options());
+  run_.sharding = run_.applied.sharding;
+  if (run_.applied.tied) generate_through_stages();
+  // Values come from the checkpoint where there is one: drawing them would be for nothing.
+  if (!run_.checkpoint) run_.applied.reset_parameters(*run_.model, key);
 }
 
-void RunSetup::cut_stages() {
-  const comm::Group& group = run_.mesh.along(mesh::Axis::kPipeline);
-  const auto sizes = stage_sizes(job_, run_.record.model, run_.table.stages());
-  run_.stages = parallel::cut_stages(*run_.model, run_.table, sizes, group.rank());
-  run_.tied.emplace(run_.stages, group);
+void RunSetup::generate_through_stages() {
   // Whoever calls the model gets what all stages give: generation runs on all ranks.
+  const comm::Group& group = run_.mesh.along(mesh::Axis::kPipeline);
   run_.model->set_around(
       [this_run = &run_, group](nn::Module&, const at::Tensor& x, const nn::Context& context) {
-        return parallel::forward_through(this_run->stages, this_run->table, group, x, context,
-                                         this_run->record.model.vocab);
+        return parallel::forward_through(this_run->applied.stages, this_run->table, group, x,
+                                         context, this_run->record.model.vocab);
       });
 }
 
 void RunSetup::make_optimizer() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   nn::Model& model = *run_.model;
-  auto owned = run_.sharding ? run_.sharding->owned() : parallel::whole_ranges(model, run_.mesh);
-  if (run_.tied) owned = run_.tied->mark(std::move(owned));
+  const auto owned = run_.applied.owned(model, run_.mesh);
   run_.optimizer =
       optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
   // The optimizer filled its masters from rounded weights; the unrounded ones are drawn again.
@@ -220,11 +215,8 @@ void RunSetup::make_optimizer() {
     // The shards have new values: peers must see them, as after an update.
     if (run_.sharding) run_.sharding->end_update();
   }
-  if (run_.sharding) return;
-  // Made last: it compares the values from which the ranks start, which must be there.
-  const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
-  run_.reduction = parallel::data_parallel_on(
-      model, run_.mesh, {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)});
+  // Made last: it compares the values from which the ranks start.
+  parallel::reduce_gradients(run_.applied, model, run_.mesh, apply_options());
 }
 
 std::string RunSetup::memory_hint() const {

@@ -37,7 +37,8 @@ class RunSetup {
  private:
   void resume_from_newest();
   void allocate_model();
-  void cut_stages();
+  parallel::ApplyOptions apply_options() const;
+  void generate_through_stages();
   void make_optimizer();
 
   const Job& job_;

@@ -241,6 +241,61 @@ TEST(PlanCommand, SaysWhoIsWhere) {
     "cp": 0, "tp": 1, "ep": 1})"));
 }
 
+TEST(PlanCommand, SaysWhoIsWhereOfAJobAndOfDegreesAlone) {
+  const std::string table =
+      "  rank    host      dp_shard            tp\n"
+      "     0       0             0             0\n"
+      "     1       0             0             1\n"
+      "     2       0             1             0\n"
+      "     3       0             1             1\n";
+  EXPECT_EQ(run("plan --mesh --dp 2 --tp 2").text, table);
+  EXPECT_EQ(run("plan --mesh --devices 4 --tp 2").text, table);
+  const Folder folder;
+  const std::string job =
+      folder.write("job.toml",
+                   "[model]\nname = \"gpt2-tiny\"\n[training]\nglobal_batch_sequences = 4\n"
+                   "sequence_length = 64\nsteps = 1\n[data]\nfolders = [\"none\"]\n"
+                   "[parallelism]\nranks = 4\ntensor_parallel_degree = 2\n");
+  EXPECT_THAT(run("plan --mesh --model " + job).text, HasSubstr(table));
+  EXPECT_THAT(run("plan --mesh --devices 6 --tp 4").text,
+              HasSubstr("tp x pp x cp = 4 must divide"));
+  EXPECT_THAT(run("plan --mesh --dp 3 --ep 2").text, HasSubstr("--ep 2: must divide tp x cp x dp"));
+  EXPECT_THAT(run("plan --mesh --dp 2 --zero 1").text, HasSubstr("--zero: belongs to a model"));
+}
+
+TEST(PlanCommand, PrintsTheRecipeOfAJob) {
+  const Folder folder;
+  const std::string job =
+      folder.write("job.toml",
+                   "[model]\nname = \"gpt2-tiny\"\n[training]\nglobal_batch_sequences = 4\n"
+                   "sequence_length = 64\nsteps = 1\n[data]\nfolders = [\"none\"]\n"
+                   "[parallelism]\nranks = 4\ntensor_parallel_degree = 2\n"
+                   "layouts = [\"blocks.1.mlp.*: weight replicate\"]\n");
+  const Outcome shown = run("plan --recipe " + job);
+  EXPECT_EQ(shown.code, 0) << shown.text;
+  EXPECT_THAT(shown.text, HasSubstr("# gpt2-tiny on 2 tensor-parallel ranks\n[parallelism]\n"
+                                    "tensor_parallel_degree = 2\nlayouts = [\n"));
+  EXPECT_THAT(shown.text, HasSubstr("\"blocks.*.attention.out: weight shard(1), bias replicate, "
+                                    "output stream\","));
+  EXPECT_THAT(shown.text, HasSubstr("\"blocks.1.mlp.up: weight replicate, bias replicate, output "
+                                    "stream\","));
+  // What it prints is a job file's key, and gives the same.
+  const std::string again = folder.write("again.toml", [&] {
+    std::string text = "[model]\nname = \"gpt2-tiny\"\n" + shown.text;
+    return text;
+  }());
+  EXPECT_EQ(run("plan --recipe " + again).text, shown.text);
+  EXPECT_THAT(run("plan --recipe " + job + " --tp 3").text,
+              HasSubstr("blocks.0.attention.qkv: tp = 3: must divide heads = 4"));
+  EXPECT_THAT(
+      run("plan --recipe " + job + " --set 'parallelism.layouts=[\"*.mlp.up: weigth\"]'").text,
+      HasSubstr("column 11: 'weigth'"));
+  EXPECT_THAT(run("plan --recipe " + job + " --tp 1").text, HasSubstr("one rank divides nothing"));
+  EXPECT_THAT(run("plan --recipe " + job + " --dp 2").text,
+              HasSubstr("--dp: means nothing beside --recipe"));
+  EXPECT_THAT(run("plan --model " + job).text, HasSubstr("only the default recipe is planned"));
+}
+
 TEST(PlanCommand, ReadsConfigAndJobFiles) {
   const Folder folder;
   const std::string config = folder.write(

@@ -4,17 +4,9 @@
 #include <set>
 
 #include "shoal/base/check.h"
+#include "shoal/base/name_pattern.h"
 
 namespace shoal::parallel {
-
-bool fits(std::string_view pattern, std::string_view path) {
-  const std::size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == path;
-  if (!path.starts_with(pattern.substr(0, star))) return false;
-  for (std::size_t i = star; i <= path.size(); ++i)
-    if (fits(pattern.substr(star + 1), path.substr(i))) return true;
-  return false;
-}
 
 namespace {
 
@@ -22,7 +14,7 @@ using Modules = std::set<const nn::Module*>;
 
 void add_named(const nn::Module& module, const std::string& pattern, Modules& chosen) {
   for (const auto& [name, child] : module.children()) {
-    if (fits(pattern, child->path())) chosen.insert(child.get());
+    if (fits_pattern(pattern, child->path())) chosen.insert(child.get());
     add_named(*child, pattern, chosen);
   }
 }

@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "shoal/nn/module.h"
@@ -39,9 +38,6 @@ struct WrappedModule {
   std::vector<std::shared_ptr<nn::Parameter>> parameters;
   std::vector<std::shared_ptr<nn::Parameter>> borrowed;
 };
-
-/// Returns whether `path` matches `pattern`, in which * stands for any text.
-bool fits(std::string_view pattern, std::string_view path);
 
 /// Lists the units in the order in which forward enters them, outer before inner. Throws
 /// Error(config) for a name that matches no module.

@@ -15,6 +15,7 @@ class RowLinear final : public nn::Linear {
 
   at::Tensor onto(const at::Tensor& residual, const at::Tensor& x,
                   const nn::Context& context) const override;
+  bool plain_product() const override { return false; }
 
  private:
   comm::Group ranks_;

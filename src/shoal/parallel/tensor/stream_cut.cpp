@@ -7,19 +7,14 @@
 #include "shoal/parallel/redistribute.h"
 
 namespace shoal::parallel {
-namespace {
 
 using mesh::Placement;
 
-/// Computations on a stream that is not divided are the same on all ranks: their gradients would be
-/// counted once a rank.
 void check_divided(const nn::Stream& stream) {
   SHOAL_USER_CHECK(stream.divided() || !c10::GradMode::is_enabled(), "tensor parallel",
                    "the stream must be divided among the ranks where gradients are recorded: set "
                    "Context::stream by cut_stream");
 }
-
-}  // namespace
 
 nn::Stream cut_stream(std::int64_t samples, std::int64_t columns, int ranks, int rank) {
   if (ranks == 1) return {};

@@ -11,6 +11,10 @@ namespace shoal::parallel {
 /// models", 2022). Parts may be uneven. With one rank the stream is not divided.
 nn::Stream cut_stream(std::int64_t samples, std::int64_t columns, int ranks, int rank);
 
+/// Throws Error(usage) where gradients are recorded of a stream that is not divided: every rank
+/// would compute the same, and it would be counted once a rank.
+void check_divided(const nn::Stream& stream);
+
 /// Returns the rows that all ranks of `group` hold of the stream, from this rank's x [b, t, h]; `x`
 /// where the stream is not divided. Its gradient is summed into each rank's rows. Collective.
 at::Tensor gather_stream(const at::Tensor& x, const comm::Group& group, const nn::Context& context);

@@ -1,10 +1,11 @@
 #include "shoal/parallel/tensor/tensor_parallel.h"
 
-#include <fmt/format.h>
-
 #include "shoal/base/check.h"
 #include "shoal/nn/transformer.h"
+#include "shoal/parallel/recipe/check.h"
 #include "shoal/parallel/tensor/gathered_norm.h"
+#include "shoal/parallel/tensor/moved_linear.h"
+#include "shoal/parallel/tensor/own_rows.h"
 #include "shoal/parallel/tensor/row_linear.h"
 #include "shoal/parallel/tensor/shared_heads.h"
 #include "shoal/parallel/tensor/vocabulary.h"
@@ -13,20 +14,6 @@ namespace shoal::parallel {
 namespace {
 
 using mesh::Axis;
-using mesh::Placement;
-
-[[noreturn]] void reject(const std::string& module, std::int64_t tp, const std::string& rule) {
-  throw Error(ErrorKind::kConfig, "tensor parallel",
-              fmt::format("{}: tp = {} {}", module, tp, rule));
-}
-
-void require_divisor(const std::string& module, std::int64_t tp, const char* what,
-                     std::int64_t count) {
-  if (count % tp == 0) return;
-  reject(module, tp,
-         fmt::format("must divide {} = {}, as {} does", what, count,
-                     plan::nearest_divisors(count, tp)));
-}
 
 class Splitter {
  public:
@@ -37,44 +24,19 @@ class Splitter {
         ranks_(mesh.along(Axis::kTensor)),
         tp_(mesh.extent(Axis::kTensor)) {}
 
-  void run() {
-    check();
-    if (tp_ > spec_.kv_heads) sharers_ = ranks_.split(ranks_.rank() / sharing(), ranks_.rank());
-    replace_embedding();
-    for (std::int64_t i = 0; i < spec_.layers; ++i) split_block(fmt::format("blocks.{}", i));
-    replace_norm("head.norm");
-    const auto& output = module<nn::Output>("head.output");
-    // A tied weight was cut with the embedding.
-    if (!spec_.tied_embeddings) cut(*output.weight(), 0);
-    model_.replace_module("head.output", std::make_shared<VocabularyOutput>(output, ranks_));
+  void run(const Recipe& recipe) {
+    const std::vector<PlacedModule> modules = check_recipe(recipe, spec_, tp_);
+    // Every rank takes part, whether a recipe lets ranks share heads or not.
+    if (tp_ > spec_.kv_heads && tp_ % spec_.kv_heads == 0)
+      sharers_ = ranks_.split(ranks_.rank() / sharing(), ranks_.rank());
+    for (const PlacedModule& one : modules) {
+      cut_parameters(one);
+      replace(one);
+    }
   }
 
  private:
   std::int64_t sharing() const { return tp_ / spec_.kv_heads; }
-
-  void check() const {
-    if (spec_.family != model::Family::kTransformer)
-      reject(spec_.name, tp_, "divides transformers only");
-    if (spec_.experts > 0) reject(spec_.name, tp_, "cannot divide experts yet");
-    if (spec_.vocab < tp_) {
-      reject("embedding.tokens", tp_,
-             fmt::format("must be at most the vocabulary of {}", spec_.vocab));
-    }
-    if (spec_.layers == 0) return;
-    require_divisor("blocks.*.attention", tp_, "heads", spec_.heads);
-    require_divisor("blocks.*.mlp", tp_, "ffn", spec_.ffn);
-    if (spec_.kv_heads % tp_ == 0) return;
-    if (tp_ % spec_.kv_heads != 0) {
-      reject("blocks.*.attention", tp_,
-             fmt::format("must divide kv_heads = {} or be a multiple of them", spec_.kv_heads));
-    }
-    const std::int64_t group = (spec_.heads / spec_.kv_heads + 2) * spec_.head_size;
-    if (group % sharing() != 0) {
-      reject("blocks.*.attention.qkv", tp_,
-             fmt::format("lets {} ranks share a key-value head, whose {} rows they do not divide",
-                         sharing(), group));
-    }
-  }
 
   /// The module at `path` as an M, as Transformer builds it.
   template <class M>
@@ -85,54 +47,72 @@ class Splitter {
     return *found;
   }
 
-  void cut(nn::Parameter& parameter, int dim) {
-    mesh::Layout layout = parameter.layout();
-    layout.set(Axis::kTensor, Placement::shard(dim));
-    const auto boxes =
-        mesh::local_boxes(parameter.global_shape(), layout, mesh_.degrees(), mesh_.rank());
-    parameter.set_layout(std::move(layout), boxes.at(0));
+  void cut_parameters(const PlacedModule& one) {
+    for (const auto& [name, placement] : one.parameters) {
+      const auto parameter = model_.find_parameter(one.module.path + "." + name);
+      SHOAL_USER_CHECK(parameter != nullptr, "tensor parallel", "the model has no {}.{}",
+                       one.module.path, name);
+      mesh::Layout layout = parameter->layout();
+      // A tied weight was cut with the embedding.
+      if (layout.along(Axis::kTensor) == placement) continue;
+      layout.set(Axis::kTensor, placement);
+      const auto boxes =
+          mesh::local_boxes(parameter->global_shape(), layout, mesh_.degrees(), mesh_.rank());
+      parameter->set_layout(std::move(layout), boxes.at(0));
+    }
   }
 
-  void cut_rows(const std::string& path) {
+  /// Puts a module in the place of one that must meet other ranks, or leave rows to them.
+  void replace(const PlacedModule& one) {
+    const std::string& path = one.module.path;
+    const bool cut = one.weight().kind == plan::Placement::Kind::kShard;
+    switch (one.module.kind) {
+      case ModuleKind::kEmbedding:
+        return put(path, embedding(module<nn::Embedding>(path), cut));
+      case ModuleKind::kOutput:
+        return put(path, output(module<nn::Output>(path), cut));
+      case ModuleKind::kNorm:
+        if (one.output == Boundary::kReplicate)
+          put(path, std::make_shared<GatheredNorm>(module<nn::Norm>(path), ranks_));
+        return;
+      case ModuleKind::kLinear:
+        return replace_linear(one);
+      case ModuleKind::kHeadNorm:
+      case ModuleKind::kPositions:
+        return;
+    }
+  }
+
+  std::shared_ptr<nn::Module> embedding(const nn::Embedding& original, bool cut) const {
+    if (cut) return std::make_shared<VocabularyEmbedding>(original, ranks_);
+    return std::make_shared<OwnRowsEmbedding>(original);
+  }
+
+  std::shared_ptr<nn::Module> output(const nn::Output& original, bool cut) const {
+    if (cut) return std::make_shared<VocabularyOutput>(original, ranks_);
+    return std::make_shared<OwnRowsOutput>(original, ranks_);
+  }
+
+  void replace_linear(const PlacedModule& one) {
+    const std::string& path = one.module.path;
     const auto& linear = module<nn::Linear>(path);
-    cut(*linear.weight(), 0);
-    if (linear.bias()) cut(*linear.bias(), 0);
+    const bool cut_rows = one.weight() == plan::Placement::shard(0);
+    if (one.module.last_name() == "qkv" && cut_rows && tp_ > spec_.kv_heads) {
+      const std::int64_t per_group = spec_.heads / spec_.kv_heads;
+      put(path, std::make_shared<SharedHeads>(linear, sharers_, per_group, spec_.head_size));
+      // The attention around it: "blocks.0.attention.qkv" without its end.
+      return module<nn::Attention>(path.substr(0, path.rfind('.'))).share_groups(sharing());
+    }
+    const bool summed = one.computes == Boundary::kPartial && one.output == Boundary::kStream;
+    if (summed && one.input == one.needs)
+      return put(path, std::make_shared<RowLinear>(linear, ranks_));
+    // Nothing moves: the layer as it is, with what is left of its weight.
+    if (one.input == one.needs && one.computes == one.output) return;
+    put(path, std::make_shared<MovedLinear>(linear, ranks_, one));
   }
 
-  void replace_norm(const std::string& path) {
-    model_.replace_module(path, std::make_shared<GatheredNorm>(module<nn::Norm>(path), ranks_));
-  }
-
-  void replace_rows(const std::string& path) {
-    const auto& linear = module<nn::Linear>(path);
-    cut(*linear.weight(), 1);
-    model_.replace_module(path, std::make_shared<RowLinear>(linear, ranks_));
-  }
-
-  void replace_embedding() {
-    const auto& tokens = module<nn::Embedding>("embedding.tokens");
-    cut(*tokens.weight(), 0);
-    model_.replace_module("embedding.tokens",
-                          std::make_shared<VocabularyEmbedding>(tokens, ranks_));
-  }
-
-  void split_block(const std::string& block) {
-    replace_norm(block + ".norm_1");
-    replace_norm(block + ".norm_2");
-    cut_rows(block + ".attention.qkv");
-    if (tp_ > spec_.kv_heads) share_heads(block + ".attention");
-    replace_rows(block + ".attention.out");
-    if (spec_.gated) cut_rows(block + ".mlp.gate");
-    cut_rows(block + ".mlp.up");
-    replace_rows(block + ".mlp.down");
-  }
-
-  void share_heads(const std::string& attention) {
-    const auto& qkv = module<nn::Linear>(attention + ".qkv");
-    model_.replace_module(attention + ".qkv",
-                          std::make_shared<SharedHeads>(qkv, sharers_, spec_.heads / spec_.kv_heads,
-                                                        spec_.head_size));
-    module<nn::Attention>(attention).share_groups(sharing());
+  void put(const std::string& path, std::shared_ptr<nn::Module> replacement) {
+    model_.replace_module(path, std::move(replacement));
   }
 
   nn::Model& model_;
@@ -145,8 +125,13 @@ class Splitter {
 
 }  // namespace
 
-void split_tensors(nn::Model& model, const mesh::Mesh& mesh) {
-  if (mesh.extent(Axis::kTensor) > 1) Splitter(model, mesh).run();
+void split_tensors(nn::Model& model, const mesh::Mesh& mesh, const Recipe& recipe) {
+  if (mesh.extent(Axis::kTensor) > 1) {
+    Splitter(model, mesh).run(recipe);
+    return;
+  }
+  SHOAL_USER_CHECK(recipe.empty(), "recipe",
+                   "{}: divides along tp, and the mesh has one rank along it", recipe[0].module);
 }
 
 }  // namespace shoal::parallel

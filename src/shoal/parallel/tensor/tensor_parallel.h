@@ -2,22 +2,24 @@
 
 #include "shoal/mesh/mesh.h"
 #include "shoal/nn/module.h"
+#include "shoal/parallel/recipe/rule.h"
 
 namespace shoal::parallel {
 
-/// Divides the matrices of a transformer along the mesh axis tp (Shoeybi et al., "Megatron-LM",
-/// 2019), with the residual stream always divided along samples or columns (sequence parallelism):
+/// Divides the modules of a transformer along the mesh axis tp as a recipe says: `recipe`, with
+/// default_recipe() behind it. The residual stream is always divided, along samples or columns
+/// (sequence parallelism). By default (Shoeybi et al., "Megatron-LM", 2019):
 ///
 ///   norm, gathered | qkv, gate, up: rows cut | attention on the rank's heads | out, down: columns
 ///   cut, summed into the stream | embedding and output: vocabulary cut
 ///
 /// Everything else (norms, biases behind a sum, learned positions) is replicated along tp, and its
-/// gradient is a sum over the ranks, as Holders say. Initial weights are those of one rank, bit for
-/// bit. Forward passes with gradients need Context::stream (cut_stream).
+/// gradient is a sum over the ranks, as Holders say; so is what a recipe replicates, which each
+/// rank applies to its own rows of the stream. Initial weights are those of one rank, bit for bit.
+/// Forward passes with gradients need Context::stream (cut_stream).
 ///
 /// Must be called on the meta device and before anything hangs hooks on modules. Collective along
-/// tp. Does nothing with tp = 1. Throws Error(config) that names module, degree and rule when a
-/// dimension does not divide, and for a model that is no transformer.
-void split_tensors(nn::Model& model, const mesh::Mesh& mesh);
+/// tp. Does nothing with tp = 1. Throws as check_recipe, before it changes anything.
+void split_tensors(nn::Model& model, const mesh::Mesh& mesh, const Recipe& recipe = {});
 
 }  // namespace shoal::parallel

@@ -126,6 +126,7 @@ struct ParallelismSection {
   std::int64_t data_parallel_shard_degree = -1;     ///< ranks that share one copy; -1: the rest
   std::int64_t data_parallel_replicate_degree = 1;  ///< copies of the whole
   std::int64_t tensor_parallel_degree = 1;    ///< ranks that divide every matrix and the stream
+  std::vector<std::string> layouts;           ///< rules in front of the default recipe
   std::int64_t pipeline_parallel_degree = 1;  ///< ranks that have stages of the model
   std::string pipeline_parallel_schedule = "1f1b";
   std::string pipeline_parallel_schedule_csv;               ///< a file instead; empty: none

@@ -12,9 +12,9 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/file.h"
+#include "shoal/base/nearest.h"
 #include "shoal/base/system_error.h"
 #include "shoal/train/config/keys.h"
-#include "shoal/train/config/nearest.h"
 #include "shoal/train/config/toml_text.h"
 
 namespace shoal::train {

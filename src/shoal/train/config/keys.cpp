@@ -133,6 +133,12 @@ std::string of_a_pipeline(const JobConfig& job) {
   return "says how to run a pipeline, and parallelism.pipeline_parallel_degree is 1";
 }
 
+std::string of_tensor_parallel(const JobConfig& job) {
+  const ParallelismSection& p = job.parallelism;
+  if (p.tensor_parallel_degree > 1 || p.layouts.empty()) return {};
+  return "says how to divide modules, and parallelism.tensor_parallel_degree is 1";
+}
+
 std::string of_buckets(const JobConfig& job) {
   if (job.parallelism.zero_stage == 0) return {};
   return "with parallelism.zero_stage above 0 units are sent, and no buckets";
@@ -446,6 +452,11 @@ void list_running(std::vector<ConfigKey>& keys) {
            "ranks that divide the matrices of a transformer and the residual stream between its "
            "blocks among them, and train on the same samples; neighbours in the numbering of "
            "ranks")
+      .key("layouts", &P::layouts, any(),
+           "how the ranks of tensor_parallel_degree divide modules, in front of what they do by "
+           "default: [\"blocks.0.mlp.*: weight replicate\"]; the first rule that fits a module "
+           "counts, and `shoal plan --recipe JOB` prints all of them")
+      .only_with({of_tensor_parallel})
       .key("pipeline_parallel_degree", &P::pipeline_parallel_degree, between(1, 4096),
            "ranks that divide the units of a transformer (embedding, blocks, head) in stages; "
            "micro-batches go through them one behind the other")

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/nearest.h"
 #include "shoal/train/config/keys.h"
-#include "shoal/train/config/nearest.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::train {

@@ -110,14 +110,15 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
-// The plan counts blocks alike and all of them: exceptions by name, units of other sizes and stages
-// are beyond it.
+// The plan counts blocks alike and all of them: exceptions by name, units of other sizes, stages
+// and recipes other than the default one are beyond it.
 bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
          config.precision.gathers == Precision::kFp32 && blocks &&
-         config.parallelism.pipeline_parallel_schedule_csv.empty();
+         config.parallelism.pipeline_parallel_schedule_csv.empty() &&
+         config.parallelism.layouts.empty();
 }
 
 Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {

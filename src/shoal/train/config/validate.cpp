@@ -8,6 +8,8 @@
 
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/model/kept_activations.h"
+#include "shoal/parallel/recipe/check.h"
+#include "shoal/parallel/recipe/parse.h"
 #include "shoal/plan/training.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/degrees.h"
@@ -265,15 +267,14 @@ void validate_sharding(const Job& job, std::int64_t data_ranks) {
 }
 
 void validate_tensor_parallel(const Job& job, const model::ModelSpec& spec) {
-  const std::int64_t tp = job.config.parallelism.tensor_parallel_degree;
-  const char* const key = "parallelism.tensor_parallel_degree";
-  if (tp == 1) return;
-  if (spec.family != model::Family::kTransformer)
-    throw config_error(job, key, "divides transformers only");
+  const ParallelismSection& p = job.config.parallelism;
+  if (p.tensor_parallel_degree == 1) return;
   try {
-    plan::validate_degrees(spec, {.tp = tp});
+    parallel::check_recipe(job_recipe(job), spec, p.tensor_parallel_degree);
   } catch (const Error& error) {
-    throw config_error(job, key, error.message());
+    const char* const key =
+        p.layouts.empty() ? "parallelism.tensor_parallel_degree" : "parallelism.layouts";
+    throw config_error(job, key, error.message()).hint(error.hint());
   }
 }
 
@@ -353,6 +354,14 @@ void validate(const Job& job, int ranks, bool one_host) {
   validate_transport(job, one_host);
   // Without the data's sizes: the number of blocks does not depend on them.
   validate_activation_checkpoint(job, spec);
+}
+
+parallel::Recipe job_recipe(const Job& job) {
+  try {
+    return parallel::parse_recipe(job.config.parallelism.layouts);
+  } catch (const Error& error) {
+    throw config_error(job, "parallelism.layouts", error.message()).hint(error.hint());
+  }
 }
 
 BatchPlan batch_plan(const Job& job, int ranks) {

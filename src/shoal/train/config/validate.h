@@ -3,6 +3,7 @@
 #include <string>
 
 #include "shoal/model/model_spec.h"
+#include "shoal/parallel/recipe/rule.h"
 #include "shoal/train/config/job_file.h"
 
 namespace shoal::train {
@@ -30,6 +31,10 @@ void validate(const Job& job, int ranks, bool one_host = true);
 /// Writes a job file with the keys that have an effect in this job: those that are not defaults,
 /// and the defaults that `validate` accepts when they are set. It parses to the same values.
 std::string belonging_toml(const Job& job, int ranks);
+
+/// Returns parallelism.layouts. Throws Error(config) that names the key, the rule and the column of
+/// a mistake.
+parallel::Recipe job_recipe(const Job& job);
 
 /// Cuts the global batch among `ranks` data-parallel ranks. Throws Error(config) when it does not
 /// divide.

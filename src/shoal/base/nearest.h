@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace shoal::train {
+namespace shoal {
 
 /// Returns the number of insertions, deletions, replacements and swaps of neighbours that turn `a`
 /// into `b` (optimal string alignment).
@@ -14,4 +14,4 @@ int edit_distance(std::string_view a, std::string_view b);
 /// is near, which means that more than a third of its letters (at least two) would change.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
-}  // namespace shoal::train
+}  // namespace shoal

@@ -1,9 +1,9 @@
-#include "shoal/train/config/nearest.h"
+#include "shoal/base/nearest.h"
 
 #include <algorithm>
 #include <vector>
 
-namespace shoal::train {
+namespace shoal {
 
 // Optimal string alignment: insertions, deletions, replacements, and swapped neighbours.
 int edit_distance(std::string_view a, std::string_view b) {
@@ -39,4 +39,4 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   return best;
 }
 
-}  // namespace shoal::train
+}  // namespace shoal

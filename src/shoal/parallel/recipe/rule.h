@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shoal/model/model_spec.h"
+#include "shoal/plan/placement.h"
+
+namespace shoal::parallel {
+
+using plan::Placement;
+
+/// How the ranks of tp hold an activation [B, T, features] where it passes from one module to the
+/// next.
+enum class Boundary : std::uint8_t {
+  kStream,     ///< rows as the residual stream divides them: samples, or columns
+  kReplicate,  ///< every rank has all
+  kFeatures,   ///< all rows, an even part of the features: shard(-1)
+  kPartial,    ///< a summand of all: what a product with divided columns gives
+};
+
+/// "stream", "replicate", "shard(-1)", "partial": as recipes write it.
+const char* name(Boundary boundary);
+
+/// Says how the ranks along the axis tp divide the modules whose path fits a pattern. What it
+/// leaves out follows from what it says, or is as in the default recipe.
+struct Rule {
+  std::string module;  ///< a pattern of paths, in which * stands for any text
+  std::map<std::string, Placement> parameters;  ///< by local name: weight, bias
+  /// How the activation lies that the module takes, and that it gives. Where its parameters ask for
+  /// another input, or give another output, the module redistributes it.
+  std::optional<Boundary> input;
+  std::optional<Boundary> output;
+
+  bool operator==(const Rule&) const = default;
+};
+
+/// Rules in their order: the first whose pattern fits a module counts.
+using Recipe = std::vector<Rule>;
+
+/// "blocks.*.mlp.up: weight shard(0), bias shard(0), output shard(-1)", which parse_rule reads.
+std::string text_of(const Rule& rule);
+
+}  // namespace shoal::parallel
