@@ -93,9 +93,8 @@ void run(const Choice& choice) {
   train::TrainingStep step(*model, *optimizer, reduction, group, Key(0), nullptr, share);
   std::optional<parallel::Pipeline> pipeline;
   if (choice.pipeline > 1) {
-    const int local = static_cast<int>(applied.stages.local.size());
     pipeline.emplace(mesh.along(mesh::Axis::kPipeline), table, applied.stages,
-                     train::pipeline_events(reduction, local, {}));
+                     train::pipeline_events(reduction, applied.stages.local, {}));
     step.run_through(*pipeline, *applied.tied);
   }
 
