@@ -41,8 +41,8 @@ function(shoal_precompile_headers target kind)
 endfunction()
 
 # shoal_compile_together(TARGET SIZE)
-#   Lets the compiler take the sources of a target in batches of SIZE. A header of LibTorch leaves
-#   templates behind that every translation unit instantiates anew (1.3 s, precompiled or not), so
+#   Lets the compiler take the sources of a target in batches of SIZE. Headers leave templates behind
+#   that every translation unit instantiates anew (those of LibTorch 1.3 s, precompiled or not), so
 #   fewer units are most of what a first build can save; small batches keep an incremental build
 #   within seconds. Kernels for several instruction sets include themselves and stay alone. Sources
 #   of one batch share anonymous namespaces: two of them may not give one name to different things.
@@ -108,6 +108,8 @@ function(shoal_library room)
     shoal_precompile_headers(shoal_${target} LIBRARY ${torch})
     if(arg_TORCH)
       shoal_compile_together(shoal_${target} 3)
+    else()
+      shoal_compile_together(shoal_${target} 4)
     endif()
     install(TARGETS shoal_${target} LIBRARY DESTINATION lib)
   endif()
@@ -141,6 +143,9 @@ function(shoal_test name)
     endif()
   endforeach()
   shoal_precompile_headers(${name} PROGRAM TEST ${torch})
+  if(NOT torch)
+    shoal_compile_together(${name} 4)
+  endif()
   # What is tested is compiled as users get it, in the libraries; the tests themselves with fewer
   # optimizations, which saves a fifth to a third of the compiler's time. The precompiled headers
   # serve both.

@@ -66,11 +66,11 @@ Reach reach_of(const HierarchicalProgram& program, const HostLayout& layout) {
   return reach;
 }
 
-const std::vector<std::vector<int>> kArrangements = {
+const std::vector<std::vector<int>> kHostArrangements = {
     {0, 0, 1, 1}, {0, 0, 0, 1, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1}, {7, 3, 3, 3}};
 
 TEST(HierarchicalProgram, StaysWithinItsMemoryAndUsesAllOfIt) {
-  for (const std::vector<int>& hosts : kArrangements) {
+  for (const std::vector<int>& hosts : kHostArrangements) {
     const std::size_t ranks = hosts.size();
     for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kBroadcast, Kind::kAllGather,
                             Kind::kReduceScatter}) {

@@ -35,13 +35,13 @@ std::vector<int> message(int from, int to, int i, std::size_t count) {
   return data;
 }
 
-constexpr std::size_t kCounts[] = {0, 1, 255, 256, 257, 70'000, 200'001};
+constexpr std::size_t kMessageCounts[] = {0, 1, 255, 256, 257, 70'000, 200'001};
 
 // Vectors are private memory of a process (staged) and visible to threads (direct): both ways,
 // around the limit of small messages.
 TEST(HostMailbox, AnyRankReachesAnyOtherWithAnySize) {
   const auto exchange = [](HostCommunicator& c) {
-    for (const std::size_t count : kCounts) {
+    for (const std::size_t count : kMessageCounts) {
       std::vector<std::vector<int>> out;
       std::vector<std::vector<int>> in;
       std::vector<Handle> handles;

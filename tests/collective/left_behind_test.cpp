@@ -102,20 +102,21 @@ void all_reduce(Communicator& c, std::size_t count) {
       soon());
 }
 
-constexpr std::size_t kLarge = 300001;
+constexpr std::size_t kManyElements = 300001;
 
 void work(Communicator& c) {
-  for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, kLarge}) all_reduce(c, count);
+  for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, kManyElements})
+    all_reduce(c, count);
   if (const auto part = c.split(c.rank() % 2, 0)) all_reduce(*part, 1000);
   c.run({.kind = Kind::kBarrier}, soon());
 }
 
 /// The buffers of each rank when it fails: peers that are threads may still read them when the rank
 /// has ended.
-using Memory = std::vector<std::vector<float>>;
+using Buffers = std::vector<std::vector<float>>;
 
 /// Rank 1 gives up in the middle, with a large operation in flight on all ranks.
-void fail_at_work(Communicator& c, Memory& memory) {
+void fail_at_work(Communicator& c, Buffers& memory) {
   work(c);
   std::vector<float>& x = memory.at(static_cast<std::size_t>(c.rank()));
   const Handle handle = c.start({.kind = Kind::kAllReduce,
@@ -128,7 +129,7 @@ void fail_at_work(Communicator& c, Memory& memory) {
 }
 
 TEST(LeftBehind, NothingByRanksThatAreThreads) {
-  Memory memory(4, std::vector<float>(kLarge, 1));
+  Buffers memory(4, std::vector<float>(kManyElements, 1));
   const auto fail = [&](Communicator& c) { fail_at_work(c, memory); };
   const auto worlds = [&] {
     on_threads(3, [](HostCommunicator& c, int) { work(c); });
@@ -159,7 +160,7 @@ enum class Fate { kEnds, kFails, kOneIsKilled, kAllAreKilled };
 /// One rank of a world over shared memory with an arena, or over TCP, from the rendezvous to the
 /// end.
 void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
-  Memory memory(static_cast<std::size_t>(ranks), std::vector<float>(kLarge, 1));
+  Buffers memory(static_cast<std::size_t>(ranks), std::vector<float>(kManyElements, 1));
   std::unique_ptr<wire::Arena> arena;
   std::unique_ptr<wire::Rendezvous> meeting;
   std::unique_ptr<Communicator> c;
@@ -190,11 +191,11 @@ void live(const std::string& name, bool tcp, Fate fate, int rank, int ranks) {
       auto& x = memory[static_cast<std::size_t>(rank)];
       c->start({.kind = Kind::kAllReduce,
                 .type = ElementType::kF32,
-                .buffer = {x.data(), x.data(), kLarge}});
+                .buffer = {x.data(), x.data(), kManyElements}});
       kill(getpid(), SIGKILL);
     }
     if (fate == Fate::kOneIsKilled)
-      for (;;) all_reduce(*c, kLarge);
+      for (;;) all_reduce(*c, kManyElements);
   } catch (const Error& error) {
     if (fate == Fate::kAllAreKilled) kill(getpid(), SIGKILL);  // another was first
     const bool expected = (fate == Fate::kFails && error.kind() == ErrorKind::kData) ||

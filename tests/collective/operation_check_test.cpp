@@ -20,7 +20,7 @@
 namespace shoal::collective {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kCheckRanks = 3;
 
 enum class Carrier { kSharedMemory, kTcp, kBoth };
 
@@ -49,13 +49,13 @@ class OperationCheck : public testing::TestWithParam<Carrier> {
     };
     switch (GetParam()) {
       case Carrier::kSharedMemory:
-        return on_threads(kRanks, [&](HostCommunicator& c, int) { then_barrier(c); });
+        return on_threads(kCheckRanks, [&](HostCommunicator& c, int) { then_barrier(c); });
       case Carrier::kTcp:
-        return expect_none(on_network(kRanks, [&](const wire::Endpoint& store, int rank) {
+        return expect_none(on_network(kCheckRanks, [&](const wire::Endpoint& store, int rank) {
           wire::StoreClient client(store, "key", soon());
           TcpCommunicator c(
               std::make_shared<wire::TcpTransport>(wire::TcpTransport::Options{.key = "key"},
-                                                   client, rank, kRanks, soon()),
+                                                   client, rank, kCheckRanks, soon()),
               {});
           then_barrier(c);
         }));
@@ -82,7 +82,7 @@ std::optional<ErrorKind> refusal(Communicator& c, const Operation& operation) {
 
 TEST_P(OperationCheck, RefusesAnExchangeInPlaceWithEqualParts) {
   on_ranks([](Communicator& c) {
-    std::vector<float> data(5 * kRanks);
+    std::vector<float> data(5 * kCheckRanks);
     EXPECT_EQ(refusal(c, {.kind = Kind::kAllToAll,
                           .type = ElementType::kF32,
                           .buffer = {data.data(), data.data(), 5}}),
@@ -96,7 +96,7 @@ TEST_P(OperationCheck, RefusesAnExchangeInPlaceWithPerRankCounts) {
   on_ranks([](Communicator& c) {
     std::vector<std::size_t> counts;
     std::size_t total = 0;
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < kCheckRanks; ++r) {
       counts.push_back(static_cast<std::size_t>(c.rank() + r) * kUnit);
       total += counts.back();
     }
@@ -112,8 +112,8 @@ TEST_P(OperationCheck, RefusesAnExchangeInPlaceWithPerRankCounts) {
 
 TEST_P(OperationCheck, RefusesAnExchangeInPlaceAmongSeveralBuffers) {
   on_ranks([](Communicator& c) {
-    std::vector<float> input(kRanks);
-    std::vector<float> output(kRanks);
+    std::vector<float> input(kCheckRanks);
+    std::vector<float> output(kCheckRanks);
     const std::vector<Buffer> more{{input.data(), input.data(), 1}};
     EXPECT_EQ(refusal(c, {.kind = Kind::kAllToAll,
                           .type = ElementType::kF32,
@@ -129,8 +129,8 @@ TEST_P(OperationCheck, ARankThatSendsItselfWhatItDoesNotExpectFailsEveryRank) {
       [](Communicator& c) {
         std::vector<float> input(8);
         std::vector<float> output(8);
-        const std::vector<std::size_t> send(kRanks, 2);
-        std::vector<std::size_t> receive(kRanks, 2);
+        const std::vector<std::size_t> send(kCheckRanks, 2);
+        std::vector<std::size_t> receive(kCheckRanks, 2);
         if (c.rank() == 1) receive[1] = 1;
         EXPECT_EQ(refusal(c, {.kind = Kind::kAllToAll,
                               .type = ElementType::kF32,
@@ -146,7 +146,7 @@ TEST_P(OperationCheck, ARankThatSendsItselfWhatItDoesNotExpectFailsEveryRank) {
 TEST_P(OperationCheck, RefusesAMessageToNobody) {
   on_ranks([](Communicator& c) {
     float data = 0;
-    for (const int peer : {-1, kRanks}) {
+    for (const int peer : {-1, kCheckRanks}) {
       EXPECT_EQ(refusal(c, {.kind = Kind::kSend,
                             .type = ElementType::kF32,
                             .buffer = {&data, nullptr, 1},
@@ -173,7 +173,7 @@ TEST_P(OperationCheck, RefusesAMessageToItselfOverTcp) {
 TEST_P(OperationCheck, RefusesARootThatIsNoRank) {
   on_ranks([](Communicator& c) {
     float data = 0;
-    for (const int root : {-1, kRanks}) {
+    for (const int root : {-1, kCheckRanks}) {
       EXPECT_EQ(refusal(c, {.kind = Kind::kBroadcast,
                             .type = ElementType::kF32,
                             .buffer = {&data, &data, 1},
@@ -187,7 +187,7 @@ TEST_P(OperationCheck, RefusesARootThatIsNoRank) {
 /// The kind of error of `check_operation` itself for rank 1 of 3; empty when it accepts the call.
 std::optional<ErrorKind> checked(const Operation& operation, bool to_self = false) {
   try {
-    check_operation(operation, 1, kRanks, "a test", to_self);
+    check_operation(operation, 1, kCheckRanks, "a test", to_self);
   } catch (const Error& error) {
     return error.kind();
   }
@@ -198,8 +198,8 @@ TEST(CheckOperation, RefusesEveryCallThatMakesNoSense) {
   const auto refused = [](const Operation& operation) {
     return checked(operation) == ErrorKind::kUsage;
   };
-  const std::vector<std::size_t> counts(kRanks, 2);
-  const std::vector<std::size_t> few(kRanks - 1, 2);
+  const std::vector<std::size_t> counts(kCheckRanks, 2);
+  const std::vector<std::size_t> few(kCheckRanks - 1, 2);
   const auto exchange = [](Kind kind, std::span<const std::size_t> send,
                            std::span<const std::size_t> receive) {
     return Operation{.kind = kind, .send_counts = send, .receive_counts = receive};
@@ -215,9 +215,9 @@ TEST(CheckOperation, RefusesEveryCallThatMakesNoSense) {
   EXPECT_TRUE(refused(exchange(Kind::kAllToAll, {}, counts)));
   for (const Kind kind : {Kind::kBroadcast, Kind::kReduce, Kind::kGather, Kind::kScatter}) {
     EXPECT_FALSE(refused({.kind = kind, .peer = 0})) << name(kind);
-    EXPECT_FALSE(refused({.kind = kind, .peer = kRanks - 1})) << name(kind);
+    EXPECT_FALSE(refused({.kind = kind, .peer = kCheckRanks - 1})) << name(kind);
     EXPECT_TRUE(refused({.kind = kind, .peer = -1})) << name(kind);
-    EXPECT_TRUE(refused({.kind = kind, .peer = kRanks})) << name(kind);
+    EXPECT_TRUE(refused({.kind = kind, .peer = kCheckRanks})) << name(kind);
   }
   for (const Kind kind : {Kind::kAllReduce, Kind::kReduce, Kind::kReduceScatter}) {
     EXPECT_TRUE(refused(
@@ -235,12 +235,12 @@ TEST(CheckOperation, RefusesMessagesToAndFromWhoIsNobody) {
   const auto message = [](Kind kind, int peer) { return Operation{.kind = kind, .peer = peer}; };
   for (const Kind kind : {Kind::kSend, Kind::kReceive}) {
     EXPECT_EQ(checked(message(kind, 0)), std::nullopt);
-    EXPECT_EQ(checked(message(kind, kRanks - 1)), std::nullopt);
-    EXPECT_EQ(checked(message(kind, kRanks)), ErrorKind::kUsage);
+    EXPECT_EQ(checked(message(kind, kCheckRanks - 1)), std::nullopt);
+    EXPECT_EQ(checked(message(kind, kCheckRanks)), ErrorKind::kUsage);
     EXPECT_EQ(checked(message(kind, -2)), ErrorKind::kUsage);
     EXPECT_EQ(checked(message(kind, 1)), ErrorKind::kUsage) << "this rank itself";
     EXPECT_EQ(checked(message(kind, 1), true), std::nullopt) << "where that is possible";
-    EXPECT_EQ(checked(message(kind, kRanks), true), ErrorKind::kUsage);
+    EXPECT_EQ(checked(message(kind, kCheckRanks), true), ErrorKind::kUsage);
   }
   EXPECT_EQ(checked(message(Kind::kReceive, -1)), std::nullopt) << "from any rank";
   EXPECT_EQ(checked(message(Kind::kSend, -1)), ErrorKind::kUsage);

@@ -25,7 +25,7 @@ struct Transport {
 
 void PrintTo(const Transport& transport, std::ostream* out) { *out << transport.name; }
 
-constexpr int kRanks = 4;
+constexpr int kGroupRanks = 4;
 
 using Groups = std::vector<std::unique_ptr<Communicator>>;
 
@@ -38,7 +38,7 @@ class ProgressOf : public testing::TestWithParam<Transport> {
     const Transport& transport = GetParam();
     static std::atomic<int> runs = 0;
     const std::string name = fmt::format("progress-{}-{}", getpid(), ++runs);
-    return on_network(kRanks, [&](const wire::Endpoint& store, int rank) {
+    return on_network(kGroupRanks, [&](const wire::Endpoint& store, int rank) {
       wire::StoreClient client(store, "key", soon());
       std::shared_ptr<wire::Arena> arena;
       const auto arena_for = [&](int) {
@@ -49,7 +49,7 @@ class ProgressOf : public testing::TestWithParam<Transport> {
           {.name = name,
            .key = "key",
            .rank = rank,
-           .size = kRanks,
+           .size = kGroupRanks,
            .shares_memory = transport.shares_memory,
            .network = {.host = std::to_string(transport.hosts[static_cast<std::size_t>(rank)])},
            .timeout = std::chrono::seconds(20),
@@ -104,8 +104,8 @@ TEST_P(ProgressOf, TwoGroupsUsedInDifferentOrders) {
         groups[0]->wait(first, soon());
         groups[1]->run(y.all_reduce(), soon());
       }
-      EXPECT_TRUE(x.all_are(kRanks));
-      EXPECT_TRUE(y.all_are(2 * kRanks));
+      EXPECT_TRUE(x.all_are(kGroupRanks));
+      EXPECT_TRUE(y.all_are(2 * kGroupRanks));
     }));
   }
 }
@@ -122,8 +122,8 @@ TEST_P(ProgressOf, ATestOfOneGroupAdvancesTheOthers) {
     if (rank % 2 != 0) until_complete(*groups[0], first);
     until_complete(*groups[1], groups[1]->start(y.all_reduce()));
     until_complete(*groups[0], first);
-    EXPECT_TRUE(x.all_are(kRanks));
-    EXPECT_TRUE(y.all_are(2 * kRanks));
+    EXPECT_TRUE(x.all_are(kGroupRanks));
+    EXPECT_TRUE(y.all_are(2 * kGroupRanks));
   }));
 }
 
@@ -135,13 +135,13 @@ TEST_P(ProgressOf, AMessageIsSentWhileItsSenderWaitsInAnotherGroup) {
     Floats y(arena, 1000, 1);
     Operation operation = message.all_reduce();
     operation.kind = sends ? Kind::kSend : Kind::kReceive;
-    operation.peer = kRanks - 1 - rank;
+    operation.peer = kGroupRanks - 1 - rank;
     const Handle handle = groups[0]->start(operation);
     if (!sends) groups[0]->wait(handle, soon());
     groups[1]->run(y.all_reduce(), soon());
     if (sends) groups[0]->wait(handle, soon());
     EXPECT_TRUE(message.all_are(7));
-    EXPECT_TRUE(y.all_are(kRanks));
+    EXPECT_TRUE(y.all_are(kGroupRanks));
   }));
 }
 
@@ -166,7 +166,7 @@ TEST_P(ProgressOf, RandomWaitsInFourGroups) {
         const Started one = std::move(waiting.back());
         waiting.pop_back();
         groups[one.group]->wait(one.handle, soon());
-        EXPECT_TRUE(one.floats->all_are(kRanks * one.value));
+        EXPECT_TRUE(one.floats->all_are(kGroupRanks * one.value));
       };
       for (std::size_t i = 0; i < kOperations; ++i) {
         const auto group = std::uniform_int_distribution<std::size_t>(0, kGroups - 1)(common);

@@ -14,7 +14,7 @@
 namespace shoal::collective {
 namespace {
 
-constexpr int kRanks = 3;
+constexpr int kExecutorRanks = 3;
 constexpr int kRoot = 2;
 
 /// Small integers, so that sums are exact in any order.
@@ -28,7 +28,7 @@ float expected(Kind kind, int rank, std::size_t i, std::size_t count) {
   const int from = count > 0 ? static_cast<int>(i / count) : 0;
   const auto sum = [](std::size_t at) {
     float total = 0;
-    for (int r = 0; r < kRanks; ++r) total += element(r, at);
+    for (int r = 0; r < kExecutorRanks; ++r) total += element(r, at);
     return total;
   };
   switch (kind) {
@@ -57,14 +57,14 @@ float expected(Kind kind, int rank, std::size_t i, std::size_t count) {
 struct Announced {
   Announced(OneBlock& block, Kind kind, std::size_t count, std::uint64_t sequence)
       : kind(kind), count(count) {
-    const std::size_t parts_in = for_each_rank(kind) ? kRanks : 1;
-    const std::size_t parts_out = result_bytes(kind, 1, kRanks);
-    for (int r = 0; r < kRanks; ++r) {
+    const std::size_t parts_in = for_each_rank(kind) ? kExecutorRanks : 1;
+    const std::size_t parts_out = result_bytes(kind, 1, kExecutorRanks);
+    for (int r = 0; r < kExecutorRanks; ++r) {
       std::vector<float>& in = inputs.emplace_back(count * parts_in);
       for (std::size_t i = 0; i < in.size(); ++i) in[i] = element(r, i);
       outputs.emplace_back(count * parts_out, -1.0f);
     }
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < kExecutorRanks; ++r) {
       block.publish(r, sequence,
                     {.kind = kind,
                      .type = ElementType::kF32,
@@ -73,7 +73,7 @@ struct Announced {
     }
   }
   void check() const {
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < kExecutorRanks; ++r) {
       for (std::size_t i = 0; i < outputs[r].size(); ++i) {
         ASSERT_EQ(outputs[r][i], expected(kind, r, i, count))
             << name(kind) << " of " << count << ", rank " << r << ", element " << i;
@@ -89,15 +89,15 @@ struct Announced {
 
 TEST(InlineExecutor, EveryKindEqualsItsDefinition) {
   for (const Kind kind : kKinds) {
-    OneBlock block(kRanks);
+    OneBlock block(kExecutorRanks);
     // Payloads inside the descriptor and beside it.
     constexpr std::size_t kCounts[] = {1, 7, 80};
     for (std::uint64_t s = 1; s <= 3; ++s) {
       const std::size_t count = kCounts[s - 1];
       const Announced all(block, kind, count, s);
-      for (int r = kRanks - 1; r >= 0; --r) {
+      for (int r = kExecutorRanks - 1; r >= 0; --r) {
         ASSERT_TRUE(block.own(r, s).small);
-        InlineExecutor(block.block(), r, kRanks).run(s, block.own(r, s));
+        InlineExecutor(block.block(), r, kExecutorRanks).run(s, block.own(r, s));
       }
       all.check();
     }
@@ -106,10 +106,10 @@ TEST(InlineExecutor, EveryKindEqualsItsDefinition) {
 
 TEST(DirectExecutor, EveryKindEqualsItsDefinition) {
   for (const Kind kind : kKinds) {
-    OneBlock block(kRanks);
+    OneBlock block(kExecutorRanks);
     const Announced all(block, kind, 5003, 1);
-    for (int r = 0; r < kRanks; ++r) {
-      DirectExecutor executor(block.block(), block.worlds[r]->memory(), r, kRanks);
+    for (int r = 0; r < kExecutorRanks; ++r) {
+      DirectExecutor executor(block.block(), block.worlds[r]->memory(), r, kExecutorRanks);
       EXPECT_EQ(executor.run(1, block.own(r, 1), WorkLimit::kAll), Outcome::kDone);
     }
     all.check();
@@ -119,15 +119,15 @@ TEST(DirectExecutor, EveryKindEqualsItsDefinition) {
 // Chunk by chunk, with other ranks in between, the result is the same.
 TEST(DirectExecutor, LeavesALargeOperationAfterEveryChunk) {
   for (const Kind kind : kKinds) {
-    OneBlock block(kRanks);
+    OneBlock block(kExecutorRanks);
     const Announced all(block, kind, 1'200'007, 1);
     std::vector<DirectExecutor> executors;
-    std::vector<int> calls(kRanks);
-    for (int r = 0; r < kRanks; ++r)
-      executors.emplace_back(block.block(), block.worlds[r]->memory(), r, kRanks);
-    for (int open = kRanks; open > 0;) {
+    std::vector<int> calls(kExecutorRanks);
+    for (int r = 0; r < kExecutorRanks; ++r)
+      executors.emplace_back(block.block(), block.worlds[r]->memory(), r, kExecutorRanks);
+    for (int open = kExecutorRanks; open > 0;) {
       open = 0;
-      for (int r = 0; r < kRanks; ++r) {
+      for (int r = 0; r < kExecutorRanks; ++r) {
         PendingOperation& own = block.own(r, 1);
         if (own.executed) continue;
         ++calls[r];
@@ -136,7 +136,7 @@ TEST(DirectExecutor, LeavesALargeOperationAfterEveryChunk) {
       }
     }
     all.check();
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < kExecutorRanks; ++r) {
       const bool has_result = kind != Kind::kGather || r == kRoot;
       EXPECT_GT(calls[r], has_result ? 2 : 0) << name(kind);
     }
@@ -146,25 +146,25 @@ TEST(DirectExecutor, LeavesALargeOperationAfterEveryChunk) {
 /// Lets the ranks act in turn until all are done.
 void run_in_turns(OneBlock& block, std::vector<StagedExecutor>& executors, std::uint64_t sequence,
                   WorkLimit limit) {
-  std::vector<bool> done(kRanks);
+  std::vector<bool> done(kExecutorRanks);
   for (int turn = 0; turn < 10'000; ++turn) {
-    const int r = (turn * 2 + turn / 7) % kRanks;
+    const int r = (turn * 2 + turn / 7) % kExecutorRanks;
     if (done[r]) continue;
     done[r] = executors[r].run(sequence, block.own(r, sequence), limit) == Outcome::kDone;
   }
-  for (int r = 0; r < kRanks; ++r) ASSERT_TRUE(done[r]) << "rank " << r;
+  for (int r = 0; r < kExecutorRanks; ++r) ASSERT_TRUE(done[r]) << "rank " << r;
 }
 
 std::vector<StagedExecutor> staged_executors(const OneBlock& block) {
   std::vector<StagedExecutor> executors;
-  for (int r = 0; r < kRanks; ++r) executors.emplace_back(block.block(), r, kRanks);
+  for (int r = 0; r < kExecutorRanks; ++r) executors.emplace_back(block.block(), r, kExecutorRanks);
   return executors;
 }
 
 // Several operations after each other, of one chunk and of several: the halves of the staging
 // memory are used in turn across operations.
 TEST(StagedExecutor, EveryKindEqualsItsDefinition) {
-  OneBlock block(kRanks);
+  OneBlock block(kExecutorRanks);
   std::vector<StagedExecutor> executors = staged_executors(block);
   std::uint64_t sequence = 0;
   for (const WorkLimit limit : {WorkLimit::kAll, WorkLimit::kOneChunk}) {
@@ -181,7 +181,7 @@ TEST(StagedExecutor, EveryKindEqualsItsDefinition) {
 // A rank alone offers one chunk and waits; it offers the second only after it has read the first of
 // every peer.
 TEST(StagedExecutor, NoRankIsMoreThanOneChunkAhead) {
-  OneBlock block(kRanks);
+  OneBlock block(kExecutorRanks);
   std::vector<StagedExecutor> executors = staged_executors(block);
   const Announced all(block, Kind::kAllReduce, 200'003, 1);
   const auto chunks = [&](int r) { return block.block().line(r).chunks.load(); };
@@ -198,7 +198,7 @@ TEST(StagedExecutor, NoRankIsMoreThanOneChunkAhead) {
 }
 
 TEST(StagedExecutor, ACounterThatCannotBeIsAnError) {
-  OneBlock block(kRanks);
+  OneBlock block(kExecutorRanks);
   std::vector<StagedExecutor> executors = staged_executors(block);
   const Announced all(block, Kind::kAllReduce, 200'003, 1);
   block.block().line(0).chunks.store(1);
@@ -214,7 +214,7 @@ TEST(StagedExecutor, ACounterThatCannotBeIsAnError) {
 
 // What only this rank can see must be staged, so its first chunk need not wait for the others.
 TEST(StagedExecutor, OffersTheFirstChunkEarlyOnce) {
-  OneBlock block(kRanks);
+  OneBlock block(kExecutorRanks);
   std::vector<StagedExecutor> executors = staged_executors(block);
   std::vector<float> memory(4000);
   // Rank 1's result would overwrite its input, which lies where another rank's part belongs.

@@ -22,7 +22,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using Fault = SlowLink::Fault;
 
 constexpr std::array<Duration, 2> kLong{seconds(60), seconds(60)};
 constexpr const char* kDoor = "peers/world/0";  // where the store keeps rank 0's address
@@ -78,7 +77,7 @@ TEST(SlowLink, BytesMayComeLateAndAFewAtATime) {
 
 /// All-reduces of `count` elements until the fault, which one of the two sets when both are at
 /// work, ends them.
-void work_until(SlowLink& link, Fault fault, std::uint64_t after, TcpCommunicator& c,
+void work_until(SlowLink& link, SlowLink::Fault fault, std::uint64_t after, TcpCommunicator& c,
                 std::size_t count) {
   std::vector<std::int32_t> x(count);
   const auto all_reduce = [&] {
@@ -105,7 +104,7 @@ TEST(SlowLink, ACutIsNoticedOnBothEndsWhereverItIs) {
   for (const std::uint64_t after : {0, 1, 31, 40, 65, 1000, 300000, 3000000}) {
     SlowLink link(Duration::zero(), 16 << 10);
     const auto errors = across(link, kLong, [&](TcpCommunicator& c) {
-      work_until(link, Fault::kCut, after, c, after < 500 ? 3 : 300001);
+      work_until(link, SlowLink::Fault::kCut, after, c, after < 500 ? 3 : 300001);
     });
     for (int rank = 0; rank < 2; ++rank) {
       expect_lost(errors[static_cast<std::size_t>(rank)], 1 - rank,
@@ -121,7 +120,7 @@ TEST(SlowLink, SilenceIsNoticed) {
   for (const std::uint64_t after : {40, 300000}) {
     SlowLink link(Duration::zero(), 16 << 10);
     const auto errors = across(link, {seconds(1), seconds(1)}, [&](TcpCommunicator& c) {
-      work_until(link, Fault::kStop, after, c, after < 500 ? 3 : 300001);
+      work_until(link, SlowLink::Fault::kStop, after, c, after < 500 ? 3 : 300001);
     });
     for (const auto& error : errors) {
       ASSERT_TRUE(error);
@@ -135,7 +134,7 @@ TEST(SlowLink, SilenceIsNoticed) {
 TEST(SlowLink, ARankThatStillReceivesLearnsTheCause) {
   SlowLink link(Duration::zero(), 16 << 10);
   const auto errors = across(link, {seconds(1), seconds(60)}, [&](TcpCommunicator& c) {
-    work_until(link, Fault::kStopForward, 2000, c, 300001);
+    work_until(link, SlowLink::Fault::kStopForward, 2000, c, 300001);
   });
   for (const auto& error : errors) expect_lost(error, 1, "rank 1 has been silent for");
   EXPECT_EQ(errors[1]->rank(), 0);

@@ -14,9 +14,9 @@
 namespace shoal::collective {
 namespace {
 
-constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadcast,
-                           Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
-                           Kind::kGather,    Kind::kScatter,       Kind::kBarrier};
+constexpr Kind kTableKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadcast,
+                                Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
+                                Kind::kGather,    Kind::kScatter,       Kind::kBarrier};
 
 /// The hosts of `ranks` ranks: `each` on a host, the rest on the last one.
 std::vector<int> on_hosts(int ranks, int each) {
@@ -27,7 +27,7 @@ std::vector<int> on_hosts(int ranks, int each) {
 
 TEST(Tables, AreCorrectForEveryNumberOfRanks) {
   for (int ranks = 1; ranks <= 64; ++ranks) {
-    for (const Kind kind : kKinds) {
+    for (const Kind kind : kTableKinds) {
       const bool wide = kind != Kind::kAllReduce && kind != Kind::kReduce &&
                         kind != Kind::kBroadcast && kind != Kind::kBarrier;
       const std::vector<std::size_t> counts =

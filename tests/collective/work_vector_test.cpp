@@ -10,18 +10,18 @@ namespace shoal::collective {
 namespace {
 
 constexpr std::size_t kCount = 4;
-constexpr int kRanks = 3;
+constexpr int kVectorRanks = 3;
 
 class WorkVectorOfRank1 : public testing::Test {
  protected:
-  WorkVectorOfRank1() : memory_(8 * kCount * kRanks) {
+  WorkVectorOfRank1() : memory_(8 * kCount * kVectorRanks) {
     std::iota(memory_.begin(), memory_.end(), 0);
   }
   int* at(std::size_t i) { return memory_.data() + i; }
   WorkVector make(Kind kind, int* in, int* out, int root = 0, bool partial_sums = false) {
     operation_ = {
         .kind = kind, .type = ElementType::kI32, .buffer = {in, out, kCount}, .peer = root};
-    return {operation_, 1, kRanks, partial_sums};
+    return {operation_, 1, kVectorRanks, partial_sums};
   }
   static int* place(const WorkVector& work, std::size_t begin, std::size_t end) {
     return reinterpret_cast<int*>(work.at({begin, end}));
@@ -51,11 +51,11 @@ TEST_F(WorkVectorOfRank1, CopiesTheInputOfAReduceScatterThatItWouldOverwrite) {
   };
   EXPECT_FALSE(copies(in + kCount));
   EXPECT_FALSE(copies(in - kCount)) << "right before";
-  EXPECT_FALSE(copies(in + kCount * kRanks)) << "right behind";
+  EXPECT_FALSE(copies(in + kCount * kVectorRanks)) << "right behind";
   EXPECT_TRUE(copies(in));
   EXPECT_TRUE(copies(in + 1));
   EXPECT_TRUE(copies(in - 1));
-  EXPECT_TRUE(copies(in + kCount * kRanks - 1));
+  EXPECT_TRUE(copies(in + kCount * kVectorRanks - 1));
 }
 
 TEST_F(WorkVectorOfRank1, AddsPartialSumsInMemoryOfItsOwn) {
@@ -63,11 +63,11 @@ TEST_F(WorkVectorOfRank1, AddsPartialSumsInMemoryOfItsOwn) {
   int* const out = at(50);
   const std::vector<int> before = memory_;
   WorkVector work = make(Kind::kReduceScatter, in, out, 0, true);
-  int* const own = place(work, 0, kCount * kRanks);
+  int* const own = place(work, 0, kCount * kVectorRanks);
   ASSERT_NE(own, nullptr);
   EXPECT_NE(own, in);
-  EXPECT_TRUE(std::equal(own, own + kCount * kRanks, in));
-  for (std::size_t i = 0; i < kCount * kRanks; ++i) own[i] = 100 + static_cast<int>(i);
+  EXPECT_TRUE(std::equal(own, own + kCount * kVectorRanks, in));
+  for (std::size_t i = 0; i < kCount * kVectorRanks; ++i) own[i] = 100 + static_cast<int>(i);
   EXPECT_EQ(memory_, before);
   work.finish(operation_, 1);
   for (std::size_t i = 0; i < kCount; ++i) EXPECT_EQ(out[i], 100 + static_cast<int>(kCount + i));

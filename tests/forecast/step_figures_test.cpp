@@ -23,12 +23,12 @@ constexpr double kLayers = 4;
 constexpr double kRows = 2 * 128;
 
 /// Two ranks, one micro-batch of two samples of 128 tokens.
-struct Planned {
+struct PlannedStep {
   ModelSpec spec;
   Training training;
   Cluster cluster = *plan::cluster_preset("cpu");
 
-  Planned() {
+  PlannedStep() {
     spec.layers = 4;
     spec.hidden = 64;
     spec.heads = 4;
@@ -45,7 +45,7 @@ struct Planned {
     for (const std::string& name : plan::kernel_names()) cluster.kernels[name] = {};
   }
   StepTime step(const char* kernel, const KernelRate& rate) const {
-    Planned one = *this;
+    PlannedStep one = *this;
     one.cluster.kernels[kernel] = rate;
     return kernel_step_time(one.spec, one.training, one.cluster);
   }
@@ -56,7 +56,7 @@ struct Planned {
 };
 
 TEST(KernelStep, RunsEachKernelAsOftenAsTheModel) {
-  const Planned planned;
+  const PlannedStep planned;
   EXPECT_EQ(planned.calls("linear"), kLayers * 4);
   EXPECT_EQ(planned.calls("linear_backward"), kLayers * 4);
   EXPECT_EQ(planned.calls("attention"), kLayers);
@@ -74,7 +74,7 @@ TEST(KernelStep, RunsEachKernelAsOftenAsTheModel) {
 }
 
 TEST(KernelStep, MicroBatchesRunAllButTheExchangeAndTheUpdate) {
-  Planned planned;
+  PlannedStep planned;
   planned.training.global_batch = 12;
   EXPECT_EQ(planned.calls("linear"), 3 * kLayers * 4);
   EXPECT_EQ(planned.calls("embedding"), 3);
@@ -87,7 +87,7 @@ TEST(KernelStep, MicroBatchesRunAllButTheExchangeAndTheUpdate) {
 
 // 4 query and 2 key heads of 24 from a width of 64, back from 96 to 64, 200 wide between.
 TEST(KernelStep, ProductsAreThoseOfTheShape) {
-  Planned planned;
+  PlannedStep planned;
   double products = 64 * (4 + 2 * 2) * 24 + 96 * 64 + 64 * 200 + 200 * 64;
   EXPECT_EQ(planned.flops("linear"), kLayers * 2 * kRows * products);
   EXPECT_EQ(planned.flops("linear_backward"), kLayers * 2 * kRows * products);
@@ -103,7 +103,7 @@ TEST(KernelStep, ProductsAreThoseOfTheShape) {
 // Heads, features and words in halves, the stream's rows too, which are gathered before two
 // products of a block and summed after two, and the other way round in backward.
 TEST(KernelStep, TensorParallelRanksHaveHalves) {
-  Planned planned;
+  PlannedStep planned;
   planned.training.degrees.dp_shard = 1;
   planned.training.degrees.tp = 2;
   planned.training.global_batch = 2;
@@ -122,7 +122,7 @@ TEST(KernelStep, TensorParallelRanksHaveHalves) {
 // Two stages of two blocks, three micro-batches: the last one leaves the first stage after three
 // passes, and the second after a fourth. Embedding and head are run by one stage each.
 TEST(KernelStep, PipelinesWaitForTheTable) {
-  Planned planned;
+  PlannedStep planned;
   planned.spec.tied_embeddings = false;
   planned.training.degrees.dp_shard = 1;
   planned.training.degrees.pp = 2;
@@ -145,7 +145,7 @@ TEST(KernelStep, PipelinesWaitForTheTable) {
 }
 
 TEST(KernelStep, PassesAreThoseOfTheShape) {
-  Planned planned;
+  PlannedStep planned;
   EXPECT_EQ(planned.bytes("norm"), (kLayers * 2 + 1) * 4 * kRows * 64);
   EXPECT_EQ(planned.bytes("norm_backward"), (kLayers * 2 + 1) * 4 * kRows * 64);
   EXPECT_EQ(planned.bytes("activation"), kLayers * 4 * kRows * 200);
@@ -189,7 +189,7 @@ TEST(KernelWorks, AreThoseOfTheirShape) {
 }
 
 TEST(KernelStep, RecomputesWhatItsBlocksDoNotKeep) {
-  Planned planned;
+  PlannedStep planned;
   planned.training.recompute = Recompute::kSelective;
   EXPECT_EQ(planned.calls("linear"), kLayers * 4);
   EXPECT_EQ(planned.calls("attention"), 2 * kLayers);
@@ -207,7 +207,7 @@ TEST(KernelStep, RecomputesWhatItsBlocksDoNotKeep) {
 
 // Four small exchanges a step, one for each tensor of the model, or one for each unit.
 TEST(KernelStep, ExchangesAreThoseOfTheStage) {
-  Planned planned;
+  PlannedStep planned;
   const auto tensors = static_cast<double>(model::parameters(planned.spec).size());
   const auto parameters = static_cast<double>(model::parameter_count(planned.spec));
   EXPECT_EQ(planned.calls("all_reduce"), 3 + tensors);
@@ -234,18 +234,18 @@ TEST(KernelStep, ExchangesAreThoseOfTheStage) {
 }
 
 TEST(Predictions, AreForWhatShoalDoes) {
-  const Planned plain;
+  const PlannedStep plain;
   ASSERT_TRUE(predicts_memory(plain.training));
   ASSERT_TRUE(predicts_step_time(plain.spec, plain.training, plain.cluster));
   const auto memory = [&](auto change) {
-    Planned one = plain;
+    PlannedStep one = plain;
     change(one.training);
     EXPECT_FALSE(predicts_step_time(one.spec, one.training, one.cluster));
     return predicts_memory(one.training);
   };
   for (const auto change :
        {+[](Training& t) { t.degrees.tp = 2; }, +[](Training& t) { t.degrees.pp = 2; }}) {
-    Planned one = plain;
+    PlannedStep one = plain;
     change(one.training);
     EXPECT_TRUE(predicts_memory(one.training));
     EXPECT_TRUE(predicts_step_time(one.spec, one.training, one.cluster));
@@ -260,19 +260,19 @@ TEST(Predictions, AreForWhatShoalDoes) {
   states.states = StateBytes{};
   EXPECT_TRUE(predicts_memory(states));
   const auto time = [&](auto change) {
-    Planned one = plain;
+    PlannedStep one = plain;
     change(one);
     EXPECT_TRUE(predicts_memory(one.training));
     return predicts_step_time(one.spec, one.training, one.cluster);
   };
-  EXPECT_FALSE(time([](Planned& p) { p.cluster.kernels.clear(); }));
-  EXPECT_FALSE(time([](Planned& p) { p.cluster.hosts = 2; }));
-  EXPECT_FALSE(time([](Planned& p) { p.training.offload_optimizer = true; }));
-  EXPECT_FALSE(time([](Planned& p) { p.training.reduce_every_micro_batch = true; }));
-  EXPECT_FALSE(time([](Planned& p) { p.spec.experts = 2; }));
-  EXPECT_FALSE(time([](Planned& p) { p.spec.family = Family::kMlp; }));
+  EXPECT_FALSE(time([](PlannedStep& p) { p.cluster.kernels.clear(); }));
+  EXPECT_FALSE(time([](PlannedStep& p) { p.cluster.hosts = 2; }));
+  EXPECT_FALSE(time([](PlannedStep& p) { p.training.offload_optimizer = true; }));
+  EXPECT_FALSE(time([](PlannedStep& p) { p.training.reduce_every_micro_batch = true; }));
+  EXPECT_FALSE(time([](PlannedStep& p) { p.spec.experts = 2; }));
+  EXPECT_FALSE(time([](PlannedStep& p) { p.spec.family = Family::kMlp; }));
   // Another software's clusters have its memory.
-  Planned other = plain;
+  PlannedStep other = plain;
   other.cluster.runtime = Runtime::kPublished;
   EXPECT_EQ(ShoalEstimator().memory(other.spec, other.training, other.cluster)[0].phases[0].name,
             "steady state");
@@ -286,7 +286,7 @@ TEST(Predictions, AreForWhatShoalDoes) {
 // States of 4 + 4 + 8 bytes on two ranks of one host, which read one copy of the parameters where
 // they shard.
 TEST(StateMemory, IsThatOfTheStage) {
-  Planned planned;
+  PlannedStep planned;
   const auto p = static_cast<double>(model::parameter_count(planned.spec));
   const auto end = [&] {
     return rank_memory(planned.spec, planned.training, planned.cluster).phases.back().use;
@@ -328,7 +328,7 @@ std::vector<std::string> gathers(const ModelSpec& spec, const Training& training
 }
 
 TEST(Gathers, AreOfUnitsThatNobodyHoldsWhole) {
-  Planned planned;
+  PlannedStep planned;
   planned.spec.layers = 1;
   planned.spec.tied_embeddings = false;
   planned.training.zero_stage = 3;
@@ -355,7 +355,7 @@ TEST(Gathers, AreOfUnitsThatNobodyHoldsWhole) {
 }
 
 TEST(Gathers, OfAPerceptronAreItsLayers) {
-  Planned planned;
+  PlannedStep planned;
   planned.spec.family = Family::kMlp;
   planned.spec.widths = {8, 8};
   planned.training.zero_stage = 3;

@@ -9,13 +9,12 @@
 
 #include "shoal/base/error.h"
 #include "tests/complaint.h"
+#include "tests/plan/gib.h"
 
 namespace shoal::plan {
 namespace {
 
 using testing::HasSubstr;
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 struct Sheet {
   const char* name;

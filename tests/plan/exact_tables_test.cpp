@@ -9,14 +9,13 @@
 #include "shoal/plan/flops.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/traffic.h"
+#include "tests/plan/gib.h"
 #include "tests/plan/published.h"
 #include "tests/support/collective_closed_forms.h"
 #include "tests/support/published_formulas.h"
 
 namespace shoal::plan {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 TEST(ExactTables, ZeroTable1) {
   const StateBytes whole = precision("mixed")->state;

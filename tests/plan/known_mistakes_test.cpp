@@ -9,12 +9,11 @@
 #include "shoal/plan/flops.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/plan.h"
+#include "tests/plan/gib.h"
 #include "tests/plan/published.h"
 
 namespace shoal::plan {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 ModelSpec neox_20b() {
   ModelSpec spec;

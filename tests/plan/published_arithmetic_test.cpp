@@ -11,14 +11,13 @@
 #include "shoal/plan/operations.h"
 #include "shoal/plan/step_time.h"
 #include "shoal/plan/traffic.h"
+#include "tests/plan/gib.h"
 #include "tests/plan/published.h"
 #include "tests/support/collective_closed_forms.h"
 #include "tests/support/published_formulas.h"
 
 namespace shoal::plan {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 ModelSpec sixteen_experts() {
   ModelSpec spec = *named_model("mixtral-8x7b");

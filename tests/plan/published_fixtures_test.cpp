@@ -14,13 +14,12 @@
 #include "shoal/plan/plan.h"
 #include "shoal/plan/topology.h"
 #include "shoal/plan/traffic.h"
+#include "tests/plan/gib.h"
 #include "tests/plan/published.h"
 #include "tests/support/published_formulas.h"
 
 namespace shoal::plan {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 /// The model of Megatron-Bridge's tests; with `experts` of them in every layer.
 ModelSpec bridge_model(std::int64_t layers, std::int64_t experts) {

@@ -99,7 +99,7 @@ TEST(Pipelines, CrossHostsWhereAStageFillsOne) {
 }
 
 /// 100 bytes take 1 s inside a host and 10 s between hosts, at half of each link's bandwidth.
-Cluster slow_links() {
+Cluster slow_hosts() {
   Cluster cluster = hosts_of(4);
   cluster.inside = {0.001, 200};
   cluster.between = {0.01, 20};
@@ -109,7 +109,7 @@ Cluster slow_links() {
 }
 
 TEST(Links, HaveTheShareThatCollectivesReach) {
-  Cluster cluster = slow_links();
+  Cluster cluster = slow_hosts();
   cluster.device.efficiency.link_inside = 0.25;
   EXPECT_DOUBLE_EQ(inside_link(cluster).alpha, 0.001);
   EXPECT_DOUBLE_EQ(inside_link(cluster).beta, 0.02);
@@ -120,7 +120,7 @@ TEST(Links, HaveTheShareThatCollectivesReach) {
 }
 
 TEST(CollectiveTimes, OfAllReduce) {
-  const Cluster cluster = slow_links();
+  const Cluster cluster = slow_hosts();
   EXPECT_EQ(all_reduce_s(cluster, {1, 1}, 100), 0);
   // Two rounds of halving and two of doubling; three ranks go round a ring.
   EXPECT_DOUBLE_EQ(all_reduce_s(cluster, {4, 1}, 100), 4 * 0.001 + 1.5);
@@ -133,7 +133,7 @@ TEST(CollectiveTimes, OfAllReduce) {
 }
 
 TEST(CollectiveTimes, OfAllGather) {
-  const Cluster cluster = slow_links();
+  const Cluster cluster = slow_hosts();
   EXPECT_EQ(all_gather_s(cluster, {1, 1}, 100), 0);
   EXPECT_DOUBLE_EQ(all_gather_s(cluster, {4, 1}, 100), 2 * 0.001 + 0.75);
   EXPECT_DOUBLE_EQ(all_gather_s(cluster, {3, 1}, 100), 2 * 0.001 + 2.0 / 3);
@@ -145,7 +145,7 @@ TEST(CollectiveTimes, OfAllGather) {
 
 // What stays in the host and what leaves it go at the same time.
 TEST(CollectiveTimes, OfAllToAll) {
-  Cluster cluster = slow_links();
+  Cluster cluster = slow_hosts();
   EXPECT_EQ(all_to_all_s(cluster, {1, 1}, 100), 0);
   EXPECT_DOUBLE_EQ(all_to_all_s(cluster, {4, 1}, 100), 3 * 0.001 + 0.75);
   EXPECT_NEAR(all_to_all_s(cluster, {4, 2}, 100), 4 * 0.01 + 5, 1e-12);

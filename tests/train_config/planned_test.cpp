@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Sets = std::vector<std::string>;
 
-Job job_with(const Sets& sets) {
+Job saved_job(const Sets& sets) {
   return parse_job(
       "[model]\nname = \"gpt2-tiny\"\n[data]\nfolders = [\"a\"]\n[training]\n"
       "global_batch_sequences = 24\nsteps = 10\nsequence_length = 64\n[checkpoint]\ninterval = "
@@ -25,7 +25,7 @@ Job job_with(const Sets& sets) {
 }
 
 Training planned(const Sets& sets, int ranks = 4) {
-  const Job job = job_with(sets);
+  const Job job = saved_job(sets);
   return planned_training(job, model_spec(job, {.vocab = 256}), ranks);
 }
 
@@ -74,8 +74,8 @@ TEST(PlannedTraining, RecomputationIsThatOfTheBlocks) {
                                           Keep::kEverything}));
   EXPECT_EQ(some.recompute, plan::Recompute::kFull);
   const model::RecomputePolicy policy = recompute_policy(
-      job_with({"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=1.5",
-                "activation_checkpoint.every_k=7"})
+      saved_job({"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=1.5",
+                 "activation_checkpoint.every_k=7"})
           .config);
   EXPECT_EQ(policy.mode, RecomputeMode::kBudget);
   EXPECT_EQ(policy.budget_bytes, 1.5e6);
@@ -122,7 +122,7 @@ TEST(PlannedTraining, CopiesForACheckpointAreThoseBeforeTheEnd) {
 }
 
 TEST(PlannedTraining, WhatIsCounted) {
-  const auto counted = [](const Sets& sets) { return is_counted(job_with(sets).config); };
+  const auto counted = [](const Sets& sets) { return is_counted(saved_job(sets).config); };
   EXPECT_TRUE(counted({}));
   EXPECT_TRUE(counted({"parallelism.zero_stage=3"}));
   EXPECT_FALSE(counted({"precision.type=auto"}));
@@ -163,7 +163,7 @@ TEST(MemoryUse, IsToldLargestFirstWithoutCrumbs) {
 
 /// Of a rank of the job, as the check before a run has it.
 double needed(const Sets& sets, int ranks, int sharers) {
-  const Job job = job_with(sets);
+  const Job job = saved_job(sets);
   const model::ModelSpec spec = model_spec(job, {.vocab = 256});
   const std::string text = complaint([&] {
     check_fits(spec, planned_training(job, spec, ranks), planned_hosts(ranks, sharers, 1));
@@ -173,7 +173,7 @@ double needed(const Sets& sets, int ranks, int sharers) {
 }
 
 TEST(CheckFits, RefusesWhatIsTooLargeAndNamesWhatWouldFit) {
-  const Job job = job_with({});
+  const Job job = saved_job({});
   const model::ModelSpec spec = model_spec(job, {.vocab = 256});
   const Training training = planned_training(job, spec, 4);
   const double bytes = needed({}, 4, 4);
@@ -198,7 +198,7 @@ TEST(CheckFits, RefusesWhatIsTooLargeAndNamesWhatWouldFit) {
 
 // Each remedy has what the changed job itself would need.
 TEST(CheckFits, RemediesHaveTheFiguresOfTheChangedJob) {
-  const Job job = job_with({});
+  const Job job = saved_job({});
   const model::ModelSpec spec = model_spec(job, {.vocab = 256});
   const std::string text =
       memory_remedies(spec, planned_training(job, spec, 4), planned_hosts(4, 4, 0));
@@ -219,7 +219,7 @@ TEST(CheckFits, RemediesHaveTheFiguresOfTheChangedJob) {
   // What is there already is no remedy.
   const Sets done{"training.micro_batch=1", "activation_checkpoint.mode=full",
                   "parallelism.zero_stage=3", "precision.moments=bf16", "optimizer.state_folder=x"};
-  const Job small = job_with(done);
+  const Job small = saved_job(done);
   EXPECT_EQ(memory_remedies(spec, planned_training(small, spec, 4), planned_hosts(4, 4, 0)), "");
 }
 
@@ -231,7 +231,7 @@ TEST(CheckFits, RanksThatShareNoMemoryNeedMore) {
   const auto fits = [&](const Sets& more, double bytes) {
     Sets sets = sharded;
     sets.insert(sets.end(), more.begin(), more.end());
-    const Job job = job_with(sets);
+    const Job job = saved_job(sets);
     const model::ModelSpec spec = model_spec(job, {.vocab = 256});
     return complaint([&] { check_fits_here(job, spec, 4, bytes); }).empty();
   };

@@ -13,11 +13,10 @@
 
 #include "shoal/base/error.h"
 #include "shoal/wire/address.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
-
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
 
 /// An acceptor that this thread runs, and the last caller that it let in.
 struct Listening {

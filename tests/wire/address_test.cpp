@@ -11,23 +11,13 @@
 #include <string>
 
 #include "shoal/base/error.h"
+#include "tests/error_of.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
 
 using testing::HasSubstr;
-
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
-
-template <class Call>
-Error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorKind::kInternal, "none", "no error");
-}
 
 int option(const Descriptor& socket, int level, int name) {
   int value = -1;

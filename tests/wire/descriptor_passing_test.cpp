@@ -6,11 +6,10 @@
 #include <unistd.h>
 
 #include "tests/wire/socket_pair.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
-
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
 
 bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 

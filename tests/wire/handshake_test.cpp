@@ -16,6 +16,7 @@
 
 #include "shoal/base/error.h"
 #include "tests/wire/socket_pair.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
@@ -26,8 +27,6 @@ using testing::HasSubstr;
 constexpr std::size_t kMagic = 8;
 constexpr std::size_t kGreeting = kMagic + 32;
 constexpr std::size_t kAnswer = kGreeting + 16 + 32;
-
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
 
 Hello hello_of(int value) {
   Hello hello{};

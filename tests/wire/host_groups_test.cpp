@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/wire/soon.h"
+
 namespace shoal::wire {
 namespace {
 
@@ -22,8 +24,6 @@ class Known final : public KeyValues {
 
   std::map<std::string, std::string> values;
 };
-
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
 
 /// What each of four ranks proposes when they call with these names.
 std::vector<int> proposed(const std::vector<std::string>& names) {

@@ -15,6 +15,8 @@
 
 #include "shoal/base/error.h"
 #include "shoal/wire/arena.h"
+#include "tests/error_of.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
@@ -23,8 +25,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// A deadline for a slow machine.
-Deadline soon() { return Deadline::in(seconds(60)); }
-
 /// The process number of the test program; its forked ranks use it for the name of the rendezvous.
 const pid_t kProgram = getpid();
 
@@ -208,17 +208,6 @@ TEST(LocalRendezvous, TwoOfOneRankAreRefused) {
                Error);
   first.join();
   second.join();
-}
-
-/// What `call` throws.
-template <class Call>
-Error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorKind::kInternal, "none", "no error");
 }
 
 // A process with the right key comes as a rank that is not expected: two jobs have one name. Both

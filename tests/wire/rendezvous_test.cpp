@@ -14,6 +14,8 @@
 #include "shoal/base/error.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/store.h"
+#include "tests/error_of.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
@@ -21,20 +23,8 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
-
 std::string a_file() {
   return testing::TempDir() + "rendezvous_test-" + std::to_string(::getpid());
-}
-
-template <class Call>
-Error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorKind::kInternal, "none", "no error");
 }
 
 TEST(Rendezvous, AtAFileThatIsGoneWhenAllAreThere) {

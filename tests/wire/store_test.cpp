@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "shoal/base/error.h"
+#include "tests/error_of.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
@@ -19,8 +21,6 @@ using testing::HasSubstr;
 constexpr std::size_t kMostKey = 4096;
 constexpr std::size_t kMostValue = 16 << 20;
 
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
-
 class StoreOfOneRank : public testing::Test {
  protected:
   StoreClient connect() { return {server_->endpoint(), "secret", soon()}; }
@@ -28,16 +28,6 @@ class StoreOfOneRank : public testing::Test {
   std::optional<StoreServer> server_{std::in_place, "127.0.0.1", PortRange{}, "secret"};
   StoreClient client_ = connect();
 };
-
-template <class Call>
-Error error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  return Error(ErrorKind::kInternal, "none", "no error");
-}
 
 TEST_F(StoreOfOneRank, TakesTheLongestKeyWithTheLargestValue) {
   const std::string key(kMostKey, 'k');

@@ -13,11 +13,10 @@
 #include "shoal/wire/acceptor.h"
 #include "shoal/wire/link.h"
 #include "shoal/wire/store.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
-
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
 
 TEST(Address, ReadsEndpointsAndPorts) {
   EXPECT_EQ(parse_endpoint("10.0.0.1:7000"), (Endpoint{"10.0.0.1", 7000}));

@@ -18,11 +18,10 @@
 
 #include "shoal/wire/chunk_header.h"
 #include "shoal/wire/store.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire {
 namespace {
-
-Deadline soon() { return Deadline::in(std::chrono::seconds(60)); }
 
 /// Connects to rank 0 of the world of `store` as rank 1 of 2.
 Descriptor connect_as_rank_1(const Endpoint& store) {

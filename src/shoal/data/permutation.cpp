@@ -7,7 +7,7 @@ namespace {
 
 // Four rounds suffice for a Feistel network to pass for random (Luby and Rackoff); two more cost
 // little.
-constexpr int kRounds = 6;
+constexpr int kFeistelRounds = 6;
 
 }  // namespace
 
@@ -22,7 +22,7 @@ std::uint64_t Permutation::once(std::uint64_t value) const {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   std::uint64_t left = value >> half_bits_;
   std::uint64_t right = value & mask;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kFeistelRounds; ++round) {
     // The round is part of the counter: each round is another random function.
     const std::uint64_t mixed =
         (left ^ key_.bits(static_cast<std::uint64_t>(round) << 32 | right)[0]) & mask;
