@@ -30,8 +30,6 @@
 namespace shoal::parallel {
 namespace {
 
-using namespace one_rank;
-
 using model::ModelSpec;
 using plan::Degrees;
 using testing::HasSubstr;
