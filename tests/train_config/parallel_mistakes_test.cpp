@@ -98,19 +98,25 @@ TEST(ParallelMistakes, AreRefusedWithKeyAndRule) {
        "stage 1 keeps whole gradients"},
       {{"training.global_batch_sequences=10"}, 4, "global_batch_sequences", "among 4 ranks"},
       {{two, "training.micro_batch=5"}, 4, "training.micro_batch", "must divide a rank's share"},
-      {{two, "model.name=mlp-digits", "data.source=digits", "training.sequence_length=1"},
-       2,
-       "parallelism.tensor_parallel_degree",
-       "divides transformers only"},
-      {{pipe, "model.name=mlp-digits", "data.source=digits", "training.sequence_length=1"},
-       2,
-       "parallelism.pipeline_parallel_degree",
-       "divides transformers only"},
   };
   for (const Mistake& one : mistakes) {
     const std::string text = said_of(one);
     EXPECT_THAT(text, HasSubstr(one.key)) << fmt::format("{}", fmt::join(one.sets, " "));
     EXPECT_THAT(text, HasSubstr(one.rule)) << fmt::format("{}", fmt::join(one.sets, " "));
+  }
+}
+
+TEST(ParallelMistakes, DegreesThatDivideTransformersAreRefusedForOthers) {
+  for (const char* key : {"tensor_parallel_degree", "pipeline_parallel_degree"}) {
+    const std::string said = complaint([&] {
+      const Job job = parse_job(
+          "[model]\nname = \"mlp-digits\"\n[data]\nsource = \"digits\"\n[training]\n"
+          "global_batch_sequences = 32\nepochs = 2\n",
+          "job.toml", {fmt::format("parallelism.{}=2", key)});
+      validate(job, 2);
+    });
+    EXPECT_THAT(said, HasSubstr(key));
+    EXPECT_THAT(said, HasSubstr("divides transformers only"));
   }
 }
 
