@@ -38,6 +38,15 @@ TEST(ChainOfWaits, ATimeoutBlamesTheRankAtItsEnd) {
   on_threads(4, [&](HostCommunicator& c, int rank) {
     const auto part = c.split(rank > 0 ? 0 : -1, -rank);
     if (rank == 0) return;
+    // A wait that is over: rank 1 waits for nobody any more.
+    float x = 0;
+    const Operation late{.kind = rank == 1 ? Kind::kReceive : Kind::kSend,
+                         .type = ElementType::kF32,
+                         .buffer = {&x, &x, 1},
+                         .peer = rank == 1 ? 1 : 2,
+                         .tag = 7};
+    if (rank == 2) std::this_thread::sleep_for(milliseconds(50));
+    if (rank < 3) part->run(late, Deadline::in(kLong));
     if (rank == 1) {
       while (ended < 2) std::this_thread::sleep_for(milliseconds(1));
       return;
