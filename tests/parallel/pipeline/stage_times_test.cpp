@@ -18,14 +18,12 @@ using schedule::Schedule;
 using schedule::StageCost;
 
 constexpr int kRanks = 4;
-// Long, because sleepers of a busy machine wake a millisecond late.
-constexpr double kUnitSeconds = 0.03;
 
-void sleep_for_units(double units) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(units * kUnitSeconds));
+void sleep_for_seconds(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-/// A unit that takes its times, in units of time, for its output, for the gradient of its input,
+/// A unit that takes its times, in seconds, for its output, for the gradient of its input,
 /// and for that of its weight. It passes x on; the last one sums it up.
 class Sleeper final : public nn::Module {
  public:
@@ -38,15 +36,15 @@ class Sleeper final : public nn::Module {
     const ops::Weight weight = weight_->weight();
     const auto backward = [sink = weight.sink, times = times_](const ops::Tensors&,
                                                                const ops::Tensors& gradients) {
-      sleep_for_units(times.input_gradient);
+      sleep_for_seconds(times.input_gradient);
       const auto write = [dy = gradients[0], times](const at::Tensor& target, bool accumulate) {
-        sleep_for_units(times.weight_gradient);
+        sleep_for_seconds(times.weight_gradient);
         accumulate ? target.add_(dy.sum()) : target.fill_(dy.sum());
       };
       return ops::Tensors{gradients[0], ops::deliver_later(sink, write)};
     };
     const at::Tensor y = ops::differentiable("sleep", {x, weight.tensor}, [&](const ops::Wanted&) {
-      sleep_for_units(times_.forward);
+      sleep_for_seconds(times_.forward);
       return ops::Recorded{{x.detach().clone()}, {}, backward};
     })[0];
     return last_ ? y.sum() : y;
@@ -129,50 +127,61 @@ Step run_step(const Schedule& table, const std::vector<StageCost>& costs) {
           std::accumulate(timeline.busy.begin(), timeline.busy.end(), 0.0)};
 }
 
-/// Runs every schedule with stages of these times; all at once, as none of them needs a core.
-/// Returns the seconds of a step by schedule.
-std::map<std::string, double> expect_simulated_times(
-    const std::function<StageCost(int stage)>& cost_of) {
-  std::map<std::string, Step> steps;
+/// The costs of a stage of a rank that has this one alone, in units of time.
+using CostOf = std::function<StageCost(int stage)>;
+
+/// The costs of all stages in seconds.
+std::vector<StageCost> costs_in_seconds(const Schedule& table, const CostOf& cost_of, double unit) {
+  std::vector<StageCost> costs;
+  for (int stage = 0; stage < table.stages(); ++stage) {
+    StageCost cost = cost_of(stage);
+    for (double* part : {&cost.forward, &cost.input_gradient, &cost.weight_gradient})
+      *part *= unit / chunks_of(table.name);
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+/// Runs a step until it takes what the simulator says. Returns its time in units.
+double expect_simulated_time(const std::string& name, const CostOf& cost_of) {
+  const int micro_batches = name == "dualpipe-v" ? 2 * kRanks : kRanks;
+  const Schedule table = schedule::make_schedule(name, kRanks, chunks_of(name), micro_batches);
+  // On a machine that is busy with something else waiting ranks wake late, by milliseconds: again
+  // with longer times, beside which that is less. The tolerance stays.
+  const Deadline patience = Deadline::in(std::chrono::seconds(60));
+  double unit = 0.03;
+  std::vector<StageCost> costs = costs_in_seconds(table, cost_of, unit);
+  Step step = run_step(table, costs);
+  while (!step.is_as_simulated() && !patience.passed()) {
+    unit = std::min(0.3, 1.5 * unit);
+    costs = costs_in_seconds(table, cost_of, unit);
+    step = run_step(table, costs);
+  }
+  EXPECT_NEAR(step.seconds, step.simulated, 0.05 * step.simulated) << name;
+  // What the schedules differ in.
+  EXPECT_NEAR(step.lost(), step.simulated_lost(), 0.05 * step.simulated_lost()) << name;
+  // The computations took what they should, so that it was this table that was run.
+  EXPECT_GE(step.simulated, schedule::simulate(table, {costs, 0, 0, {}}).makespan()) << name;
+  return step.seconds / unit;
+}
+
+/// Runs every schedule, all at once, as none of them needs a core. Returns the time of a step by
+/// schedule, in units.
+std::map<std::string, double> expect_simulated_times(const CostOf& cost_of) {
+  std::map<std::string, double> times;
   std::vector<std::thread> runs;
   for (const std::string& name : schedule::schedule_names()) {
-    Step& step = steps[name];
-    runs.emplace_back([&, name] {
-      const int chunks = chunks_of(name);
-      const int micro_batches = name == "dualpipe-v" ? 2 * kRanks : kRanks;
-      const Schedule table = schedule::make_schedule(name, kRanks, chunks, micro_batches);
-      std::vector<StageCost> costs;
-      for (int stage = 0; stage < table.stages(); ++stage) {
-        StageCost cost = cost_of(stage);
-        for (double* part : {&cost.forward, &cost.input_gradient, &cost.weight_gradient})
-          *part /= chunks;
-        costs.push_back(cost);
-      }
-      step = run_step(table, costs);
-      // Again on a machine that is busy with something else, where waiting ranks wake late too.
-      const Deadline patience = Deadline::in(std::chrono::seconds(30));
-      while (!step.is_as_simulated() && !patience.passed()) step = run_step(table, costs);
-      // The computations took what they should, so that it was this table that was run.
-      EXPECT_GE(step.simulated,
-                kUnitSeconds * schedule::simulate(table, {costs, 0, 0, {}}).makespan())
-          << name;
-    });
+    double& time = times[name];
+    runs.emplace_back([&, name] { time = expect_simulated_time(name, cost_of); });
   }
   for (std::thread& run : runs) run.join();
-  std::map<std::string, double> seconds;
-  for (const auto& [name, step] : steps) {
-    EXPECT_NEAR(step.seconds, step.simulated, 0.05 * step.simulated) << name;
-    // What the schedules differ in.
-    EXPECT_NEAR(step.lost(), step.simulated_lost(), 0.05 * step.simulated_lost()) << name;
-    seconds[name] = step.seconds;
-  }
-  return seconds;
+  return times;
 }
 
 TEST(StageTimes, AStepLosesAsMuchTimeAsTheSimulatorSays) {
-  const auto seconds = expect_simulated_times([](int) { return StageCost{}; });
-  EXPECT_LT(seconds.at("interleaved"), seconds.at("1f1b"));
-  EXPECT_LT(seconds.at("zb-h1"), seconds.at("1f1b"));
+  const auto times = expect_simulated_times([](int) { return StageCost{}; });
+  EXPECT_LT(times.at("interleaved"), times.at("1f1b"));
+  EXPECT_LT(times.at("zb-h1"), times.at("1f1b"));
 }
 
 // An embedding that costs little, a head that costs much, and backward passes that take longer than
