@@ -15,6 +15,7 @@
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/validate.h"
+#include "shoal/train/fault.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
 
@@ -145,9 +146,12 @@ void RunSetup::build() {
       this_run->step->pipeline_loss(micro_batch, value);
     };
     const auto& stages = run_.applied.stages;
-    run_.pipeline.emplace(
-        run_.mesh.along(mesh::Axis::kPipeline), run_.table, stages,
-        pipeline_events(*run_.applied.reduction, stages.local, loss, run_.sharding));
+    auto events = pipeline_events(*run_.applied.reduction, stages.local, loss, run_.sharding);
+    events.action = fault_at_action(
+        job_, run_.table, [this_run = &run_] { return this_run->record.step + 1; },
+        run_.group.rank(), run_.group.size());
+    run_.pipeline.emplace(run_.mesh.along(mesh::Axis::kPipeline), run_.table, stages,
+                          std::move(events));
     run_.step->run_through(*run_.pipeline, *run_.applied.tied);
   }
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
