@@ -7,6 +7,7 @@
 #include "shoal/parallel/tensor/gathered_norm.h"
 #include "shoal/parallel/tensor/row_linear.h"
 #include "shoal/parallel/tensor/shared_heads.h"
+#include "shoal/parallel/tensor/stream_router.h"
 #include "shoal/parallel/tensor/vocabulary.h"
 
 namespace shoal::parallel {
@@ -41,7 +42,7 @@ class Splitter {
     check();
     if (tp_ > spec_.kv_heads) sharers_ = ranks_.split(ranks_.rank() / sharing(), ranks_.rank());
     replace_embedding();
-    for (std::int64_t i = 0; i < spec_.layers; ++i) split_block(fmt::format("blocks.{}", i));
+    for (std::int64_t i = 0; i < spec_.layers; ++i) split_block(i);
     replace_norm("head.norm");
     const auto& output = module<nn::Output>("head.output");
     // A tied weight was cut with the embedding.
@@ -55,14 +56,17 @@ class Splitter {
   void check() const {
     if (spec_.family != model::Family::kTransformer)
       reject(spec_.name, tp_, "divides transformers only");
-    if (spec_.experts > 0) reject(spec_.name, tp_, "cannot divide experts yet");
     if (spec_.vocab < tp_) {
       reject("embedding.tokens", tp_,
              fmt::format("must be at most the vocabulary of {}", spec_.vocab));
     }
     if (spec_.layers == 0) return;
     require_divisor("blocks.*.attention", tp_, "heads", spec_.heads);
-    require_divisor("blocks.*.mlp", tp_, "ffn", spec_.ffn);
+    // Experts are not cut: each tensor rank routes its own rows of the stream.
+    if (spec_.experts == 0 || spec_.dense_layers > 0) {
+      require_divisor("blocks.*.mlp", tp_, spec_.experts > 0 ? "dense_ffn" : "ffn",
+                      model::dense_width(spec_));
+    }
     if (spec_.kv_heads % tp_ == 0) return;
     if (tp_ % spec_.kv_heads != 0) {
       reject("blocks.*.attention", tp_,
@@ -116,12 +120,19 @@ class Splitter {
                           std::make_shared<VocabularyEmbedding>(tokens, ranks_));
   }
 
-  void split_block(const std::string& block) {
+  void split_block(std::int64_t index) {
+    const std::string block = fmt::format("blocks.{}", index);
     replace_norm(block + ".norm_1");
-    replace_norm(block + ".norm_2");
     cut_rows(block + ".attention.qkv");
     if (tp_ > spec_.kv_heads) share_heads(block + ".attention");
     replace_rows(block + ".attention.out");
+    if (model::has_experts(spec_, index)) {
+      // The mixture takes the rows of the stream as they are, and so norm_2 gathers nothing.
+      const auto& router = module<nn::Router>(block + ".mlp.router");
+      model_.replace_module(block + ".mlp.router", std::make_shared<StreamRouter>(router, ranks_));
+      return;
+    }
+    replace_norm(block + ".norm_2");
     if (spec_.gated) cut_rows(block + ".mlp.gate");
     cut_rows(block + ".mlp.up");
     replace_rows(block + ".mlp.down");
