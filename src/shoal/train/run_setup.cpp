@@ -12,6 +12,7 @@
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/expert/expert_parallel.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/train/config/planned.h"
@@ -114,7 +115,7 @@ void RunSetup::plan_memory() {
   const bool visible = in_process || host.visible_to_peers(at::empty({1}, at::kFloat));
   const bool shared = visible && group.size() % host.size() == 0;
   planned.hosts = planned_hosts(group.size(), shared ? host.size() : 1, limit);
-  if (!is_counted(typed.config)) return;
+  if (!is_counted(typed.config, spec)) return;
   // A rank that may not take so much throws before anything large is allocated, and train() aborts
   // the others.
   if (limit > 0) check_fits(spec, planned.training, planned.hosts);
@@ -135,6 +136,8 @@ void RunSetup::build() {
   // The step holds references to all of these; they live in Run, which neither moves nor is copied.
   run_.step.emplace(*run_.model, *run_.optimizer, *run_.reduction, run_.group, key.child("dropout"),
                     run_.loss_scale ? &*run_.loss_scale : nullptr, run_.share);
+  run_.balance.emplace(run_.record.model, run_.reduction->owned(), run_.group);
+  run_.step->balance_routers(*run_.balance);
   if (run_.table.ranks() > 0) {
     const auto loss = [this_run = &run_](int micro_batch, double value) {
       this_run->step->pipeline_loss(micro_batch, value);
@@ -159,6 +162,7 @@ void RunSetup::allocate_model() {
   nn::Model& model = *run_.model;
   // First of all: it replaces modules, and what others hang on the old ones would be lost.
   parallel::split_tensors(model, run_.mesh);
+  parallel::place_experts(model, run_.mesh);
   // While parameters are on the meta device: afterwards their memory has a type.
   set_types(model, job_, run_.record.precision);
   // The plan decided which blocks are recomputed, so that memory is what was planned. It counts the
