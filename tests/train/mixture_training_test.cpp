@@ -1,5 +1,8 @@
 // Jobs of mixtures of experts: every way to divide them trains as one rank does, resumes from what
 // any other saved, and moves the biases of routers alike.
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,6 +13,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/reader.h"
+#include "shoal/train/router_balance.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -127,21 +131,19 @@ TEST_F(MixtureTraining, EveryMeshTrainsAndResumesAsOneRank) {
       }
     }
     EXPECT_EQ(bias_after(name, kSteps), bias) << what;
-    // What this mesh saved one rank goes on with, and the other way round.
-    for (const auto& [from, to, on] :
-         {std::tuple{name, std::string("alone"), 1},
-          std::tuple{std::string("one"), std::string("many"), ranks}}) {
-      fs::create_directories(path(to) + "/checkpoints");
-      fs::copy(fmt::format("{}/checkpoints/step-{}", path(from), kSaved),
-               fmt::format("{}/checkpoints/step-{}", path(to), kSaved),
-               fs::copy_options::recursive);
-      const auto resumed = train_as(to, on == 1 ? Sets{} : sets, on);
-      ASSERT_EQ(resumed.size(), static_cast<std::size_t>(kSteps - kSaved)) << what;
-      EXPECT_NEAR(resumed.back().loss, one.back().loss, 2e-5 * one.back().loss)
-          << what << ", from " << from;
-      EXPECT_EQ(bias_after(to, kSteps), bias) << what << ", from " << from;
-      fs::remove_all(path(to));
-    }
+    // In turn: what this mesh saved one rank goes on with, or the other way round.
+    const bool alone = turn % 2 == 0;
+    const std::string from = alone ? name : "one";
+    fs::create_directories(path("resumed") + "/checkpoints");
+    fs::copy(fmt::format("{}/checkpoints/step-{}", path(from), kSaved),
+             fmt::format("{}/checkpoints/step-{}", path("resumed"), kSaved),
+             fs::copy_options::recursive);
+    const auto resumed = train_as("resumed", alone ? Sets{} : sets, alone ? 1 : ranks);
+    ASSERT_EQ(resumed.size(), static_cast<std::size_t>(kSteps - kSaved)) << what;
+    EXPECT_NEAR(resumed.back().loss, one.back().loss, 2e-5 * one.back().loss)
+        << what << ", from " << from;
+    EXPECT_EQ(bias_after("resumed", kSteps), bias) << what << ", from " << from;
+    fs::remove_all(path("resumed"));
   }
 }
 
@@ -160,6 +162,41 @@ TEST_F(MixtureTraining, RanksThatDivideExpertsEvaluateAndDrawInStep) {
   ASSERT_TRUE(one.back().evaluation && three.back().evaluation);
   EXPECT_NEAR(three.back().evaluation->loss, one.back().evaluation->loss, 1e-4);
   EXPECT_EQ(three.back().evaluation->labels, one.back().evaluation->labels);
+}
+
+// Expert 0 has more tokens than the mean of 3, expert 1 as many, the others fewer. Each of two
+// ranks knows its own choices, and owns a part of the biases.
+TEST(RouterBalance, MovesBiasesTowardsTheMeanOfAllRanks) {
+  model::ModelSpec spec = *model::named_model("deepseek-moe-tiny");
+  spec.layers = 2, spec.experts = 4, spec.router_bias_rate = 0.25;
+  comm::run_on_threads({.size = 2, .arena = false}, [&](const comm::Group& world) {
+    const auto bias = std::make_shared<nn::Parameter>(std::vector<std::int64_t>{4},
+                                                      model::Init::kZeros, 0, false);
+    bias->add_name("blocks.1.mlp.router.bias");
+    bias->set_requires_grad(false);
+    bias->set_adjusted(true);
+    bias->materialize();
+    bias->reset(Key(1));
+    const std::int64_t begin = world.rank() == 0 ? 0 : 3;
+    const std::int64_t end = world.rank() == 0 ? 3 : 4;
+    RouterBalance balance(spec, {{bias, begin, end, bias->tensor().narrow(0, begin, end - begin)}},
+                          world);
+    ASSERT_NE(balance.load(), nullptr);
+    const bool first = world.rank() == 0;
+    // A step that was skipped counts for nothing.
+    balance.load()->add("blocks.1.mlp.router", at::tensor({0, 0, 0, 99}, at::kLong));
+    balance.drop();
+    for (int step = 1; step <= 2; ++step) {
+      balance.load()->add("blocks.1.mlp.router", first ? at::tensor({2, 1, 0, 2}, at::kLong)
+                                                       : at::tensor({1, 2, 0, 0}, at::kLong));
+      if (first) balance.load()->add("blocks.1.mlp.router", at::tensor({3, 0, 1, 0}, at::kLong));
+      balance.update();
+      const at::Tensor expected = (first ? at::tensor({-0.25f, 0.0f, 0.25f, 0.0f})
+                                         : at::tensor({0.0f, 0.0f, 0.0f, 0.25f})) *
+                                  step;
+      EXPECT_TRUE(at::equal(bias->tensor(), expected)) << bias->tensor();
+    }
+  });
 }
 
 TEST_F(MixtureTraining, TrainsInSixteenBits) {
