@@ -217,7 +217,8 @@ void add_rewriting(CLI::App& ckpt, const std::shared_ptr<Arguments>& arguments) 
   });
   CLI::App* import_command = ckpt.add_subcommand(
       "import",
-      "Make a checkpoint of a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3)");
+      "Make a checkpoint of a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3, "
+      "GLM-4.5)");
   import_command->add_option("path", a.path, "The folder with config.json and model.safetensors")
       ->required();
   import_command->add_option("to", a.other, "The folder that gets step-0")->required();

@@ -58,6 +58,15 @@ model::ModelSpec qwen3() {
   return spec;
 }
 
+/// The experts of DeepSeek-V3: two blocks of which the first is dense, two shared experts.
+model::ModelSpec glm4_moe() {
+  model::ModelSpec spec = llama(3);
+  spec.name = "glm4_moe", spec.qk_norm = true, spec.router_bias = true;
+  spec.router_score = model::RouterScore::kSigmoid, spec.gate_scale = 2.5;
+  spec.shared_ffn = 40, spec.dense_layers = 1, spec.dense_ffn = 28;
+  return spec;
+}
+
 /// Element i of the parameter's values: no two elements of the model are alike.
 using Values = std::map<std::string, std::vector<float>>;
 
@@ -104,7 +113,7 @@ std::vector<float> read_exported(const std::string& folder, const std::string& n
 }
 
 TEST(HuggingFace, WhatIsExportedComesBack) {
-  for (const model::ModelSpec& spec : {gpt2(), llama(), llama(3), qwen2(), qwen3()}) {
+  for (const model::ModelSpec& spec : {gpt2(), llama(), llama(3), qwen2(), qwen3(), glm4_moe()}) {
     testing::Scratch scratch;
     const Values values = made_up(spec);
     const std::string path = write_model(scratch / "ours", spec, values);
@@ -329,6 +338,12 @@ TEST(HuggingFace, RefusesArchitecturesThatItHasNoNameFor) {
   model::ModelSpec experts = llama(3);
   experts.qk_norm = true;
   EXPECT_THROW(hugging_face_config(experts), Error);
+  experts = llama(3);
+  experts.shared_ffn = 20;
+  EXPECT_THROW(hugging_face_config(experts), Error);
+  experts = glm4_moe();
+  experts.shared_ffn = 30;
+  EXPECT_THROW(hugging_face_config(experts), Error);
   model::ModelSpec mlp;
   mlp.family = model::Family::kMlp;
   EXPECT_THROW(hugging_face_config(mlp), Error);
@@ -405,6 +420,14 @@ TEST(HuggingFace, ConfigurationsSayWhatTheModelIs) {
   EXPECT_EQ(mixtral["num_local_experts"], 3);
   EXPECT_EQ(mixtral["num_experts_per_tok"], 2);
   EXPECT_FALSE(mixtral.contains("rope_scaling") || mixtral.contains("mlp_bias"));
+  const auto glm = config(glm4_moe());
+  EXPECT_EQ(glm["architectures"][0], "Glm4MoeForCausalLM");
+  EXPECT_EQ(glm["n_routed_experts"], 3);
+  EXPECT_EQ(glm["moe_intermediate_size"], 20);
+  EXPECT_EQ(glm["intermediate_size"], 28);
+  EXPECT_EQ(glm["n_shared_experts"], 2);
+  EXPECT_EQ(glm["first_k_dense_replace"], 1);
+  EXPECT_EQ(glm["routed_scaling_factor"], 2.5);
 }
 
 // The sizes of the tensors decide where one file ends: none is longer than the limit.

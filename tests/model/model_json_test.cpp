@@ -47,6 +47,18 @@ constexpr const char* kGpt2 = R"({
   "n_embd": 768, "n_head": 12, "n_layer": 12,
   "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})";
 
+/// Keys as in the config.json of zai-org/GLM-4.5-Air, with smaller sizes and whole rotary heads.
+constexpr const char* kGlm = R"({
+  "architectures": ["Glm4MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+  "head_dim": 16, "hidden_act": "silu", "hidden_size": 64, "partial_rotary_factor": 1.0,
+  "initializer_range": 0.02, "intermediate_size": 160, "max_position_embeddings": 512,
+  "model_type": "glm4_moe", "moe_intermediate_size": 24, "norm_topk_prob": true,
+  "num_attention_heads": 6, "n_group": 1, "topk_group": 1, "n_routed_experts": 12,
+  "n_shared_experts": 2, "routed_scaling_factor": 2.5, "num_experts_per_tok": 3,
+  "first_k_dense_replace": 1, "num_hidden_layers": 3, "num_key_value_heads": 2,
+  "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 1000000, "use_qk_norm": true,
+  "tie_word_embeddings": false, "use_cache": true, "vocab_size": 300
+})";
 constexpr const char* kMixtral = R"({
   "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
   "intermediate_size": 14336,
@@ -149,6 +161,17 @@ TEST(HuggingFaceConfig, GivesTheNamedModels) {
   EXPECT_EQ(llama.name, "llama");
   llama.name = "llama-8b";
   EXPECT_EQ(llama, *named_model("llama-8b"));
+  const ModelSpec glm = from_hugging_face(kGlm);
+  EXPECT_TRUE(glm.qk_norm && glm.router_bias && glm.normalize_gates);
+  EXPECT_EQ(glm.router_score, RouterScore::kSigmoid);
+  EXPECT_EQ(glm.experts, 12);
+  EXPECT_EQ(glm.experts_per_token, 3);
+  EXPECT_EQ(glm.ffn, 24);
+  EXPECT_EQ(glm.shared_ffn, 48);
+  EXPECT_EQ(glm.dense_layers, 1);
+  EXPECT_EQ(glm.dense_ffn, 160);
+  EXPECT_EQ(glm.gate_scale, 2.5);
+  EXPECT_EQ(glm.rope_theta, 1e6);
   ModelSpec mixtral = from_hugging_face(kMixtral);
   mixtral.name = "mixtral-8x7b";
   EXPECT_EQ(mixtral, *named_model("mixtral-8x7b"));
@@ -305,6 +328,12 @@ TEST(HuggingFaceConfig, MistakesNameFileKeyAndRule) {
               HasSubstr("rope_scaling.rope_type = \"yarn\""));
   EXPECT_THAT(read(replaced(kMixtral, "\"num_local_experts\": 8,", "")),
               HasSubstr("num_local_experts is missing"));
+  EXPECT_THAT(read(replaced(kGlm, "\"partial_rotary_factor\": 1.0,", "")),
+              HasSubstr("partial_rotary_factor = 0.5: only 1 is supported"));
+  EXPECT_THAT(read(replaced(kGlm, "\"n_group\": 1", "\"n_group\": 8")),
+              HasSubstr("n_group = 8: choosing groups of experts first"));
+  EXPECT_THAT(read(replaced(kGlm, "glm4_moe", "deepseek_v3")),
+              HasSubstr("latent attention (MLA) is not supported"));
   EXPECT_THAT(read(replaced(kGpt2, "\"attn_pdrop\": 0.1", "\"attn_pdrop\": 0.3")),
               HasSubstr("attn_pdrop = 0.3: must equal resid_pdrop"));
   EXPECT_THAT(read(replaced(kGpt2, "\"n_layer\": 12", "\"n_layer\": 12.5")),

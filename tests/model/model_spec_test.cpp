@@ -83,8 +83,8 @@ TEST(ModelSpec, EveryNameGivesAValidModelThatCarriesIt) {
 }
 
 TEST(ModelSpec, ParametersAreInTheOrderOfUnitsAndNamedOnce) {
-  for (const char* name :
-       {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "moe-tiny", "mlp-digits"}) {
+  for (const char* name : {"gpt2-tiny", "llama-tiny", "qwen2-tiny", "qwen3-tiny", "moe-tiny",
+                           "deepseek-moe-tiny", "mlp-digits"}) {
     std::set<std::string> names;
     int unit = 0;
     for (const ParameterSpec& parameter : parameters(model(name))) {
@@ -131,6 +131,16 @@ TEST(ModelSpec, NamesAndShapesAreTheContract) {
                        "blocks.0.attention.out.weight", "blocks.0.norm_2.weight",
                        "blocks.0.mlp.router.weight", "blocks.0.mlp.experts.gate.weight",
                        "blocks.0.mlp.experts.up.weight", "blocks.0.mlp.experts.down.weight"));
+  std::vector<std::string> deepseek;
+  for (const auto& parameter : parameters(model("deepseek-moe-tiny"))) {
+    if (!parameter.name.starts_with("blocks.1.mlp.")) continue;
+    deepseek.push_back(parameter.name.substr(13));
+    EXPECT_EQ(parameter.trained, parameter.name != "blocks.1.mlp.router.bias") << parameter.name;
+  }
+  EXPECT_THAT(deepseek,
+              testing::ElementsAre("router.weight", "router.bias", "experts.gate.weight",
+                                   "experts.up.weight", "experts.down.weight", "shared.gate.weight",
+                                   "shared.up.weight", "shared.down.weight"));
   const auto mlp = parameters(model("mlp-digits"));
   ASSERT_EQ(mlp.size(), 4u);
   EXPECT_EQ(mlp[0].name, "layers.0.weight");
@@ -213,6 +223,24 @@ TEST(ModelSpec, NonsenseIsNamed) {
   bad.experts_per_token = 5;
   EXPECT_THAT(complaint(bad),
               HasSubstr("experts_per_token = 5: must lie between 1 and experts = 4"));
+  const auto of_mixture = [&](const auto& change) {
+    ModelSpec spec = model("deepseek-moe-tiny");
+    change(spec);
+    return complaint(spec);
+  };
+  EXPECT_EQ(of_mixture([](ModelSpec&) {}), "");
+  EXPECT_THAT(of_mixture([](ModelSpec& s) { s.dense_layers = 4; }),
+              HasSubstr("dense_layers = 4: must leave one of 4 layers with experts"));
+  EXPECT_THAT(of_mixture([](ModelSpec& s) { s.dense_ffn = 0; }),
+              HasSubstr("dense_ffn = 0: must lie between 1"));
+  EXPECT_THAT(of_mixture([](ModelSpec& s) { s.router_bias = false; }),
+              HasSubstr("router_bias_rate = 0.001: there is nothing to change"));
+  EXPECT_THAT(of_mixture([](ModelSpec& s) { s.balance_loss = -1; }),
+              HasSubstr("balance_loss = -1: must not be negative"));
+  EXPECT_THAT(of_mixture([](ModelSpec& s) { s.capacity_factor = std::nan(""); }),
+              HasSubstr("capacity_factor = nan"));
+  EXPECT_THAT(of_mixture([](ModelSpec& s) { s.experts = 0, s.experts_per_token = 0; }),
+              HasSubstr("shared_ffn = 64: a dense model has none"));
   bad = good;
   bad.bias = bad.qkv_bias = true;
   EXPECT_THAT(complaint(bad), HasSubstr("qkv_bias = true"));

@@ -36,6 +36,25 @@ TEST(StepFlops, OfAMixture) {
                    tokens * 2 * 2.0 * 64 * 256);
 }
 
+// Every named model, of which some have dense blocks before those with experts: what one rank holds
+// is what the model lists, and the blocks' products with the head are its training FLOPs.
+TEST(StepFlops, AndParametersAreThoseOfTheModel) {
+  for (const std::string& name : model::model_names()) {
+    const ModelSpec spec = *model::named_model(name);
+    double held = 0;
+    for (const HeldParameters& rank : held_by_rank(spec, on(1))) held += rank.all();
+    const auto listed = static_cast<double>(model::parameter_count(spec));
+    EXPECT_NEAR(held, listed, 1e-9 * listed) << name;
+    if (spec.family == Family::kMlp) continue;
+    const double products =
+        static_cast<double>(spec.layers) * block_forward_flops(spec, 1, 1).products +
+        2.0 * static_cast<double>(spec.hidden * spec.vocab);
+    const double scores = 12.0 * static_cast<double>(spec.layers * spec.heads * spec.head_size);
+    const double all = model::training_flops_per_token(spec, 1, false);
+    EXPECT_NEAR(3 * products + scores, all, 1e-9 * all) << name;
+  }
+}
+
 TEST(StepFlops, OfWhatIsRecomputed) {
   const ModelSpec spec = small();
   Training training = on(1);

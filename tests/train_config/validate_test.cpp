@@ -323,6 +323,47 @@ TEST(Validate, TensorParallelDegreesDivideRanksAndModel) {
       HasSubstr("shards x replicas must make the 2 ranks"));
 }
 
+TEST(Validate, ExpertParallelDegreesDivideExpertsAndRanks) {
+  using Sets = std::vector<std::string>;
+  const Sets mixture{"model.name=deepseek-moe-tiny"};
+  const auto with = [&](const Sets& sets) {
+    Sets all = mixture;
+    all.insert(all.end(), sets.begin(), sets.end());
+    return job_with(all);
+  };
+  const auto refused = [&](const Sets& sets, int ranks = 4) {
+    return refusal([&] { validate(with(sets), ranks); });
+  };
+  const std::string ep = "parallelism.expert_parallel_degree=";
+  validate(with({ep + "2"}), 4);
+  validate(with({ep + "4", "parallelism.tensor_parallel_degree=2"}), 4);
+  EXPECT_THAT(refused({ep + "3"}, 3), HasSubstr("must divide experts = 8, as 2 or 4 does"));
+  EXPECT_THAT(refused({ep + "8"}),
+              HasSubstr("must divide the 4 ranks of a pipeline stage, as 4 does"));
+  EXPECT_THAT(refused({ep + "4", "parallelism.zero_stage=3",
+                       "parallelism.data_parallel_replicate_degree=2"}),
+              HasSubstr("must divide the 2 ranks of a copy"));
+  EXPECT_THAT(refused({"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=9"}),
+              HasSubstr("a budget cannot be kept"));
+  EXPECT_THAT(refusal([&] { validate(job_with({ep + "2"}), 4); }),
+              HasSubstr("expert_parallel_degree = 2: the model has no experts"));
+  EXPECT_THAT(refused({"model.experts_per_token=9"}),
+              HasSubstr("model.experts_per_token = 9: must lie between 1 and experts = 8"));
+  const model::ModelSpec changed = model_spec(
+      with({"model.experts=6", "model.router_score=softmax", "model.normalize_gates=false",
+            "model.gate_scale=3", "model.capacity_factor=1.5", "model.balance_loss=0.2",
+            "model.router_bias_rate=0.5", "model.shared_ffn=10", "model.dense_layers=2",
+            "model.dense_ffn=20", "model.experts_per_token=3"}),
+      {.vocab = 256});
+  model::ModelSpec expected = *model::named_model("deepseek-moe-tiny");
+  expected.experts = 6, expected.experts_per_token = 3;
+  expected.router_score = model::RouterScore::kSoftmax, expected.normalize_gates = false;
+  expected.gate_scale = 3, expected.capacity_factor = 1.5, expected.balance_loss = 0.2;
+  expected.router_bias_rate = 0.5, expected.shared_ffn = 10, expected.dense_layers = 2;
+  expected.dense_ffn = 20;
+  EXPECT_EQ(changed, expected);
+}
+
 TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
   const auto refused = [](const std::vector<std::string>& sets, int ranks = 4) {
     return refusal([&] { validate(job_with(sets), ranks); });

@@ -312,7 +312,8 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   const std::int64_t job_pp = job ? job->config.parallelism.pipeline_parallel_degree : 1;
   degrees.pp = options.pp != 0 ? given("pp", options.pp) : job_pp;
   degrees.cp = given("cp", options.cp);
-  degrees.ep = given("ep", options.ep);
+  const std::int64_t job_ep = job ? job->config.parallelism.expert_parallel_degree : 1;
+  degrees.ep = options.ep != 0 ? given("ep", options.ep) : job_ep;
   std::int64_t rest = 1;
   for (const std::int64_t ranks : {degrees.tp, degrees.pp, degrees.cp}) {
     if ((rest *= ranks) > kMostDevices) {

@@ -140,6 +140,40 @@ ModelSpec read_mixtral(JsonFields& fields, const std::string& file) {
   spec.experts = fields.integer("num_local_experts");
   spec.experts_per_token = fields.integer("num_experts_per_tok");
   spec.norm_epsilon = fields.real("rms_norm_eps", 1e-5);
+  require_absent(fields, "router_jitter_noise", fields.real("router_jitter_noise", 0) == 0,
+                 "noise in the router is not supported");
+  return spec;
+}
+
+// GLM-4.5: the experts of DeepSeek-V3 with Llama's attention.
+ModelSpec read_glm4_moe(JsonFields& fields, const std::string& file) {
+  ModelSpec spec = read_rotary(fields, file);
+  spec.norm_epsilon = fields.real("rms_norm_eps", 1e-5);
+  spec.qk_norm = fields.boolean("use_qk_norm", false);
+  spec.router_score = RouterScore::kSigmoid;
+  spec.router_bias = true;
+  spec.experts = fields.integer("n_routed_experts");
+  spec.experts_per_token = fields.integer("num_experts_per_tok");
+  spec.dense_layers = fields.integer("first_k_dense_replace");
+  spec.dense_ffn = spec.dense_layers > 0 ? spec.ffn : 0;
+  spec.ffn = fields.integer("moe_intermediate_size");
+  spec.shared_ffn = spec.ffn * fields.integer("n_shared_experts");
+  spec.normalize_gates = fields.boolean("norm_topk_prob", true);
+  spec.gate_scale = fields.real("routed_scaling_factor", 1);
+  require_absent(fields, "n_group", fields.integer("n_group", 1) == 1,
+                 "choosing groups of experts first is not supported");
+  require_absent(fields, "attention_bias", !fields.boolean("attention_bias", false),
+                 "these biases are not supported");
+  // Where newer files put the rotary keys, this one is among them.
+  double turned = fields.real("partial_rotary_factor", 0.5);
+  if (fields.has("rope_parameters")) {
+    JsonFields rope(fields.at("rope_parameters"), file, "rope_parameters.");
+    turned = rope.real("partial_rotary_factor", turned);
+  }
+  if (turned != 1) {
+    fields.reject("partial_rotary_factor",
+                  fmt::format("= {}: only 1 is supported, where all of a head is turned", turned));
+  }
   return spec;
 }
 
@@ -160,10 +194,16 @@ ModelSpec from_hugging_face(std::string_view text, const std::string& file) {
     spec = read_qwen3(fields, file);
   } else if (type == "mixtral") {
     spec = read_mixtral(fields, file);
+  } else if (type == "glm4_moe") {
+    spec = read_glm4_moe(fields, file);
+  } else if (type == "deepseek_v2" || type == "deepseek_v3") {
+    fields.reject("model_type",
+                  fmt::format("= \"{}\": its latent attention (MLA) is not supported", type));
   } else {
     fields.reject(
         "model_type",
-        fmt::format("= \"{}\": must be gpt2, llama, mistral, mixtral, qwen2 or qwen3", type));
+        fmt::format("= \"{}\": must be gpt2, llama, mistral, mixtral, qwen2, qwen3 or glm4_moe",
+                    type));
   }
   spec.name = fields.text("_name_or_path", "");
   if (spec.name.empty()) spec.name = type;

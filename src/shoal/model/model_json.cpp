@@ -12,6 +12,7 @@ using nlohmann::ordered_json;
 constexpr const char* kFamilies[] = {"transformer", "mlp"};
 constexpr const char* kPositions[] = {"learned", "rotary"};
 constexpr const char* kNorms[] = {"layer", "rms"};
+constexpr const char* kRouterScores[] = {"softmax", "sigmoid"};
 
 /// Returns the enumerator that the text at `key` names.
 template <class Enum, std::size_t n>
@@ -20,6 +21,33 @@ Enum one_of(JsonFields& fields, const std::string& key, const char* const (&name
   for (std::size_t i = 0; i < n; ++i)
     if (text == names[i]) return static_cast<Enum>(i);
   fields.reject(key, fmt::format("= \"{}\": must be one of {}", text, fmt::join(names, ", ")));
+}
+
+void write_experts(const ModelSpec& spec, ordered_json& json) {
+  json["router_score"] = kRouterScores[static_cast<int>(spec.router_score)];
+  json["normalize_gates"] = spec.normalize_gates;
+  json["gate_scale"] = spec.gate_scale;
+  json["router_bias"] = spec.router_bias;
+  json["router_bias_rate"] = spec.router_bias_rate;
+  json["balance_loss"] = spec.balance_loss;
+  json["capacity_factor"] = spec.capacity_factor;
+  json["shared_ffn"] = spec.shared_ffn;
+  json["dense_layers"] = spec.dense_layers;
+  json["dense_ffn"] = spec.dense_ffn;
+}
+
+/// Reads what only mixtures write.
+void read_experts(JsonFields& fields, ModelSpec& spec) {
+  spec.router_score = one_of<RouterScore>(fields, "router_score", kRouterScores);
+  spec.normalize_gates = fields.boolean("normalize_gates");
+  spec.gate_scale = fields.real("gate_scale");
+  spec.router_bias = fields.boolean("router_bias");
+  spec.router_bias_rate = fields.real("router_bias_rate");
+  spec.balance_loss = fields.real("balance_loss");
+  spec.capacity_factor = fields.real("capacity_factor");
+  spec.shared_ffn = fields.integer("shared_ffn");
+  spec.dense_layers = fields.integer("dense_layers");
+  spec.dense_ffn = fields.integer("dense_ffn");
 }
 
 void write_transformer(const ModelSpec& spec, ordered_json& json) {
@@ -46,6 +74,7 @@ void write_transformer(const ModelSpec& spec, ordered_json& json) {
   json["init_std"] = spec.init_std;
   json["experts"] = spec.experts;
   json["experts_per_token"] = spec.experts_per_token;
+  if (spec.experts > 0) write_experts(spec, json);
 }
 
 void read_transformer(JsonFields& fields, const std::string& file, ModelSpec& spec) {
@@ -72,6 +101,8 @@ void read_transformer(JsonFields& fields, const std::string& file, ModelSpec& sp
   spec.init_std = fields.real("init_std");
   spec.experts = fields.integer("experts");
   spec.experts_per_token = fields.integer("experts_per_token");
+  // Mixtures were not built before they had these fields: no file is without them.
+  if (spec.experts > 0) read_experts(fields, spec);
 }
 
 void read_mlp(JsonFields& fields, ModelSpec& spec) {

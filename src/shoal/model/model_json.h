@@ -17,9 +17,9 @@ std::string to_json(const ModelSpec& spec);
 ModelSpec from_json(std::string_view text, const std::string& file = "model.json");
 
 /// Reads a Hugging Face config.json: model_type gpt2, llama, mistral (full attention), mixtral,
-/// qwen2 or qwen3. The spec is named after `_name_or_path` or the type. Throws Error(config) as
-/// `from_json` does. It refuses what a spec cannot express (other rope scalings, sliding windows,
-/// other biases) instead of dropping it.
+/// qwen2, qwen3 or glm4_moe (the experts of DeepSeek-V3 with Llama's attention). The spec is named
+/// after `_name_or_path` or the type. Throws Error(config) as `from_json` does. It refuses what a
+/// spec cannot express (other rope scalings, sliding windows, other biases) instead of dropping it.
 ModelSpec from_hugging_face(std::string_view text, const std::string& file = "config.json");
 
 }  // namespace shoal::model

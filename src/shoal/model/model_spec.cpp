@@ -45,6 +45,47 @@ void require(const ModelSpec& spec, bool holds, const char* field, double value,
   if (!holds || !std::isfinite(value)) reject(spec, fmt::format("{} = {}: {}", field, value, rule));
 }
 
+void validate_experts(const ModelSpec& spec) {
+  if (spec.experts == 0) {
+    const char* const dense = "a dense model";
+    require_zero(spec, "experts_per_token", spec.experts_per_token, dense);
+    require_zero(spec, "shared_ffn", spec.shared_ffn, dense);
+    require_zero(spec, "dense_layers", spec.dense_layers, dense);
+    require_zero(spec, "dense_ffn", spec.dense_ffn, dense);
+    require_zero(spec, "router_bias", spec.router_bias, dense);
+    require(spec, spec.router_bias_rate == 0, "router_bias_rate", spec.router_bias_rate,
+            "a dense model has no router");
+    require(spec, spec.balance_loss == 0, "balance_loss", spec.balance_loss,
+            "a dense model has no experts to balance");
+    require(spec, spec.capacity_factor == 0, "capacity_factor", spec.capacity_factor,
+            "a dense model has no experts");
+    return;
+  }
+  require_size(spec, "experts", spec.experts);
+  if (spec.experts_per_token < 1 || spec.experts_per_token > spec.experts) {
+    reject(spec, fmt::format("experts_per_token = {}: must lie between 1 and experts = {}",
+                             spec.experts_per_token, spec.experts));
+  }
+  require(spec, spec.gate_scale > 0, "gate_scale", spec.gate_scale, "must be positive");
+  require(spec, spec.router_bias_rate >= 0, "router_bias_rate", spec.router_bias_rate,
+          "must not be negative");
+  require(spec, spec.router_bias_rate == 0 || spec.router_bias, "router_bias_rate",
+          spec.router_bias_rate, "there is nothing to change without router_bias = true");
+  require(spec, spec.balance_loss >= 0, "balance_loss", spec.balance_loss, "must not be negative");
+  require(spec, spec.capacity_factor >= 0, "capacity_factor", spec.capacity_factor,
+          "must not be negative");
+  if (spec.shared_ffn != 0) require_size(spec, "shared_ffn", spec.shared_ffn);
+  if (spec.dense_layers < 0 || spec.dense_layers >= spec.layers) {
+    reject(spec, fmt::format("dense_layers = {}: must leave one of {} layers with experts",
+                             spec.dense_layers, spec.layers));
+  }
+  if (spec.dense_layers > 0) {
+    require_size(spec, "dense_ffn", spec.dense_ffn);
+  } else {
+    require_zero(spec, "dense_ffn", spec.dense_ffn, "a model without dense_layers");
+  }
+}
+
 void validate_transformer(const ModelSpec& spec) {
   if (spec.layers < 1 || spec.layers > kMostBlocks)
     reject(spec, fmt::format("layers = {}: must lie between 1 and {}", spec.layers, kMostBlocks));
@@ -84,13 +125,7 @@ void validate_transformer(const ModelSpec& spec) {
     reject(spec, "qk_norm = true: queries and keys have RMSNorm alone; set norm = rms");
   require(spec, spec.norm_epsilon > 0, "norm_epsilon", spec.norm_epsilon, "must be positive");
   require(spec, spec.init_std >= 0, "init_std", spec.init_std, "must not be negative");
-  if (spec.experts != 0) require_size(spec, "experts", spec.experts);
-  if (spec.experts == 0) {
-    require_zero(spec, "experts_per_token", spec.experts_per_token, "a dense model");
-  } else if (spec.experts_per_token < 1 || spec.experts_per_token > spec.experts) {
-    reject(spec, fmt::format("experts_per_token = {}: must lie between 1 and experts = {}",
-                             spec.experts_per_token, spec.experts));
-  }
+  validate_experts(spec);
   require_zero(spec, "inputs", spec.inputs, "a transformer");
   require_zero(spec, "outputs", spec.outputs, "a transformer");
   require_zero(spec, "widths", static_cast<std::int64_t>(spec.widths.size()), "a transformer");
@@ -127,8 +162,11 @@ double approximate_parameters(const ModelSpec& spec) {
   const double h = spec.hidden;
   const double attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
   // 3: as if gated, which is the larger case
-  const double mlp = 3 * h * spec.ffn * std::max<double>(1, spec.experts);
-  return spec.layers * (attention + mlp) + h * (2.0 * spec.vocab + spec.sequence);
+  const double mlp =
+      3 * h * (static_cast<double>(spec.ffn) * std::max<double>(1, spec.experts) + spec.shared_ffn);
+  const double dense = 3 * h * spec.dense_ffn;
+  return spec.layers * (attention + mlp) + spec.dense_layers * dense +
+         h * (2.0 * spec.vocab + spec.sequence);
 }
 
 /// Collects parameters in order and numbers the units that they belong to.
@@ -155,6 +193,10 @@ class Listing {
   void head_norm(const std::string& name) {
     list_.push_back({name + ".weight", {}, {spec_.head_size}, unit, false, Init::kOnes, 0});
   }
+  /// Adds zeros that no gradient changes.
+  void frozen(const std::string& name, std::vector<std::int64_t> shape) {
+    list_.push_back({name, {}, std::move(shape), unit, false, Init::kZeros, 0, false});
+  }
   std::vector<ParameterSpec>& list() { return list_; }
 
   int unit = 0;
@@ -163,6 +205,13 @@ class Listing {
   const ModelSpec& spec_;
   std::vector<ParameterSpec> list_;
 };
+
+void list_dense(const ModelSpec& spec, Listing& listing, const std::string& prefix,
+                std::int64_t width, double residual_std) {
+  if (spec.gated) listing.linear(prefix + "gate", width, spec.hidden, spec.init_std);
+  listing.linear(prefix + "up", width, spec.hidden, spec.init_std);
+  listing.linear(prefix + "down", spec.hidden, width, residual_std);
+}
 
 void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
   const std::string prefix = fmt::format("blocks.{}.", block);
@@ -179,18 +228,19 @@ void list_block(const ModelSpec& spec, Listing& listing, std::int64_t block) {
   }
   listing.linear(prefix + "attention.out", spec.hidden, spec.heads * spec.head_size, residual_std);
   listing.norm(prefix + "norm_2");
-  if (spec.experts > 0) {
-    const std::int64_t e = spec.experts;
-    listing.weight(prefix + "mlp.router.weight", {e, spec.hidden}, std);
-    if (spec.gated)
-      listing.weight(prefix + "mlp.experts.gate.weight", {e, spec.ffn, spec.hidden}, std);
-    listing.weight(prefix + "mlp.experts.up.weight", {e, spec.ffn, spec.hidden}, std);
-    listing.weight(prefix + "mlp.experts.down.weight", {e, spec.hidden, spec.ffn}, residual_std);
+  if (!has_experts(spec, block)) {
+    list_dense(spec, listing, prefix + "mlp.", dense_width(spec), residual_std);
     return;
   }
-  if (spec.gated) listing.linear(prefix + "mlp.gate", spec.ffn, spec.hidden, std);
-  listing.linear(prefix + "mlp.up", spec.ffn, spec.hidden, std);
-  listing.linear(prefix + "mlp.down", spec.hidden, spec.ffn, residual_std);
+  const std::int64_t e = spec.experts;
+  listing.weight(prefix + "mlp.router.weight", {e, spec.hidden}, std);
+  if (spec.router_bias) listing.frozen(prefix + "mlp.router.bias", {e});
+  if (spec.gated)
+    listing.weight(prefix + "mlp.experts.gate.weight", {e, spec.ffn, spec.hidden}, std);
+  listing.weight(prefix + "mlp.experts.up.weight", {e, spec.ffn, spec.hidden}, std);
+  listing.weight(prefix + "mlp.experts.down.weight", {e, spec.hidden, spec.ffn}, residual_std);
+  if (spec.shared_ffn > 0)
+    list_dense(spec, listing, prefix + "mlp.shared.", spec.shared_ffn, residual_std);
 }
 
 std::vector<ParameterSpec> transformer_parameters(const ModelSpec& spec) {
@@ -239,11 +289,15 @@ double multiplying_weights(const ModelSpec& spec) {
   if (spec.family == Family::kMlp) return approximate_parameters(spec);
   const double h = spec.hidden;
   const double attention = h * spec.head_size * (2.0 * spec.heads + 2.0 * spec.kv_heads);
-  const double mlp = (spec.gated ? 3.0 : 2.0) * h * spec.ffn;
+  const double matrices = (spec.gated ? 3.0 : 2.0) * h;
+  const double dense = matrices * dense_width(spec);
   // A token visits some experts and is scored against all of them by the router.
-  const double feed_forward =
-      spec.experts > 0 ? spec.experts_per_token * mlp + h * spec.experts : mlp;
-  return spec.layers * (attention + feed_forward) + h * spec.vocab;
+  const double mixture = matrices * (static_cast<double>(spec.experts_per_token) * spec.ffn +
+                                     static_cast<double>(spec.shared_ffn)) +
+                         h * spec.experts;
+  const std::int64_t mixtures = spec.experts > 0 ? spec.layers - spec.dense_layers : 0;
+  return spec.layers * attention + mixtures * mixture + (spec.layers - mixtures) * dense +
+         h * spec.vocab;
 }
 
 }  // namespace
@@ -258,6 +312,14 @@ std::optional<Activation> activation(std::string_view name) {
   for (const auto& [value, text] : kActivations)
     if (name == text) return value;
   return std::nullopt;
+}
+
+bool has_experts(const ModelSpec& spec, std::int64_t layer) {
+  return spec.experts > 0 && layer >= spec.dense_layers;
+}
+
+std::int64_t dense_width(const ModelSpec& spec) {
+  return spec.experts > 0 ? spec.dense_ffn : spec.ffn;
 }
 
 void validate(const ModelSpec& spec) {

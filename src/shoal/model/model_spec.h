@@ -12,6 +12,8 @@ enum class Family { kTransformer, kMlp };
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kTanh, kSigmoid };
 enum class Norm { kLayer, kRms };
 enum class Positions { kLearned, kRotary };
+/// What makes scores of a router's products: softmax over all experts, or sigmoid of each.
+enum class RouterScore { kSoftmax, kSigmoid };
 
 const char* name(Activation activation);
 std::optional<Activation> activation(std::string_view name);
@@ -61,6 +63,25 @@ struct ModelSpec {
   std::int64_t experts = 0;  ///< routed experts a layer; 0: dense
   std::int64_t experts_per_token = 0;
 
+  // A mixture of experts, where `experts` > 0. Expert matrices have no biases.
+  RouterScore router_score = RouterScore::kSoftmax;
+  bool normalize_gates = true;  ///< the gates of a token's experts are divided by their sum
+  double gate_scale = 1;        ///< factor of the gates (DeepSeek's routed_scaling_factor)
+  /// A number an expert that is added to its score in the choice of experts, not in the gates. No
+  /// gradient trains it: after each step it moves by `router_bias_rate` towards experts with fewer
+  /// tokens than the mean (Wang et al., "Auxiliary-loss-free load balancing", 2024).
+  bool router_bias = false;
+  double router_bias_rate = 0;
+  /// Coefficient of the loss of each sequence that balances its experts (DeepSeek-AI,
+  /// "DeepSeek-V3", 2024, eq. 17 to 20); 0: none.
+  double balance_loss = 0;
+  /// In training an expert takes at most ceil(capacity_factor * k * T / E) tokens of a sequence of
+  /// T, the first ones; 0: all.
+  double capacity_factor = 0;
+  std::int64_t shared_ffn = 0;    ///< width of the experts together that every token visits
+  std::int64_t dense_layers = 0;  ///< first blocks, which have a dense feed-forward layer instead
+  std::int64_t dense_ffn = 0;     ///< its width
+
   // A multi-layer perceptron.
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
@@ -70,6 +91,11 @@ struct ModelSpec {
 
   bool operator==(const ModelSpec&) const = default;
 };
+
+/// Returns whether block `layer` of a transformer has experts.
+bool has_experts(const ModelSpec& spec, std::int64_t layer);
+/// Returns the width of the dense feed-forward layer of a block without experts.
+std::int64_t dense_width(const ModelSpec& spec);
 
 /// Throws Error(config) that names the field, its value and the rule.
 void validate(const ModelSpec& spec);
@@ -98,7 +124,9 @@ enum class Init { kZeros, kOnes, kNormal, kUniform };
 ///   (qk_norm), each of all its heads; blocks.N.attention.out.{weight [h, a d], bias};
 ///   blocks.N.norm_2.{weight,bias}; blocks.N.mlp.{gate (gated), up}.{weight [f, h], bias};
 ///   blocks.N.mlp.down.{weight [h, f], bias}; with experts: blocks.N.mlp.router.weight [E, h],
-///   blocks.N.mlp.experts.{gate,up}.weight [E, f, h], blocks.N.mlp.experts.down.weight [E, h, f];
+///   blocks.N.mlp.router.bias [E] (router_bias; frozen), blocks.N.mlp.experts.{gate (gated),
+///   up}.weight [E, f, h], blocks.N.mlp.experts.down.weight [E, h, f], and with shared_ffn
+///   blocks.N.mlp.shared.{gate, up, down} as a dense layer has them;
 ///   head.norm.{weight,bias}; head.output.weight [V, h] (tied: a second name of
 ///   embedding.tokens.weight, listed once, under the first name).
 /// Canonical names of an MLP: layers.N.{weight [out, in], bias}, one unit a layer.
@@ -109,7 +137,8 @@ struct ParameterSpec {
   int unit = 0;        ///< index into the model's sequence of units: embedding, blocks, head
   bool decay = false;  ///< belongs to the weight-decay group: matrices yes; biases, norms no
   Init init = Init::kZeros;
-  double scale = 0;  ///< standard deviation of kNormal, half-width of kUniform
+  double scale = 0;     ///< standard deviation of kNormal, half-width of kUniform
+  bool trained = true;  ///< false: no gradient is computed for it
 
   std::int64_t count() const;
 };

@@ -72,6 +72,21 @@ ModelSpec mixture(ModelSpec spec, std::int64_t experts, std::int64_t experts_per
   return spec;
 }
 
+/// The feed-forward layers of DeepSeek-V3: sigmoid scores, a bias in the choice, experts that every
+/// token visits, and dense first blocks.
+ModelSpec deepseek_experts(ModelSpec spec, std::int64_t shared_ffn, std::int64_t dense_layers,
+                           std::int64_t dense_ffn) {
+  spec.router_score = RouterScore::kSigmoid;
+  spec.gate_scale = 2.5;
+  spec.router_bias = true;
+  spec.router_bias_rate = 0.001;
+  spec.balance_loss = 0.0001;
+  spec.shared_ffn = shared_ffn;
+  spec.dense_layers = dense_layers;
+  spec.dense_ffn = dense_ffn;
+  return spec;
+}
+
 ModelSpec mlp(std::int64_t inputs, std::vector<std::int64_t> widths, std::int64_t outputs) {
   ModelSpec spec;
   spec.family = Family::kMlp;
@@ -89,9 +104,11 @@ struct Entry {
 
 // Sources. GPT-2: Radford et al., 2019, with the vocabulary padded from 50257 to a multiple of 128.
 // GPT-3: Brown et al., 2020, table 2.1, GPT-2's vocabulary. Llama 2 and 3: the config.json files
-// that Meta published. Mixtral: Jiang et al., 2024. The 160M one is JackFram/llama-160m. Qwen2.5:
-// Qwen Team, 2024, and the config.json files of its base models. Qwen3: Qwen Team, 2025, and the
-// config.json files of its post-trained models; base models differ in the longest sequence, 32768.
+// that Meta published. Mixtral: Jiang et al., 2024. deepseek-moe-tiny has the experts of
+// DeepSeek-V3 (DeepSeek-AI, 2024) and Llama's attention, not its latent one. The 160M one is
+// JackFram/llama-160m. Qwen2.5: Qwen Team, 2024, and the config.json files of its base models.
+// Qwen3: Qwen Team, 2025, and the config.json files of its post-trained models; base models differ
+// in the longest sequence, 32768.
 constexpr Entry kModels[] = {
     {"gpt2-tiny", [] { return gpt2(4, 4, 128, 256, 256); }},
     {"gpt2-30m", [] { return gpt2(6, 6, 384); }},
@@ -125,6 +142,10 @@ constexpr Entry kModels[] = {
     {"qwen3-14b", [] { return qwen3(llama(40, 40, 8, 5120, 17408, 151936, 40960)); }},
     {"qwen3-32b", [] { return qwen3(llama(64, 64, 8, 5120, 25600, 151936, 40960)); }},
     {"moe-tiny", [] { return mixture(llama(4, 4, 2, 128, 176, 256, 256), 4, 2, 10000); }},
+    {"deepseek-moe-tiny",
+     [] {
+       return deepseek_experts(mixture(llama(4, 4, 2, 128, 64, 256, 256), 8, 2, 10000), 64, 1, 352);
+     }},
     {"mixtral-8x7b",
      [] { return mixture(llama(32, 32, 8, 4096, 14336, 32000, 32768), 8, 2, 1e6); }},
     {"mlp-digits", [] { return mlp(64, {64}, 10); }},

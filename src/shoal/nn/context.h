@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "shoal/base/philox.h"
@@ -12,6 +14,7 @@ namespace shoal::nn {
 
 class KeyValueCache;
 class Replay;
+struct RoutedTokens;
 
 /// Collects losses that layers add to the main one (router balance). Each is already scaled; the
 /// training step adds them.
@@ -23,6 +26,19 @@ class LossSink {
 
  private:
   std::vector<at::Tensor> losses_;
+};
+
+/// Counts the tokens that chose each expert, by the path of the router: a step sums them over the
+/// ranks and moves the routers' biases by them.
+class ExpertLoad {
+ public:
+  /// `counts` [E] int64.
+  void add(const std::string& router, const at::Tensor& counts);
+  const std::map<std::string, at::Tensor>& counts() const { return counts_; }
+  void clear() { counts_.clear(); }
+
+ private:
+  std::map<std::string, at::Tensor> counts_;
 };
 
 /// Everything that a forward pass must know beyond its input. It is passed explicitly and saved for
@@ -52,6 +68,9 @@ struct Context {
   /// Keys and values of the positions before `position_begin`, during generation.
   KeyValueCache* cache = nullptr;
   LossSink* extra_losses = nullptr;
+  ExpertLoad* expert_load = nullptr;
+  /// The router's choices for the tokens that come to a module of experts.
+  const RoutedTokens* routed = nullptr;
   /// Keeps the results of matmuls, or returns those that the first pass kept.
   Replay* replay = nullptr;
   /// This pass repeats an earlier one within backward; the module's backward pass follows at once.

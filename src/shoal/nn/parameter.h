@@ -77,6 +77,10 @@ class Parameter {
   at::Tensor initial(Key key) const;
   bool requires_grad() const { return trainable_; }
   void set_requires_grad(bool trainable);  ///< false: frozen, no gradient is computed for it
+  /// Says that a rule changes this frozen parameter after each step (the bias of a router), so that
+  /// techniques which keep copies of it must renew them.
+  bool adjusted() const { return adjusted_; }
+  void set_adjusted(bool adjusted) { adjusted_ = adjusted; }
 
   /// Return and set the place for the gradient of this parameter: a view of the local shape (part
   /// of a bucket) in the gradient's type, or undefined to let autograd keep its own. An operator
@@ -128,6 +132,7 @@ class Parameter {
   double scale_;
   bool decay_;
   bool trainable_ = true;
+  bool adjusted_ = false;
   mesh::Layout layout_;
   mesh::Box box_;
   at::Tensor tensor_;

@@ -35,4 +35,8 @@ class Replay {
 at::Tensor product(const Context& context, const at::Tensor& x, const ops::Weight& weight,
                    const ops::Weight& bias = {}, const at::Tensor& residual = {});
 
+/// The same for ops::grouped_linear.
+at::Tensor grouped_product(const Context& context, const at::Tensor& x,
+                           const std::vector<std::int64_t>& counts, const ops::Weight& weight);
+
 }  // namespace shoal::nn

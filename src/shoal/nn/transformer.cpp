@@ -5,12 +5,11 @@
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "shoal/base/check.h"
+#include "shoal/nn/fused.h"
 #include "shoal/nn/key_value_cache.h"
-#include "shoal/nn/replay.h"
-#include "shoal/ops/activation.h"
+#include "shoal/nn/mixture.h"
 #include "shoal/ops/attention.h"
 #include "shoal/ops/head_norm.h"
 #include "shoal/ops/linear.h"
@@ -28,26 +27,8 @@ std::shared_ptr<Norm> make_norm(const model::ModelSpec& spec) {
 Linear::Options inner(const model::ModelSpec& spec) {
   return {.bias = spec.bias, .scale = spec.init_std};
 }
-/// Projections onto the residual stream start smaller, so that its variance does not grow with
-/// depth (Radford et al., 2019).
 Linear::Options residual(const model::ModelSpec& spec) {
-  return {.bias = spec.bias,
-          .scale = spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.layers))};
-}
-
-/// Returns the module as an M without hooks, which a fused operator may replace; null otherwise.
-template <class M>
-M* fusable(const std::shared_ptr<Module>& module) {
-  // A fused operator bypasses the module's call operator, and with it hooks and recomputation.
-  return module->plain() ? dynamic_cast<M*>(module.get()) : nullptr;
-}
-
-/// residual + module(x).
-at::Tensor project(const at::Tensor& residual, const std::shared_ptr<Module>& module,
-                   const at::Tensor& x, const Context& context) {
-  if (const Linear* linear = fusable<Linear>(module)) return linear->onto(residual, x, context);
-  const at::Tensor y = (*module)(x, context);
-  return residual.defined() ? residual + y : y;
+  return {.bias = spec.bias, .scale = residual_scale(spec)};
 }
 
 }  // namespace
@@ -157,44 +138,15 @@ void Attention::on_replaced(const std::string& name, const std::shared_ptr<Modul
   if (name == "out") out_ = module;
 }
 
-Mlp::Mlp(const model::ModelSpec& spec) : activation_(spec.activation) {
-  if (spec.gated) gate_ = child<Linear>("gate", spec.hidden, spec.ffn, inner(spec));
-  up_ = child<Linear>("up", spec.hidden, spec.ffn, inner(spec));
-  down_ = child<Linear>("down", spec.ffn, spec.hidden, residual(spec));
-}
-
-at::Tensor Mlp::hidden(const at::Tensor& x, const Context& context) {
-  if (gate_) return ops::gated(activation_, (*gate_)(x, context), (*up_)(x, context));
-  // The bias is added inside the activation: no pass of its own, and what backward keeps is the
-  // product.
-  if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias() && up->plain_product()) {
-    return ops::activate(activation_, product(context, x, up->weight()->weight()),
-                         up->bias()->weight());
-  }
-  return ops::activate(activation_, (*up_)(x, context));
-}
-
-at::Tensor Mlp::onto(const at::Tensor& residual, const at::Tensor& x, const Context& context) {
-  return project(residual, down_, hidden(x, context), context);
-}
-
-void Mlp::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
-  if (name == "gate") gate_ = module;
-  if (name == "up") up_ = module;
-  if (name == "down") down_ = module;
-}
-
-Block::Block(const model::ModelSpec& spec) : dropout_(spec.dropout) {
-  if (spec.experts > 0) {
-    throw Error(ErrorKind::kConfig, "model",
-                fmt::format("{}: experts = {}: mixture-of-experts layers cannot be built yet",
-                            spec.name, spec.experts))
-        .hint("choose a dense model (experts = 0)");
-  }
+Block::Block(const model::ModelSpec& spec, std::int64_t layer) : dropout_(spec.dropout) {
   adopt("norm_1", norm_1_ = make_norm(spec));
   attention_ = child<Attention>("attention", spec);
   adopt("norm_2", norm_2_ = make_norm(spec));
-  mlp_ = child<Mlp>("mlp", spec);
+  if (model::has_experts(spec, layer)) {
+    mlp_ = child<MixtureMlp>("mlp", spec);
+  } else {
+    mlp_ = child<Mlp>("mlp", spec, model::dense_width(spec));
+  }
 }
 
 template <class Branch>
@@ -213,7 +165,8 @@ at::Tensor Block::add(Module& norm, Module& branch, const at::Tensor& x,
 }
 
 at::Tensor Block::forward(const at::Tensor& x, const Context& context) {
-  return add<Mlp>(*norm_2_, *mlp_, add<Attention>(*norm_1_, *attention_, x, context), context);
+  return add<FeedForward>(*norm_2_, *mlp_, add<Attention>(*norm_1_, *attention_, x, context),
+                          context);
 }
 
 void Block::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
@@ -263,7 +216,7 @@ Transformer::Transformer(const model::ModelSpec& spec) : Model(spec) {
   // of it.
   unit("embedding", embedding);
   for (std::int64_t i = 0; i < spec.layers; ++i)
-    unit(fmt::format("blocks.{}", i), std::make_shared<Block>(spec));
+    unit(fmt::format("blocks.{}", i), std::make_shared<Block>(spec, i));
   unit("head", std::make_shared<Head>(spec, spec.tied_embeddings ? embedding->weight() : nullptr));
 }
 

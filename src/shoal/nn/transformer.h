@@ -62,33 +62,11 @@ class Attention : public Module {
   std::shared_ptr<Module> out_;
 };
 
-/// Computes down(act(up x)), or down(act(gate x) * up x) when gated. Its children are `gate` (when
-/// gated), `up` and `down`.
-class Mlp : public Module {
- public:
-  explicit Mlp(const model::ModelSpec& spec);
-  at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context& context);
-
- protected:
-  at::Tensor forward(const at::Tensor& x, const Context& context) override {
-    return onto({}, x, context);
-  }
-  void on_replaced(const std::string& name, const std::shared_ptr<Module>& module) override;
-
- private:
-  at::Tensor hidden(const at::Tensor& x, const Context& context);
-
-  model::Activation activation_;
-  std::shared_ptr<Module> gate_;
-  std::shared_ptr<Module> up_;
-  std::shared_ptr<Module> down_;
-};
-
-/// Computes x + attention(norm_1 x), then x + mlp(norm_2 x): a pre-norm residual block. Dropout
-/// acts on what each sum adds.
+/// Computes x + attention(norm_1 x), then x + mlp(norm_2 x): a pre-norm residual block. `mlp` is an
+/// Mlp, or a MixtureMlp where block number `layer` has experts. Dropout acts on what each sum adds.
 class Block : public Module {
  public:
-  explicit Block(const model::ModelSpec& spec);
+  Block(const model::ModelSpec& spec, std::int64_t layer);
 
  protected:
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
@@ -134,8 +112,8 @@ class Head : public Module {
 };
 
 /// GPT-2 (learned positions, LayerNorm, GELU, tied head) and Llama (rotary positions, RMSNorm,
-/// SwiGLU, grouped heads), to which Qwen2 adds biases and Qwen3 norms of queries and keys, alike:
-/// units `embedding`, `blocks.0` ..., `head`.
+/// SwiGLU, grouped heads), to which Qwen2 adds biases, Qwen3 norms of queries and keys, and Mixtral
+/// experts, alike: units `embedding`, `blocks.0` ..., `head`.
 class Transformer : public Model {
  public:
   explicit Transformer(const model::ModelSpec& spec);

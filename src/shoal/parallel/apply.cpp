@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/expert/expert_parallel.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 
 namespace shoal::parallel {
@@ -13,6 +14,7 @@ namespace shoal::parallel {
 //   stages drop the units of other ranks before anything has memory, and with it a type.
 Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& options) {
   split_tensors(model, mesh, options.recipe);
+  place_experts(model, mesh);
   if (options.set_types) options.set_types(model);
   if (!options.kept.empty()) checkpoint_activations(model, options.kept);
   Applied applied;

@@ -12,7 +12,8 @@ BatchShare::BatchShare(const mesh::Mesh& mesh, int last_stage)
       ranks_(mesh.extent(Axis::kReplicate | Axis::kShard)),
       tensor_rank_(mesh.coordinate(Axis::kTensor)),
       tensor_ranks_(mesh.extent(Axis::kTensor)),
-      reports_loss_(mesh.coordinate(Axis::kPipeline) == last_stage) {}
+      reports_loss_(mesh.coordinate(Axis::kPipeline) == last_stage),
+      in_step_(mesh.extent(Axis::kExpert) > 1) {}
 
 nn::Stream BatchShare::stream(const at::Tensor& inputs) const {
   if (tensor_ranks_ == 1) return {};

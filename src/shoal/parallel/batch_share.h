@@ -21,6 +21,9 @@ class BatchShare {
   /// The samples of a batch are cut in `ranks` stretches, of which this rank runs number `rank`.
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }
+  /// Returns true where ranks with different samples divide experts: all run as many micro-batches,
+  /// or they would wait for each other.
+  bool in_step() const { return in_step_; }
   /// Returns true on one of the ranks that run the same samples.
   bool counts_samples() const { return tensor_rank_ == 0 && reports_loss_; }
   /// Returns this rank's rows of the stream for inputs [B, T].
@@ -34,6 +37,7 @@ class BatchShare {
   int tensor_rank_ = 0;
   int tensor_ranks_ = 1;
   bool reports_loss_ = true;
+  bool in_step_ = false;
 };
 
 }  // namespace shoal::parallel

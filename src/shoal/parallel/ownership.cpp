@@ -13,6 +13,10 @@ using mesh::AxisSet;
 /// The axes along which every rank holds the same elements, whether or not they are cut flat
 /// afterwards.
 AxisSet axes_of_copies(const mesh::Layout& layout) {
+  // Experts are divided over consecutive ranks, whatever the other axes: the copies of one lie that
+  // far apart.
+  if (layout.along(Axis::kExpert).kind != mesh::Placement::Kind::kReplicate)
+    return AxisSet(Axis::kExpertData);
   AxisSet axes;
   for (const Axis axis : plan::kStageAxes.axes())
     if (layout.along(axis).kind == mesh::Placement::Kind::kReplicate) axes = axes | axis;

@@ -11,7 +11,8 @@ namespace shoal::parallel {
 using Parameters = std::vector<std::shared_ptr<nn::Parameter>>;
 
 /// The ranks that hold the same box of a parameter: every axis of a pipeline stage along which it
-/// is replicated. Its gradient is the sum over all of them.
+/// is replicated, or kExpertData for experts that are divided. Its gradient is the sum over all of
+/// them.
 struct Holders {
   mesh::AxisSet axes;
   /// The axes over which flat units are cut: all of `axes` but dp_replicate.

@@ -57,6 +57,12 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
     list.push_back({"input of the experts' down product", e * slice * f, Division::kSequence});
     list.push_back(
         {"outputs of the experts", e * visits / expert_copies(training) * h, Division::kSequence});
+    if (spec.shared_ffn == 0) return;
+    const double shared = static_cast<double>(spec.shared_ffn);
+    list.push_back({"input of the shared experts' activation",
+                    e * tokens * shared * (spec.gated ? 2 : 1), Division::kSequence});
+    list.push_back(
+        {"input of the shared experts' down product", e * tokens * shared, Division::kSequence});
     return;
   }
   list.push_back({"input of the up product", e * tokens * h, Division::kSequence});

@@ -8,9 +8,17 @@ BlockFlops block_forward_flops(const ModelSpec& spec, double samples, double len
   const double ad = static_cast<double>(spec.heads) * spec.head_size;
   // 2 FLOPs a weight and token. Queries and output have a d h weights each, keys and values k d h.
   const double attention = 2 * tokens * h * (2 * ad + 2.0 * spec.kv_heads * spec.head_size);
-  const double mlp = tokens * (spec.gated ? 6 : 4) * h * spec.ffn;
-  const double feed_forward =
-      spec.experts > 0 ? spec.experts_per_token * mlp + 2 * tokens * h * spec.experts : mlp;
+  const double matrices = tokens * (spec.gated ? 6 : 4) * h;
+  double feed_forward = matrices * static_cast<double>(model::dense_width(spec));
+  if (spec.experts > 0) {
+    // The mean block of a model of which the first are dense.
+    const double mixture =
+        matrices * (static_cast<double>(spec.experts_per_token) * static_cast<double>(spec.ffn) +
+                    static_cast<double>(spec.shared_ffn)) +
+        2 * tokens * h * static_cast<double>(spec.experts);
+    const double dense = static_cast<double>(spec.dense_layers) / static_cast<double>(spec.layers);
+    feed_forward = dense * feed_forward + (1 - dense) * mixture;
+  }
   return {attention + feed_forward, 4 * tokens * length * ad};
 }
 

@@ -15,6 +15,8 @@ Part part_of(std::string_view name) {
   // Each tensor rank normalises and routes with the whole vectors, as they are small.
   if (name.find("norm") != std::string_view::npos || name.find("router") != std::string_view::npos)
     return Part::kReplicated;
+  // Experts that every token visits run on each tensor rank's own tokens.
+  if (name.find(".shared.") != std::string_view::npos) return Part::kReplicated;
   if (name == "embedding.positions.weight") return Part::kReplicated;
   // A bias behind a row-parallel layer is added once, to the sum of the ranks' parts.
   if (name.ends_with("attention.out.bias") || name.ends_with("mlp.down.bias"))
@@ -22,25 +24,35 @@ Part part_of(std::string_view name) {
   return Part::kSplit;
 }
 
+HeldParameters share_of(std::string_view name, double count) {
+  switch (part_of(name)) {
+    case Part::kSplit:
+      return {count, 0, 0};
+    case Part::kReplicated:
+      return {0, count, 0};
+    case Part::kExpert:
+      return {0, 0, count};
+  }
+  return {};
+}
+
 /// Returns the parameters of embedding, one block and head, undivided.
 std::array<HeldParameters, 3> units(const ModelSpec& spec) {
-  // Blocks are alike: one is counted and multiplied, for a search asks thousands of times.
+  // Blocks of one kind are alike: one is counted and multiplied, for a search asks thousands of
+  // times. Where the first blocks of a mixture are dense, the mean block stands for all.
   ModelSpec small = spec;
-  small.layers = 1;
+  const bool both = spec.dense_layers > 0;
+  small.layers = both ? 2 : 1;
+  small.dense_layers = both ? 1 : 0;
+  const double dense = static_cast<double>(spec.dense_layers) / static_cast<double>(spec.layers);
   std::array<HeldParameters, 3> whole;
   for (const model::ParameterSpec& parameter : parameters(small)) {
-    const double count = parameter.count();
-    switch (part_of(parameter.name)) {
-      case Part::kSplit:
-        whole[parameter.unit].split += count;
-        break;
-      case Part::kReplicated:
-        whole[parameter.unit].replicated += count;
-        break;
-      case Part::kExpert:
-        whole[parameter.unit].expert += count;
-        break;
-    }
+    const auto blocks = static_cast<int>(small.layers);
+    const bool block = parameter.unit >= 1 && parameter.unit <= blocks;
+    double count = static_cast<double>(parameter.count());
+    if (block && both) count *= parameter.unit == 1 ? dense : 1 - dense;
+    const int unit = block ? 1 : (parameter.unit == 0 ? 0 : 2);
+    whole[unit] += share_of(parameter.name, count);
   }
   return whole;
 }

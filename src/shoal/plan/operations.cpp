@@ -79,6 +79,13 @@ void add_experts(const ModelSpec& spec, const Training& training, const Sizes& n
   list.push_back(traversal("activation", (spec.gated ? 3 : 2) * n.e * width,
                            (spec.gated ? 5 : 3) * n.e * width));
   list.push_back(product("experts, down", flops / local, local));
+  if (spec.shared_ffn == 0) return;
+  // Each rank runs them on its own tokens.
+  const double shared = n.cut_tokens * static_cast<double>(spec.shared_ffn);
+  list.push_back(product("shared experts, up", 2 * n.h * shared * (spec.gated ? 2 : 1)));
+  list.push_back(traversal("shared activation", (spec.gated ? 3 : 2) * n.e * shared,
+                           (spec.gated ? 5 : 3) * n.e * shared));
+  list.push_back(product("shared experts, down", 2 * n.h * shared));
 }
 
 /// Returns the seconds of `share` of one pass of an operation: its `work`, and `passes` times the

@@ -20,9 +20,9 @@ using schedule::Schedule;
 using schedule::Span;
 using schedule::Timeline;
 
-constexpr double kWidth = 1000;
+constexpr double kTableWidth = 1000;
 constexpr double kLeft = 112;
-constexpr double kTop = 56;
+constexpr double kTableTop = 56;
 constexpr double kHead = 30;       ///< above the rows of a schedule
 constexpr double kRow = 50;        ///< of a rank
 constexpr double kBoxes = 20;      ///< part of a row: what the rank computes
@@ -105,7 +105,7 @@ std::string held_by(const Panel& panel, int rank, double most, const svg::Axis& 
   }
   return fmt::format("<path d=\"{}z\" fill=\"{}\"/>\n", path, kHeldColor) +
          fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"9\">holds {:g}</text>\n",
-                     kWidth - 52, bottom - 3, panel.peaks[rank]);
+                     kTableWidth - 52, bottom - 3, panel.peaks[rank]);
 }
 
 /// Draws the messages: an activation when its stage has computed it, a gradient likewise.
@@ -169,7 +169,7 @@ std::string drawn(const Panel& panel, double most, const svg::Axis& x) {
 
 std::string schedule_plot(const std::string& title, const std::vector<Schedule>& schedules) {
   std::vector<Panel> panels;
-  double end = kTop;
+  double end = kTableTop;
   double longest = 0;
   double most = 0;
   for (const Schedule& schedule : schedules) {
@@ -180,8 +180,8 @@ std::string schedule_plot(const std::string& title, const std::vector<Schedule>&
     most = std::max(most, *std::max_element(panel.peaks.begin(), panel.peaks.end()));
     panels.push_back(std::move(panel));
   }
-  const svg::Axis x{0, longest, kLeft, kWidth - 60};
-  std::string text = svg::opening(kWidth, end + 108, kLeft, title);
+  const svg::Axis x{0, longest, kLeft, kTableWidth - 60};
+  std::string text = svg::opening(kTableWidth, end + 108, kLeft, title);
   for (const Panel& panel : panels) text += drawn(panel, most, x);
   text += svg::legend(kLeft, end + 22,
                       {{kForwardColor,

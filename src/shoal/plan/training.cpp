@@ -134,6 +134,7 @@ void validate_degrees(const ModelSpec& spec, const Degrees& degrees, std::int64_
     require(degrees.ep == 1, "ep", degrees.ep, "the model has no experts");
     require(expert_tensor == 1, "etp", expert_tensor, "the model has no experts");
   } else {
+    if (spec.dense_layers > 0) require_divisor("tp", degrees.tp, "dense_ffn", spec.dense_ffn);
     require_divisor("ep", degrees.ep, "experts", spec.experts);
     require_divisor("etp", expert_tensor, "ffn", spec.ffn);
   }

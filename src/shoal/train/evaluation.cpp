@@ -64,6 +64,14 @@ void add_all(Sums& sums, parallel::Pipeline& pipeline, const std::vector<Batch>&
     if (share.counts_samples()) sums.bytes += static_cast<double>(batch.bytes);
 }
 
+/// Returns a sample of which no label counts.
+Batch uncounted(const DataSource& data, const std::string& split) {
+  Batch batch = data.evaluation(split, {0});
+  batch.labels = at::full_like(batch.labels, kIgnoredLabel);
+  batch.bytes = 0;
+  return batch;
+}
+
 }  // namespace
 
 Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group& group,
@@ -75,14 +83,19 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
   // Ranks that run the same samples run as many micro-batches: their collectives meet.
   const std::int64_t begin = count * share.rank() / share.ranks();
   const std::int64_t end = count * (share.rank() + 1) / share.ranks();
+  // Where experts are divided, ranks with different samples run as many micro-batches too: those
+  // that have fewer fill up.
+  const std::int64_t rounds =
+      share.in_step() ? (count + share.ranks() - 1) / share.ranks() : end - begin;
   Sums sums;
   std::vector<Batch> batches;
-  for (std::int64_t i = begin; i < end; i += options.micro_batch) {
+  for (std::int64_t i = begin; i < begin + rounds; i += options.micro_batch) {
     std::vector<std::int64_t> samples;
     // `count` samples spread evenly over the split, the same ones for any number of ranks.
     for (std::int64_t k = i; k < std::min(i + options.micro_batch, end); ++k)
       samples.push_back(k * all / count);
-    const Batch batch = data.evaluation(options.split, samples);
+    const Batch batch =
+        samples.empty() ? uncounted(data, options.split) : data.evaluation(options.split, samples);
     if (pipeline) {
       batches.push_back(batch);
     } else {

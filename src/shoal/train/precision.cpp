@@ -76,7 +76,10 @@ void set_types(nn::Model& model, const Job& job, Precision type) {
   for (const auto& parameter : model.parameters()) {
     // Vectors (norms, biases) take part in no product: 16 bits would save nothing and cost
     // accuracy.
-    Precision chosen = parameter->global_shape().size() > 1 ? type : Precision::kFp32;
+    // A router chooses by small differences, and multiplies little.
+    const bool stays =
+        parameter->global_shape().size() == 1 || parameter->name().ends_with(".router.weight");
+    Precision chosen = stays ? Precision::kFp32 : type;
     // From the last to the first, so that the first rule that fits decides. Every rule that fits
     // any parameter counts as used.
     for (std::size_t i = rules.size(); i-- > 0;) {
@@ -88,6 +91,8 @@ void set_types(nn::Model& model, const Job& job, Precision type) {
       chosen = rules[i].type;
       fitted[i] = true;
     }
+    // What moves by small steps without a master stays as it is, whatever a rule says.
+    if (parameter->adjusted()) chosen = Precision::kFp32;
     parameter->set_types(scalar_type(chosen), scalar_type(section.gradients));
   }
   for (std::size_t i = 0; i < rules.size(); ++i) {

@@ -67,6 +67,7 @@ struct Run {
   std::optional<optim::LossScale> loss_scale;  ///< present with fp16 weights
   std::optional<TrainingState> state;
   std::optional<parallel::Pipeline> pipeline;
+  std::optional<RouterBalance> balance;
   std::optional<TrainingStep> step;
   MemoryWatch memory;
   /// Present where checkpoints are written behind training. Its thread reads tensors of the

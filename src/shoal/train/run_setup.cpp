@@ -115,7 +115,7 @@ void RunSetup::plan_memory() {
   const bool visible = in_process || host.visible_to_peers(at::empty({1}, at::kFloat));
   const bool shared = visible && group.size() % host.size() == 0;
   planned.hosts = planned_hosts(group.size(), shared ? host.size() : 1, limit);
-  if (!is_counted(typed.config)) return;
+  if (!is_counted(typed.config, spec)) return;
   // A rank that may not take so much throws before anything large is allocated, and train() aborts
   // the others.
   if (limit > 0) check_fits(spec, planned.training, planned.hosts);
@@ -141,6 +141,8 @@ void RunSetup::build() {
   run_.step.emplace(*run_.model, *run_.optimizer, *run_.applied.reduction, run_.group,
                     key.child("dropout"), run_.loss_scale ? &*run_.loss_scale : nullptr,
                     run_.share);
+  run_.balance.emplace(run_.record.model, run_.applied.reduction->owned(), run_.group);
+  run_.step->balance_routers(*run_.balance);
   if (run_.table.ranks() > 0) {
     const auto loss = [this_run = &run_](int micro_batch, double value) {
       this_run->step->pipeline_loss(micro_batch, value);

@@ -121,12 +121,14 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   if (before_update_) before_update_();
   if (result.skipped) {
     result.grad_norm = std::numeric_limits<double>::infinity();
+    if (balance_) balance_->drop();
   } else {
     // Where ranks share one copy of the parameters: none may still read while owners write, and
     // none may read on before all have written.
     reduction_.begin_update();
     optimizer_.step(gradients, input.learning_rate,
                     factor * optim::clip_factor(result.grad_norm, input.clip_norm));
+    if (balance_) balance_->update();
     reduction_.end_update();
   }
   model_.clear_gradients();
@@ -162,6 +164,7 @@ nn::Context TrainingStep::context_of(const Batch& batch, std::int64_t index,
   // Masks are functions of the step's key and of the sample's place in the global batch.
   context.samples = at::arange(first_sample, first_sample + batch.inputs.size(0), at::kLong);
   context.labels = batch.labels;
+  if (balance_) context.expert_load = balance_->load();
   context.stream = share_.stream(batch.inputs);
   // The only division by a count: the labels of the global batch (idea 6 of docs/architecture.md).
   context.loss_scale = scale() / input.labels;

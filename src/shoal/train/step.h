@@ -18,6 +18,7 @@
 #include "shoal/parallel/pipeline/tied_weights.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/train/data_source.h"
+#include "shoal/train/router_balance.h"
 
 namespace shoal::train {
 
@@ -80,6 +81,9 @@ class TrainingStep {
   /// events begin and end the reduction's passes (pipeline_events). Both must outlive this.
   void run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied);
 
+  /// From now on steps count the choices of routers and move their biases. It must outlive this.
+  void balance_routers(RouterBalance& balance) { balance_ = &balance; }
+
   /// Sets a function that is called in every step, on all ranks, when gradients are complete and
   /// before parameters and the optimizer's state change.
   void before_update(std::function<void()> call) { before_update_ = std::move(call); }
@@ -116,6 +120,7 @@ class TrainingStep {
   std::vector<parallel::OwnedRange> owned_;
   parallel::Pipeline* pipeline_ = nullptr;
   const parallel::TiedWeights* tied_ = nullptr;
+  RouterBalance* balance_ = nullptr;
   std::int64_t step_ = 0;  ///< that runs
 };
 

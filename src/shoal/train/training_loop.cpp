@@ -204,8 +204,9 @@ void TrainingLoop::finish() {
   // Everything collective happens here, before the report, which only rank 0 writes.
   totals.memory = run_.memory.of_all_ranks();
   if (run_.sharding) run_.sharding->unshard();
-  // The ranks that divide the model with rank 0 draw the sample with it.
-  if (run_.share.rank() == 0) totals.sample = report_.draw_sample();
+  // The ranks that divide the model with rank 0 draw the sample with it: where experts are divided,
+  // data-parallel ranks too.
+  if (run_.share.rank() == 0 || run_.share.in_step()) totals.sample = report_.draw_sample();
   report_.finish(totals);
 }
 

@@ -39,8 +39,32 @@ Rows fused_rows(const ModelSpec& spec, Kind kind) {
 [[noreturn]] void reject(const ModelSpec& spec, const std::string& why) {
   throw Error(
       ErrorKind::kConfig, "checkpoint",
-      fmt::format("model '{}' is no GPT-2, Llama, Mixtral, Qwen2 or Qwen3 of Hugging Face: {}",
+      fmt::format("model '{}' is no GPT-2, Llama, Mixtral, Qwen2, Qwen3 or GLM-4.5 of Hugging "
+                  "Face: {}",
                   spec.name, why));
+}
+
+/// Experts as in DeepSeek-V3, which GLM-4.5 has with Llama's attention; else they are Mixtral's.
+bool has_deepseek_experts(const ModelSpec& spec) {
+  return spec.experts > 0 && spec.router_score == model::RouterScore::kSigmoid;
+}
+
+void check_experts(const ModelSpec& spec) {
+  if (spec.experts == 0) return;
+  if (!has_deepseek_experts(spec)) {
+    if (!spec.normalize_gates || spec.gate_scale != 1 || spec.router_bias || spec.shared_ffn > 0 ||
+        spec.dense_layers > 0) {
+      reject(spec,
+             "softmax scores go with normalised gates, and with neither a bias in the choice, "
+             "shared experts nor dense layers there (Mixtral)");
+    }
+    return;
+  }
+  if (!spec.router_bias || spec.shared_ffn == 0 || spec.shared_ffn % spec.ffn != 0) {
+    reject(spec,
+           "sigmoid scores go with a bias in the choice and shared experts as wide as the others "
+           "there (GLM-4.5)");
+  }
 }
 
 bool is_gpt2(const ModelSpec& spec) {
@@ -60,9 +84,14 @@ bool is_gpt2(const ModelSpec& spec) {
              "(Qwen2: of queries, keys and values only)");
     }
     if (spec.qkv_bias && spec.experts > 0) reject(spec, "Mixtral has no biases");
-    if (spec.qk_norm && (spec.qkv_bias || spec.experts > 0))
-      reject(spec, "norms of queries and keys go with no biases and no experts there (Qwen3)");
+    const bool mixtral = spec.experts > 0 && !has_deepseek_experts(spec);
+    if (spec.qk_norm && (spec.qkv_bias || mixtral)) {
+      reject(spec,
+             "norms of queries and keys go with no biases, and not with Mixtral's experts there "
+             "(Qwen3, GLM-4.5)");
+    }
     if (spec.dropout != 0) reject(spec, "Llama has no dropout");
+    check_experts(spec);
   }
   return gpt2;
 }
@@ -120,18 +149,32 @@ std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
   return list.take();
 }
 
+void add_dense(List& list, const ModelSpec& spec, const std::string& ours,
+               const std::string& theirs, std::int64_t width) {
+  list.add(ours + "gate.weight", theirs + "gate_proj.weight", width, spec.hidden);
+  list.add(ours + "up.weight", theirs + "up_proj.weight", width, spec.hidden);
+  list.add(ours + "down.weight", theirs + "down_proj.weight", spec.hidden, width);
+}
+
+/// Mixtral calls the matrices w1, w3 and w2; DeepSeek-V3 and GLM-4.5 as Llama does.
 void add_experts(List& list, const ModelSpec& spec, const std::string& ours,
-                 const std::string& theirs) {
+                 const std::string& layer) {
+  const bool deepseek = has_deepseek_experts(spec);
+  const std::string theirs = layer + (deepseek ? "mlp." : "block_sparse_moe.");
   list.add(ours + "router.weight", theirs + "gate.weight", spec.experts, spec.hidden);
+  if (deepseek)
+    list.add(ours + "router.bias", theirs + "gate.e_score_correction_bias", spec.experts, 0);
   for (std::int64_t expert = 0; expert < spec.experts; ++expert) {
     const std::string one = fmt::format("{}experts.{}.", theirs, expert);
-    list.part(ours + "experts.gate.weight", one + "w1.weight", range(expert * spec.ffn, spec.ffn),
-              spec.hidden);
-    list.part(ours + "experts.down.weight", one + "w2.weight",
+    list.part(ours + "experts.gate.weight", one + (deepseek ? "gate_proj" : "w1") + ".weight",
+              range(expert * spec.ffn, spec.ffn), spec.hidden);
+    list.part(ours + "experts.down.weight", one + (deepseek ? "down_proj" : "w2") + ".weight",
               range(expert * spec.hidden, spec.hidden), spec.ffn);
-    list.part(ours + "experts.up.weight", one + "w3.weight", range(expert * spec.ffn, spec.ffn),
-              spec.hidden);
+    list.part(ours + "experts.up.weight", one + (deepseek ? "up_proj" : "w3") + ".weight",
+              range(expert * spec.ffn, spec.ffn), spec.hidden);
   }
+  if (deepseek)
+    add_dense(list, spec, ours + "shared.", theirs + "shared_experts.", spec.shared_ffn);
 }
 
 std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
@@ -158,13 +201,11 @@ std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
     list.add(ours + "attention.out.weight", theirs + "self_attn.o_proj.weight", spec.hidden,
              spec.heads * spec.head_size);
     list.add(ours + "norm_2.weight", theirs + "post_attention_layernorm.weight", spec.hidden, 0);
-    if (spec.experts > 0) {
-      add_experts(list, spec, ours + "mlp.", theirs + "block_sparse_moe.");
-      continue;
+    if (model::has_experts(spec, layer)) {
+      add_experts(list, spec, ours + "mlp.", theirs);
+    } else {
+      add_dense(list, spec, ours + "mlp.", theirs + "mlp.", model::dense_width(spec));
     }
-    list.add(ours + "mlp.gate.weight", theirs + "mlp.gate_proj.weight", spec.ffn, spec.hidden);
-    list.add(ours + "mlp.up.weight", theirs + "mlp.up_proj.weight", spec.ffn, spec.hidden);
-    list.add(ours + "mlp.down.weight", theirs + "mlp.down_proj.weight", spec.hidden, spec.ffn);
   }
   list.add("head.norm.weight", "model.norm.weight", spec.hidden, 0);
   if (!spec.tied_embeddings)
@@ -189,37 +230,58 @@ nlohmann::ordered_json gpt2_config(const ModelSpec& spec) {
           {"attn_pdrop", spec.dropout}};
 }
 
+/// What Hugging Face calls an architecture: its class and its model_type.
+struct Architecture {
+  const char* type;
+  const char* name;
+};
+
+Architecture architecture_of(const ModelSpec& spec) {
+  if (has_deepseek_experts(spec)) return {"Glm4MoeForCausalLM", "glm4_moe"};
+  if (spec.experts > 0) return {"MixtralForCausalLM", "mixtral"};
+  if (spec.qkv_bias) return {"Qwen2ForCausalLM", "qwen2"};
+  if (spec.qk_norm) return {"Qwen3ForCausalLM", "qwen3"};
+  return {"LlamaForCausalLM", "llama"};
+}
+
+void add_expert_keys(const ModelSpec& spec, nlohmann::ordered_json& config) {
+  config["num_experts_per_tok"] = spec.experts_per_token;
+  if (!has_deepseek_experts(spec)) {
+    config["num_local_experts"] = spec.experts;
+    return;
+  }
+  config["n_routed_experts"] = spec.experts;
+  config["moe_intermediate_size"] = spec.ffn;
+  config["n_shared_experts"] = spec.shared_ffn / spec.ffn;
+  config["first_k_dense_replace"] = spec.dense_layers;
+  config["norm_topk_prob"] = spec.normalize_gates;
+  config["routed_scaling_factor"] = spec.gate_scale;
+  config["n_group"] = config["topk_group"] = 1;
+  config["use_qk_norm"] = spec.qk_norm;
+  config["partial_rotary_factor"] = 1.0;
+}
+
 nlohmann::ordered_json llama_config(const ModelSpec& spec) {
-  const bool mixture = spec.experts > 0;
-  const bool qwen2 = spec.qkv_bias;
-  const bool qwen3 = spec.qk_norm;
-  nlohmann::ordered_json config{{"architectures",
-                                 {mixture ? "MixtralForCausalLM"
-                                  : qwen2 ? "Qwen2ForCausalLM"
-                                  : qwen3 ? "Qwen3ForCausalLM"
-                                          : "LlamaForCausalLM"}},
-                                {"model_type", mixture ? "mixtral"
-                                               : qwen2 ? "qwen2"
-                                               : qwen3 ? "qwen3"
-                                                       : "llama"},
+  const Architecture architecture = architecture_of(spec);
+  const std::string type = architecture.name;
+  const std::int64_t width = spec.dense_layers > 0 ? spec.dense_ffn : spec.ffn;
+  nlohmann::ordered_json config{{"architectures", {architecture.type}},
+                                {"model_type", type},
                                 {"num_hidden_layers", spec.layers},
                                 {"hidden_size", spec.hidden},
                                 {"num_attention_heads", spec.heads},
                                 {"num_key_value_heads", spec.kv_heads},
                                 {"head_dim", spec.head_size},
-                                {"intermediate_size", spec.ffn},
+                                {"intermediate_size", width},
                                 {"vocab_size", spec.vocab},
                                 {"max_position_embeddings", spec.sequence},
                                 {"rms_norm_eps", spec.norm_epsilon},
                                 {"initializer_range", spec.init_std},
                                 {"rope_theta", spec.rope_theta}};
-  if (mixture) {
-    config["num_local_experts"] = spec.experts,
-    config["num_experts_per_tok"] = spec.experts_per_token;
-  }
-  if (qwen2 || qwen3) config["use_sliding_window"] = false;
-  if (!qwen2) config["attention_bias"] = false;
-  if (!qwen2 && !qwen3 && !mixture) config["mlp_bias"] = false;
+  if (spec.experts > 0) add_expert_keys(spec, config);
+  if (type.starts_with("qwen")) config["use_sliding_window"] = false;
+  if (type != "qwen2") config["attention_bias"] = false;
+  if (type == "llama") config["mlp_bias"] = false;
   const auto& scaling = spec.rope_scaling;
   if (scaling.factor != 1) {
     config["rope_scaling"] = {{"rope_type", "llama3"},

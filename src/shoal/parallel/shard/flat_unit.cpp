@@ -52,6 +52,7 @@ std::vector<FlatUnit> flat_units(const std::string& name,
     std::int64_t end = 0;
     for (const auto& parameter : members) {
       unit.members.push_back({parameter, end, parameter->tensor().numel()});
+      unit.adjusted = unit.adjusted || parameter->adjusted();
       end = round_up(end + unit.members.back().count, line);
     }
     // Shards are whole lines too: no two ranks write to the same one.

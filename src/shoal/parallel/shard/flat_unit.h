@@ -24,7 +24,8 @@ struct FlatUnit {
   std::vector<Member> members;
   at::ScalarType type = at::kFloat;
   at::ScalarType gradient_type = at::kFloat;
-  bool trained = true;  ///< frozen parameters are in units of their own, which have no gradient
+  bool trained = true;    ///< frozen parameters are in units of their own, which have no gradient
+  bool adjusted = false;  ///< a rule changes some of these frozen parameters after each step
   int ranks = 1;
   std::int64_t shard = 0;  ///< elements of a shard
 

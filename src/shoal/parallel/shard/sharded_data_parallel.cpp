@@ -163,11 +163,11 @@ class ShardedDataParallel final : public Sharding {
 
  private:
   /// Sends what owners have written to all ranks. Frozen parameters change only before training
-  /// begins, so afterwards they are left out.
+  /// begins, unless a rule adjusts them, so afterwards they are left out.
   void exchange() {
     UnitMemory* before = nullptr;
     for (const auto& unit : memory_) {
-      if (!unit->unit().trained && trained_) continue;
+      if (!unit->unit().trained && !unit->unit().adjusted && trained_) continue;
       unit->exchange();
       if (before) before->wait();
       before = unit.get();

@@ -1,5 +1,7 @@
 #include "shoal/parallel/tensor/tensor_parallel.h"
 
+#include <fmt/format.h>
+
 #include "shoal/base/check.h"
 #include "shoal/nn/transformer.h"
 #include "shoal/parallel/recipe/check.h"
@@ -8,6 +10,7 @@
 #include "shoal/parallel/tensor/own_rows.h"
 #include "shoal/parallel/tensor/row_linear.h"
 #include "shoal/parallel/tensor/shared_heads.h"
+#include "shoal/parallel/tensor/stream_router.h"
 #include "shoal/parallel/tensor/vocabulary.h"
 
 namespace shoal::parallel {
@@ -33,6 +36,9 @@ class Splitter {
       cut_parameters(one);
       replace(one);
     }
+    for (std::int64_t block = 0; block < spec_.layers; ++block)
+      if (model::has_experts(spec_, block))
+        route_stream(fmt::format("blocks.{}.mlp.router", block));
   }
 
  private:
@@ -109,6 +115,11 @@ class Splitter {
     // Nothing moves: the layer as it is, with what is left of its weight.
     if (one.input == one.needs && one.computes == one.output) return;
     put(path, std::make_shared<MovedLinear>(linear, ranks_, one));
+  }
+
+  /// A mixture takes the rows of the stream as they are.
+  void route_stream(const std::string& path) {
+    put(path, std::make_shared<StreamRouter>(module<nn::Router>(path), ranks_));
   }
 
   void put(const std::string& path, std::shared_ptr<nn::Module> replacement) {

@@ -13,10 +13,12 @@ namespace shoal::parallel {
 ///   norm, gathered | qkv, gate, up: rows cut | attention on the rank's heads | out, down: columns
 ///   cut, summed into the stream | embedding and output: vocabulary cut
 ///
-/// Everything else (norms, biases behind a sum, learned positions) is replicated along tp, and its
-/// gradient is a sum over the ranks, as Holders say; so is what a recipe replicates, which each
-/// rank applies to its own rows of the stream. Initial weights are those of one rank, bit for bit.
-/// Forward passes with gradients need Context::stream (cut_stream).
+/// In blocks with experts, router and experts stay whole and take the rank's rows of the stream as
+/// they are; the mesh axis ep divides them (place_experts). Everything else (norms, biases behind a
+/// sum, learned positions) is replicated along tp, and its gradient is a sum over the ranks, as
+/// Holders say; so is what a recipe replicates, which each rank applies to its own rows of the
+/// stream. Initial weights are those of one rank, bit for bit. Forward passes with gradients need
+/// Context::stream (cut_stream).
 ///
 /// Must be called on the meta device and before anything hangs hooks on modules. Collective along
 /// tp. Does nothing with tp = 1. Throws as check_recipe, before it changes anything.

@@ -49,6 +49,10 @@ struct ChoiceNames<model::Activation> {
   static constexpr std::array names{"relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid"};
 };
 template <>
+struct ChoiceNames<model::RouterScore> {
+  static constexpr std::array names{"softmax", "sigmoid"};
+};
+template <>
 struct ChoiceNames<DataKind> {
   static constexpr std::array names{"tokens", "digits", "csv", "regression"};
 };

@@ -39,6 +39,17 @@ plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
                                    plan::nearest_divisors(data, degrees.dp_replicate)));
   }
   degrees.dp_shard = data / degrees.dp_replicate;
+  degrees.ep = p.expert_parallel_degree;
+  const std::int64_t copy = degrees.stage_ranks() / degrees.dp_replicate;
+  // A copy of the sharded states is whole: all its experts lie on its own ranks.
+  if (copy % degrees.ep != 0) {
+    throw config_error(
+        job, "parallelism.expert_parallel_degree",
+        fmt::format("must divide the {} ranks of {}, as {} does", copy,
+                    degrees.dp_replicate > 1 ? "a copy (parallelism.data_parallel_replicate_degree)"
+                                             : "a pipeline stage",
+                    plan::nearest_divisors(copy, degrees.ep)));
+  }
   return degrees;
 }
 

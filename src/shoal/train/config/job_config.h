@@ -34,6 +34,10 @@ struct ModelSection {
   std::optional<model::Norm> norm;
   std::optional<double> norm_epsilon, dropout, init_std;
   std::optional<model::Activation> activation;
+  std::optional<std::int64_t> experts, experts_per_token, shared_ffn, dense_layers, dense_ffn;
+  std::optional<model::RouterScore> router_score;
+  std::optional<bool> normalize_gates, router_bias;
+  std::optional<double> gate_scale, router_bias_rate, balance_loss, capacity_factor;
   std::optional<std::int64_t> inputs, outputs;  ///< mlp; 0: as many as the data has
   std::optional<std::vector<std::int64_t>> widths;
 };
@@ -127,6 +131,7 @@ struct ParallelismSection {
   std::int64_t data_parallel_replicate_degree = 1;  ///< copies of the whole
   std::int64_t tensor_parallel_degree = 1;    ///< ranks that divide every matrix and the stream
   std::vector<std::string> layouts;           ///< rules in front of the default recipe
+  std::int64_t expert_parallel_degree = 1;    ///< ranks that divide the experts of a block
   std::int64_t pipeline_parallel_degree = 1;  ///< ranks that have stages of the model
   std::string pipeline_parallel_schedule = "1f1b";
   std::string pipeline_parallel_schedule_csv;               ///< a file instead; empty: none

@@ -249,6 +249,29 @@ void list_model(std::vector<ConfigKey>& keys) {
            "probability with which activations are dropped in training")
       .key("init_std", &M::init_std, at_least(0), "standard deviation of initial weights")
       .key("activation", &M::activation, "non-linearity of the feed-forward layers")
+      .key("experts", &M::experts, at_least(0),
+           "routed experts of a block, `ffn` wide each; 0: none")
+      .key("experts_per_token", &M::experts_per_token, at_least(0), "experts that a token visits")
+      .key("shared_ffn", &M::shared_ffn, at_least(0),
+           "width of the experts together that every token visits, beside the routed ones")
+      .key("dense_layers", &M::dense_layers, at_least(0),
+           "first blocks of a mixture that have a dense feed-forward layer instead")
+      .key("dense_ffn", &M::dense_ffn, at_least(0), "its width")
+      .key("router_score", &M::router_score, "scores of experts: of all together, or of each")
+      .key("normalize_gates", &M::normalize_gates, any(),
+           "the gates of a token's experts are divided by their sum")
+      .key("gate_scale", &M::gate_scale, above(0), "factor of the gates")
+      .key("router_bias", &M::router_bias, any(),
+           "a bias of each expert in the choice, which no gradient trains")
+      .key("router_bias_rate", &M::router_bias_rate, at_least(0),
+           "how far these biases move after each step, towards experts with fewer tokens than the "
+           "mean")
+      .key("balance_loss", &M::balance_loss, at_least(0),
+           "coefficient of the loss of each sequence that balances its experts; 0: none")
+      .key(
+          "capacity_factor", &M::capacity_factor, at_least(0),
+          "in training an expert takes at most ceil(capacity_factor * experts_per_token * tokens / "
+          "experts) tokens of a sequence, the first ones; 0: all")
       .key("inputs", &M::inputs, at_least(0), "mlp: inputs; 0: features of the data")
       .key("outputs", &M::outputs, at_least(0), "mlp: outputs; 0: classes or targets of the data")
       .key("widths", &M::widths, at_least(1), "mlp: widths of the hidden layers");
@@ -457,6 +480,9 @@ void list_running(std::vector<ConfigKey>& keys) {
            "default: [\"blocks.0.mlp.*: weight replicate\"]; the first rule that fits a module "
            "counts, and `shoal plan --recipe JOB` prints all of them")
       .only_with({of_tensor_parallel})
+      .key("expert_parallel_degree", &P::expert_parallel_degree, between(1, 4096),
+           "ranks that divide the experts of a mixture among them: consecutive ranks of a pipeline "
+           "stage, whichever other axes they lie on; tokens travel to their experts")
       .key("pipeline_parallel_degree", &P::pipeline_parallel_degree, between(1, 4096),
            "ranks that divide the units of a transformer (embedding, blocks, head) in stages; "
            "micro-batches go through them one behind the other")
@@ -613,14 +639,6 @@ struct Unwrap<std::optional<T>> {
   using type = T;
 };
 
-/// Named sizes that can be trained: those without experts.
-std::vector<std::string> trainable_models() {
-  std::vector<std::string> names = model::model_names();
-  std::erase_if(names,
-                [](const std::string& name) { return model::named_model(name)->experts > 0; });
-  return names;
-}
-
 std::string range_words(const Allowed& allowed) {
   const bool least = allowed.least > -kInfinity;
   const bool most = allowed.most < kInfinity;
@@ -662,7 +680,7 @@ std::vector<std::string> section_names() {
 
 std::string describe_allowed(const ConfigKey& key) {
   if (key.path() == "model.name")
-    return fmt::format("one of {}", fmt::join(trainable_models(), ", "));
+    return fmt::format("one of {}", fmt::join(model::model_names(), ", "));
   if (!key.allowed.words.empty())
     return fmt::format("one of \"{}\"", fmt::join(key.allowed.words, "\", \""));
   JobConfig defaults;

@@ -48,9 +48,36 @@ void reject_other_family(const Job& job, const ModelSpec& spec) {
     }
   };
   if (mlp) {
-    reject({"layers", "hidden", "heads", "kv_heads", "head_size", "ffn", "vocab", "sequence",
-            "tied_embeddings", "qkv_bias", "qk_norm", "gated", "positions", "rope_theta", "norm",
-            "norm_epsilon", "dropout", "init_std"},
+    reject({"layers",
+            "hidden",
+            "heads",
+            "kv_heads",
+            "head_size",
+            "ffn",
+            "vocab",
+            "sequence",
+            "tied_embeddings",
+            "qkv_bias",
+            "qk_norm",
+            "gated",
+            "positions",
+            "rope_theta",
+            "norm",
+            "norm_epsilon",
+            "dropout",
+            "init_std",
+            "experts",
+            "experts_per_token",
+            "shared_ffn",
+            "dense_layers",
+            "dense_ffn",
+            "router_score",
+            "normalize_gates",
+            "router_bias",
+            "gate_scale",
+            "router_bias_rate",
+            "balance_loss",
+            "capacity_factor"},
            "belongs to a transformer, and this model is a multi-layer perceptron");
     if (job.config.data.source == DataKind::kTokens) {
       throw config_error(job, "data.source",
@@ -111,6 +138,18 @@ void take_rest(const ModelSection& model, ModelSpec& spec) {
   take(spec.dropout, model.dropout);
   take(spec.init_std, model.init_std);
   take(spec.activation, model.activation);
+  take(spec.experts, model.experts);
+  take(spec.experts_per_token, model.experts_per_token);
+  take(spec.shared_ffn, model.shared_ffn);
+  take(spec.dense_layers, model.dense_layers);
+  take(spec.dense_ffn, model.dense_ffn);
+  take(spec.router_score, model.router_score);
+  take(spec.normalize_gates, model.normalize_gates);
+  take(spec.router_bias, model.router_bias);
+  take(spec.gate_scale, model.gate_scale);
+  take(spec.router_bias_rate, model.router_bias_rate);
+  take(spec.balance_loss, model.balance_loss);
+  take(spec.capacity_factor, model.capacity_factor);
   take(spec.inputs, model.inputs);
   take(spec.outputs, model.outputs);
   take(spec.widths, model.widths);
@@ -196,9 +235,6 @@ ModelSpec model_spec(const Job& job, const DataSizes& data) {
   } catch (const Error& error) {
     throw explained(job, error);
   }
-  if (spec.experts > 0)
-    throw config_error(job, "model.name",
-                       "mixtures of experts can be planned for, and not trained");
   spec.name = name.empty() ? job.config.job.name : name;
   return spec;
 }

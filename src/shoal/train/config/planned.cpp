@@ -110,9 +110,10 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
-// The plan counts blocks alike and all of them: exceptions by name, units of other sizes, stages
-// and recipes other than the default one are beyond it.
-bool is_counted(const JobConfig& config) {
+// The plan counts blocks alike and all of them: exceptions by name, units of other sizes, recipes
+// other than the default one, and experts, whose tensors depend on where tokens go, are beyond it.
+bool is_counted(const JobConfig& config, const model::ModelSpec& spec) {
+  if (spec.experts > 0) return false;
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
@@ -217,7 +218,7 @@ void check_fits(const model::ModelSpec& spec, const Training& training, const pl
 
 void check_fits_here(const Job& job, const model::ModelSpec& spec, int ranks, double rank_bytes) {
   const ParallelismSection& p = job.config.parallelism;
-  if (!is_counted(job.config) || rank_bytes <= 0) return;
+  if (!is_counted(job.config, spec) || rank_bytes <= 0) return;
   // Before ranks exist nothing can be tried out: what the job says decides whether they will share
   // a copy.
   const bool apart = p.transport == Transport::kTcp || p.transport == Transport::kMpi;

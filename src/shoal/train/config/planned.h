@@ -16,7 +16,7 @@ model::RecomputePolicy recompute_policy(const JobConfig& config);
 /// Returns true when the planner can count the job's memory as its operators allocate it: types are
 /// known ("auto" was decided) and depend on no names, blocks are the units of sharding,
 /// parameters are gathered in their own type, and no file has the schedule of a pipeline.
-bool is_counted(const JobConfig& config);
+bool is_counted(const JobConfig& config, const model::ModelSpec& spec);
 
 /// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
 /// Error(config) when the batch does not divide.

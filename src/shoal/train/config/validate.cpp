@@ -296,6 +296,23 @@ void validate_tensor_parallel(const Job& job, const model::ModelSpec& spec) {
   }
 }
 
+void validate_experts(const Job& job, const model::ModelSpec& spec) {
+  const std::int64_t ep = job.config.parallelism.expert_parallel_degree;
+  const char* const key = "parallelism.expert_parallel_degree";
+  if (spec.experts > 0 && job.config.activation_checkpoint.mode == RecomputeMode::kBudget) {
+    throw config_error(job, "activation_checkpoint.mode",
+                       "what the blocks of a mixture hold depends on where tokens go: a budget "
+                       "cannot be kept; \"full\", \"selective\" and \"every_k\" work");
+  }
+  if (ep == 1) return;
+  if (spec.experts == 0) throw config_error(job, key, "the model has no experts");
+  if (spec.experts % ep != 0) {
+    throw config_error(job, key,
+                       fmt::format("must divide experts = {}, as {} does", spec.experts,
+                                   plan::nearest_divisors(spec.experts, ep)));
+  }
+}
+
 /// What a schedule asks of the number of micro-batches job_schedule checks.
 void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
   const ParallelismSection& p = job.config.parallelism;
@@ -360,6 +377,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   const model::ModelSpec spec = model_spec(job, {});
   const std::int64_t data = data_ranks(job, ranks);
   validate_tensor_parallel(job, spec);
+  validate_experts(job, spec);
   validate_pipeline(job, spec);
   // Called for what they refuse.
   const BatchPlan batch = batch_plan(job, static_cast<int>(data));
@@ -369,6 +387,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   validate_precision(job);
   validate_ranks(job, ranks);
   validate_sharding(job, data);
+  if (job.config.parallelism.expert_parallel_degree > 1) job_degrees(job, ranks);
   validate_transport(job, one_host);
   // Without the data's sizes: the number of blocks does not depend on them.
   validate_activation_checkpoint(job, spec);

@@ -1,0 +1,76 @@
+#include "shoal/parallel/expert/expert_parallel.h"
+
+#include <fmt/format.h>
+
+#include "shoal/base/check.h"
+#include "shoal/ops/expert_rows.h"
+#include "shoal/parallel/expert/dispatch.h"
+
+namespace shoal::parallel {
+namespace {
+
+using mesh::Axis;
+using mesh::Placement;
+
+void check_experts(const model::ModelSpec& spec, const mesh::Degrees& degrees) {
+  const auto reject = [&](const std::string& rule) {
+    throw Error(ErrorKind::kConfig, "expert parallel",
+                fmt::format("{}: ep = {} {}", spec.name, degrees.ep, rule));
+  };
+  if (spec.experts == 0) reject("divides experts, and the model has none");
+  if (spec.experts % degrees.ep != 0) {
+    reject(fmt::format("must divide experts = {}, as {} does", spec.experts,
+                       plan::nearest_divisors(spec.experts, degrees.ep)));
+  }
+  const std::int64_t copy = degrees.stage_ranks() / degrees.dp_replicate;
+  if (copy % degrees.ep != 0) {
+    reject(
+        fmt::format("must divide the {} ranks of one of the dp_replicate = {} copies, as {} "
+                    "does",
+                    copy, degrees.dp_replicate, plan::nearest_divisors(copy, degrees.ep)));
+  }
+}
+
+}  // namespace
+
+ExpertParallel::ExpertParallel(const nn::Experts& original, comm::Group ranks)
+    : Experts(nn::Replacement(), original), ranks_(std::move(ranks)) {}
+
+at::Tensor ExpertParallel::forward(const at::Tensor& x, const nn::Context& context) {
+  SHOAL_USER_CHECK(context.routed != nullptr, "experts",
+                   "{}: no router has chosen experts for these tokens", path());
+  const nn::RoutedTokens& routed = *context.routed;
+  const ops::ExpertRows rows = ops::sort_by_expert(routed.routing.experts, experts(), routed.kept);
+  // Every rank makes every call, also without a row of its own: nothing here depends on counts.
+  const auto dispatch = exchange_counts(rows.counts, ranks_);
+  const at::Tensor arrived = send_to_experts(ops::take_rows(x, rows), dispatch, ranks_);
+  const at::Tensor y = run(arrived, dispatch->counts, context);
+  return ops::combine_rows(return_from_experts(y, dispatch, ranks_), routed.routing.gates, rows);
+}
+
+void place_experts(nn::Model& model, const mesh::Mesh& mesh) {
+  if (mesh.extent(Axis::kExpert) == 1) return;
+  const model::ModelSpec& spec = model.spec();
+  check_experts(spec, mesh.degrees());
+  // A group of its own: reductions of gradients may use one of the same ranks in the same backward
+  // pass, in an order that follows from what is ready first.
+  const comm::Group& along = mesh.along(Axis::kExpert);
+  const comm::Group ranks = along.split(0, along.rank());
+  for (std::int64_t i = 0; i < spec.layers; ++i) {
+    if (!model::has_experts(spec, i)) continue;
+    const std::string path = fmt::format("blocks.{}.mlp.experts", i);
+    const auto* experts = dynamic_cast<nn::Experts*>(model.find_module(path));
+    SHOAL_USER_CHECK(experts != nullptr && experts->plain(), "expert parallel",
+                     "{} is not what a mixture has there, or has hooks already", path);
+    for (const auto& [name, parameter] : experts->own_parameters()) {
+      mesh::Layout layout = parameter->layout();
+      layout.set(Axis::kExpert, Placement::shard(0));
+      const auto boxes =
+          mesh::local_boxes(parameter->global_shape(), layout, mesh.degrees(), mesh.rank());
+      parameter->set_layout(std::move(layout), boxes.at(0));
+    }
+    model.replace_module(path, std::make_shared<ExpertParallel>(*experts, ranks));
+  }
+}
+
+}  // namespace shoal::parallel
