@@ -46,7 +46,7 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Optio
       rank_(rank),
       spin_policy_(wire::SpinPolicy::for_ranks(world_->size())),
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(),
-               block_.lot()),
+               block_.lot(), members_),
       shared_memory_(*this, world_, options_.arena),
       order_(queue_),
       announcements_(*world_, block_, rank_, static_cast<int>(members_.size())),
@@ -179,10 +179,12 @@ void HostCommunicator::wait_until(Handle handle, Check&& check) {
         [&] {
           world_->check();
           check_present(handle);
+          world_->set_awaited(awaited(handle));
           place_.advance_others();
           go_on = check();
           return place_.longest_sleep(kLongestSleep);
         });
+    world_->set_awaited(-1);
   } catch (const Error& error) {
     fail(error);
   }
@@ -211,8 +213,7 @@ void HostCommunicator::check_present(Handle handle) {
 void HostCommunicator::wait(Handle handle, Deadline deadline) {
   wait_until(handle, [&] {
     if (!deadline.passed()) return true;
-    throw error_at(ErrorKind::kTimeout, handle,
-                   fmt::format("not complete before its deadline; {}", report()));
+    throw timeout_error(handle, "not complete before its deadline");
   });
 }
 
@@ -225,11 +226,38 @@ void HostCommunicator::wait(Handle handle) {
     if (first == Clock::time_point{}) first = now;
     const Duration timeout = timeout_of(handle);
     if (now - first >= timeout) {
-      throw error_at(ErrorKind::kTimeout, handle,
-                     fmt::format("not complete after {:.1f} s; {}", to_seconds(timeout), report()));
+      throw timeout_error(handle, fmt::format("not complete after {:.1f} s", to_seconds(timeout)));
     }
     return true;
   });
+}
+
+// A member that has not entered comes before one that is not through.
+int HostCommunicator::awaited(Handle handle) const {
+  if (handle >= kMessage) {
+    const Operation* message = mailbox_.find(handle - kMessage);
+    return message && message->peer >= 0 ? members_[message->peer] : -1;
+  }
+  const std::uint64_t sequence = order_.blocking(handle);
+  int inside = -1;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    if (!announcements_.published(r, sequence)) return members_[r];
+    if (inside < 0 && !announcements_.finished_by(r, sequence, queue_[sequence]))
+      inside = members_[r];
+  }
+  return inside;
+}
+
+// Whoever gives up first may wait for a rank that waits itself: the one at the end is to blame.
+Error HostCommunicator::timeout_error(Handle handle, const std::string& what) const {
+  int blamed = -1;
+  const std::string chain = world_->chain_of_waits(blamed);
+  Error error =
+      error_at(ErrorKind::kTimeout, handle,
+               fmt::format("{}; {}{}{}", what, report(), chain.empty() ? "" : "; ", chain));
+  if (blamed != world_->rank()) error.from(blamed);
+  return error;
 }
 
 bool HostCommunicator::wait_briefly(Handle handle, Duration longest) {

@@ -120,6 +120,9 @@ class HostCommunicator final : public Communicator {
   void conclude();
 
   Error error_at(ErrorKind kind, Handle handle, std::string what) const;
+  Error timeout_error(Handle handle, const std::string& what) const;
+  /// Returns a rank of the world that holds up an operation; -1: none does.
+  int awaited(Handle handle) const;
   void keep_in(FlightBook& book) const;
   [[noreturn]] void fail(const Error& error);
   template <class Check>

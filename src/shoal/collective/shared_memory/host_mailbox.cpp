@@ -51,12 +51,13 @@ std::size_t HostMailbox::bytes(int ranks) {
 }
 
 HostMailbox::HostMailbox(std::byte* base, int ranks, int rank, const MemoryMap& memory,
-                         wire::ParkingLot& lot)
+                         wire::ParkingLot& lot, std::vector<int> names)
     : base_(base),
       ranks_(static_cast<std::size_t>(ranks)),
       rank_(rank),
       memory_(memory),
       lot_(lot),
+      names_(std::move(names)),
       posted_(ranks_),
       arrived_(ranks_) {}
 
@@ -254,11 +255,11 @@ int HostMailbox::find_message(std::uint32_t tag) const {
 void HostMailbox::check_match(const Receive& receive, const MessageSlot& slot) const {
   const Operation& o = receive.operation;
   if (slot.count == o.buffer.count && slot.type == o.type) return;
-  throw Error(
-      ErrorKind::kMismatch, "recv",
-      fmt::format("rank {} sends {} x {} with tag {}, rank {} receives {} x {}", receive.source,
-                  slot.count, name(slot.type), o.tag, rank_, o.buffer.count, name(o.type)))
-      .from(receive.source)
+  throw Error(ErrorKind::kMismatch, "recv",
+              fmt::format("rank {} sends {} x {} with tag {}, rank {} receives {} x {}",
+                          name_of(receive.source), slot.count, name(slot.type), o.tag,
+                          name_of(rank_), o.buffer.count, name(o.type)))
+      .from(name_of(receive.source))
       .hint("a message is received by a tensor of its own type and size");
 }
 
@@ -279,19 +280,20 @@ std::string HostMailbox::report() const {
   std::string text;
   const auto add = [&](std::string line) { text += (text.empty() ? "" : "; ") + line; };
   for (const Send& s : outgoing_) {
-    add(fmt::format("rank {} has not taken {} x {} with tag {}", s.operation.peer,
+    add(fmt::format("rank {} has not taken {} x {} with tag {}", name_of(s.operation.peer),
                     s.operation.buffer.count, name(s.operation.type), s.operation.tag));
   }
   for (const Receive& r : incoming_) {
-    add(fmt::format("{} has sent nothing with tag {}",
-                    r.operation.peer < 0 ? "no rank" : fmt::format("rank {}", r.operation.peer),
-                    r.operation.tag));
+    add(fmt::format(
+        "{} has sent nothing with tag {}",
+        r.operation.peer < 0 ? "no rank" : fmt::format("rank {}", name_of(r.operation.peer)),
+        r.operation.tag));
   }
   for (int source = 0; source < static_cast<int>(ranks_); ++source) {
     for (const MessageSlot& slot : channel(source, rank_).slots) {
       if (slot.state.load(std::memory_order_acquire) == kPosted) {
-        add(fmt::format("rank {} has sent {} x {} with tag {}, which nobody receives", source,
-                        slot.count, name(slot.type), slot.tag));
+        add(fmt::format("rank {} has sent {} x {} with tag {}, which nobody receives",
+                        name_of(source), slot.count, name(slot.type), slot.tag));
       }
     }
   }

@@ -42,7 +42,9 @@ class HostMailbox {
   static constexpr std::size_t kChunkBytes = 256 << 10;
 
   /// `base`: bytes(ranks) of zeroed shared memory. `memory` and `lot` must outlive the mailbox.
-  HostMailbox(std::byte* base, int ranks, int rank, const MemoryMap& memory, wire::ParkingLot& lot);
+  /// `names[r]` is what errors call rank r of the group; empty: r.
+  HostMailbox(std::byte* base, int ranks, int rank, const MemoryMap& memory, wire::ParkingLot& lot,
+              std::vector<int> names = {});
   static std::size_t bytes(int ranks);
 
   /// Starts a send, or a receive (`peer` -1: from any rank). The other side must name the same type
@@ -88,12 +90,14 @@ class HostMailbox {
   MessageSlot* find_oldest(int source, std::uint64_t posted, std::uint32_t tag) const;
   bool match(Receive& receive);
   void check_match(const Receive& receive, const MessageSlot& slot) const;
+  int name_of(int rank) const { return names_.empty() ? rank : names_[rank]; }
 
   std::byte* base_;
   std::size_t ranks_;
   int rank_;
   const MemoryMap& memory_;
   wire::ParkingLot& lot_;
+  std::vector<int> names_;
   Ticket last_ = 0;
   Ticket streaming_ = 0;                ///< the send that uses the chunks of this rank; 0: none
   std::vector<std::uint64_t> posted_;   ///< by destination: messages posted so far

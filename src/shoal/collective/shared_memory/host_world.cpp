@@ -53,6 +53,8 @@ struct HostWorld::Header {
   std::array<char, 1024> message;
   std::array<char, 512> hint;
   std::array<std::atomic<std::uint8_t>, kMostRanks> left;
+  /// By rank: one more than the rank for which it waits, 0 for none. For reports alone.
+  std::array<std::atomic<std::uint16_t>, kMostRanks> awaited;
 };
 
 HostWorld::HostWorld(int rank, wire::LocalRendezvousResult rendezvous,
@@ -86,8 +88,9 @@ HostWorld::HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> co
 
 HostWorld::Header& HostWorld::header() const { return *reinterpret_cast<Header*>(control_); }
 std::size_t HostWorld::first_block() {
-  static_assert(sizeof(Header) <= kPage);
-  return kPage;
+  constexpr std::size_t kHeader = 2 * kPage;
+  static_assert(sizeof(Header) <= kHeader);
+  return kHeader;
 }
 std::size_t HostWorld::control_bytes() { return kControlBytes; }
 
@@ -182,6 +185,39 @@ void HostWorld::leave() {
 
 bool HostWorld::has_left(int rank) const {
   return static_cast<std::size_t>(rank) < kMostRanks && header().left[rank].load() != 0;
+}
+
+void HostWorld::set_awaited(int rank) {
+  if (static_cast<std::size_t>(rank_) >= kMostRanks) return;
+  header().awaited[rank_].store(static_cast<std::uint16_t>(rank + 1), std::memory_order_relaxed);
+}
+
+int HostWorld::awaited(int rank) const {
+  if (static_cast<std::size_t>(rank) >= kMostRanks) return -1;
+  // A broken peer may have written any number.
+  const int found = header().awaited[rank].load(std::memory_order_relaxed) - 1;
+  return found < size_ ? found : -1;
+}
+
+// The others go on meanwhile, but those that hold this rank up do not move.
+std::string HostWorld::chain_of_waits(int& blamed) const {
+  std::string text;
+  std::vector<bool> seen(static_cast<std::size_t>(size_));
+  for (int rank = rank_; !seen[rank]; rank = awaited(rank)) {
+    seen[rank] = true;
+    const int next = awaited(rank);
+    if (rank == rank_ && next < 0) return text;
+    blamed = next < 0 ? rank : next;
+    if (rank == rank_) {
+      text = fmt::format("rank {} waits for rank {}", rank, next);
+    } else if (next >= 0) {
+      text += fmt::format(", rank {} for rank {}", rank, next);
+    } else {
+      text += fmt::format(", and rank {} for nobody", rank);
+      break;
+    }
+  }
+  return text;
 }
 
 void HostWorld::check() {

@@ -59,11 +59,17 @@ class HostWorld {
   /// still waits for it fails with an error that says so.
   void leave();
   bool has_left(int rank) const;
+  /// Says for which rank of the node this one waits, for the reports of others; -1: for none.
+  void set_awaited(int rank);
+  /// Describes who waits for whom, from this rank on: "rank 2 waits for rank 1, and rank 1 for
+  /// nobody". `blamed` becomes the last of them. Empty when this rank waits for nobody.
+  std::string chain_of_waits(int& blamed) const;
 
  private:
   struct Header;
   Header& header() const;
   [[noreturn]] void throw_cause() const;
+  int awaited(int rank) const;
   int ended_peer() const;
 
   int rank_;

@@ -229,18 +229,26 @@ void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_
     const bool late = now >= p.give_up || (p.handle() == handle && deadline.passed());
     const bool left = peer >= 0 && peers_->gone(peer) && seen == peers_->events();
     if (!late && !left) continue;
+    int blamed = peer;
     const std::string what =
         left ? fmt::format("rank {} has left", peer)
-             : fmt::format("{} did not complete in time; {}", p.text(), report());
+             : fmt::format("{} did not complete in time; {}", p.text(), report(blamed));
     Error error = p.error(left ? ErrorKind::kPeerLost : ErrorKind::kTimeout, what);
     error.awaiting(peer < 0 ? "any rank" : fmt::format("rank {}", peer));
-    if (peer >= 0) error.from(peer);
+    if (blamed >= 0) error.from(blamed);
     peers_->abort(error);
     peers_->check();
   }
 }
 
 std::string TcpCommunicator::report() const {
+  int blamed = -1;
+  return report(blamed);
+}
+
+// A process that is stopped does not answer. The rank for which this one waits may answer, and wait
+// for it too.
+std::string TcpCommunicator::report(int& blamed) const {
   const auto waiting =
       std::find_if(in_flight_.begin(), in_flight_.end(),
                    [](const TcpOperation& p) { return !point_to_point(p.kind()); });
@@ -248,6 +256,11 @@ std::string TcpCommunicator::report() const {
       waiting == in_flight_.end() ? sequence_ : waiting->stream().sequence;
   // The peers' transports answer, also while their callers compute or wait.
   const auto answers = peers_->ask(group_, kReportLimit);
+  const auto is_silent = [&](int rank) {
+    return rank >= 0 && rank != peers_->rank() && !answers[static_cast<std::size_t>(rank)];
+  };
+  const auto silent = std::find_if(members_.ranks.begin(), members_.ranks.end(), is_silent);
+  if (!is_silent(blamed) && silent != members_.ranks.end()) blamed = *silent;
   std::string text;
   for (const int rank : members_.ranks) {
     if (rank == peers_->rank()) continue;
