@@ -23,14 +23,16 @@ std::int64_t monotonic_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }
 
-FailureReport failure_report(const std::exception& error) {
+FailureReport failure_report(const std::exception& error, int own_rank) {
   const Ending ending = ending_of(error);
   // The monotonic clock is one for all processes of the host: reports can be ordered by it.
   FailureReport report{ending.code, false, monotonic_ns(), ending.text};
   if (const auto* known = dynamic_cast<const Error*>(&error)) {
     const ErrorKind kind = known->kind();
-    // A rank that learned of another's failure throws the error of that rank, and names it.
-    report.about_a_peer = known->peer() >= 0 || kind == ErrorKind::kPeerLost ||
+    // A rank that learned of another's failure throws the error of that rank, and names it, over
+    // TCP as the rank of the error itself.
+    const bool from_another = known->rank() >= 0 && known->rank() != own_rank;
+    report.about_a_peer = known->peer() >= 0 || from_another || kind == ErrorKind::kPeerLost ||
                           kind == ErrorKind::kAborted || kind == ErrorKind::kTimeout;
   }
   return report;

@@ -17,8 +17,8 @@ struct FailureReport {
   std::string text;
 };
 
-/// Returns the report of an exception that ends a rank now.
-FailureReport failure_report(const std::exception& error);
+/// Returns the report of an exception that ends rank `own_rank` now.
+FailureReport failure_report(const std::exception& error, int own_rank);
 
 /// Writes a report as one message, shortened to what a pipe takes at once. A launcher that is gone
 /// is no error.

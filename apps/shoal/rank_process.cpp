@@ -67,7 +67,7 @@ int run_launched_rank(CommandLine given) {
     given.arguments.progress = &progress.of(given.arguments.rank);
     return run_rank(given.arguments);
   } catch (const std::exception& error) {
-    const FailureReport report = failure_report(error);
+    const FailureReport report = failure_report(error, given.arguments.rank);
     // The pipe first: the launcher needs it to tell the first cause, the log is for people.
     write_failure_report(given.report_pipe, report);
     log_failure(given.arguments, report.text);

@@ -32,7 +32,7 @@ TEST(Ending, OfEveryException) {
 
 TEST(FailureReport, TellsAPeersFailureFromItsOwn) {
   const auto about_a_peer = [](ErrorKind kind) {
-    return failure_report(Error(kind, "test", "words")).about_a_peer;
+    return failure_report(Error(kind, "test", "words"), 2).about_a_peer;
   };
   EXPECT_TRUE(about_a_peer(ErrorKind::kPeerLost));
   EXPECT_TRUE(about_a_peer(ErrorKind::kAborted));
@@ -40,8 +40,10 @@ TEST(FailureReport, TellsAPeersFailureFromItsOwn) {
   for (const ErrorKind kind : {ErrorKind::kInternal, ErrorKind::kNonFinite, ErrorKind::kResource,
                                ErrorKind::kMismatch, ErrorKind::kData, ErrorKind::kOutput})
     EXPECT_FALSE(about_a_peer(kind)) << name(kind);
-  EXPECT_TRUE(failure_report(Error(ErrorKind::kNonFinite, "t", "w").from(0)).about_a_peer);
-  EXPECT_FALSE(failure_report(std::runtime_error("words")).about_a_peer);
+  EXPECT_TRUE(failure_report(Error(ErrorKind::kNonFinite, "t", "w").from(0), 2).about_a_peer);
+  EXPECT_TRUE(failure_report(Error(ErrorKind::kNonFinite, "t", "w").at(1, 4), 2).about_a_peer);
+  EXPECT_FALSE(failure_report(Error(ErrorKind::kNonFinite, "t", "w").at(2, 4), 2).about_a_peer);
+  EXPECT_FALSE(failure_report(std::runtime_error("words"), 2).about_a_peer);
 }
 
 class Pipe {
@@ -75,7 +77,7 @@ TEST(FailureReport, GoesThroughItsPipe) {
     EXPECT_EQ(read->text, sent.text);
   }
   const std::int64_t before = monotonic_ns();
-  write_failure_report(pipe.in(), failure_report(std::bad_alloc()));
+  write_failure_report(pipe.in(), failure_report(std::bad_alloc(), 0));
   const auto read = read_failure_report(pipe.out());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->code, 81);

@@ -574,9 +574,12 @@ void TcpTransport::check() const {
 
 // The caller may end its process at once: the cause is handed to the kernel before this returns, as
 // far as it fits.
+// Peers throw the error as it is, so it must name its rank.
 void TcpTransport::abort(const Error& cause) {
+  Error named = cause;
+  if (named.rank() < 0) named.at(rank(), size());
   const std::lock_guard lock(mutex_);
-  fail(cause);
+  fail(named);
 }
 
 // At most one caller drives; the others sleep on `changed_` until it reports an event or stops.
