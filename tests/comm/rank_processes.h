@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -30,6 +31,8 @@ inline bool on_processes(int ranks, const std::string& rendezvous,
       children.push_back(child);
       continue;
     }
+    // More threads than cores wait for each other, busily.
+    at::set_num_threads(1);
     bool good = false;
     try {
       const Group group =

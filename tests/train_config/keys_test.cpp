@@ -116,7 +116,7 @@ TEST(Conditions, OfWhatElseTheJobSays) {
   EXPECT_EQ(with([](JobConfig& job) { job.checkpoint.asynchronous = false; }),
             both(busy, {"checkpoint.staging_mb", "checkpoint.writer_share"}));
   EXPECT_EQ(with([](JobConfig& job) { job.debug.fault = Fault::kNone; }),
-            both(busy, {"debug.fault_step", "debug.fault_rank"}));
+            both(busy, {"debug.fault_step", "debug.fault_rank", "debug.fault_action"}));
 }
 
 TEST(Conditions, OfSharding) {

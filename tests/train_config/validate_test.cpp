@@ -252,6 +252,14 @@ TEST(Validate, LimitsAreTheLastThatIsAllowed) {
   EXPECT_THAT(refused(fault("11", "1"), 2), HasSubstr("would never come: training.steps = 10"));
   EXPECT_THAT(refused(fault("10", "2"), 2), HasSubstr("debug.fault_rank = 2: there are 2 ranks"));
   EXPECT_THAT(refused(fault("0", "0"), 2), HasSubstr("say in which step, counted from 1"));
+  auto of_an_action = fault("3", "1");
+  of_an_action.push_back("debug.fault_action=1F3");
+  EXPECT_THAT(refused(of_an_action, 2),
+              HasSubstr("debug.fault_action = \"1F3\": is of a pipeline's schedule"));
+  of_an_action.push_back("parallelism.pipeline_parallel_degree=2");
+  validate(job_with(of_an_action), 2);
+  of_an_action.push_back("debug.fault=nan");
+  EXPECT_THAT(refused(of_an_action, 2), HasSubstr("is for faults that end the rank"));
   EXPECT_THAT(refused({"training.global_batch_tokens=100", "training.sequence_length=64"}, 1),
               HasSubstr("must be a multiple of training.sequence_length = 64"));
   EXPECT_EQ(batch_plan(job_with({"training.global_batch_tokens=192"}), 1), (BatchPlan{3, 3, 1}));

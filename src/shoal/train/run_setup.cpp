@@ -15,6 +15,7 @@
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/train/config/planned.h"
+#include "shoal/train/fault.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
 
@@ -139,8 +140,12 @@ void RunSetup::build() {
     const auto loss = [this_run = &run_](int micro_batch, double value) {
       this_run->step->pipeline_loss(micro_batch, value);
     };
+    auto events = pipeline_events(*run_.reduction, run_.stages.local, loss, run_.sharding);
+    events.action = fault_at_action(
+        job_, run_.table, [this_run = &run_] { return this_run->record.step + 1; },
+        run_.group.rank(), run_.group.size());
     run_.pipeline.emplace(run_.mesh.along(mesh::Axis::kPipeline), run_.table, run_.stages,
-                          pipeline_events(*run_.reduction, run_.stages.local, loss, run_.sharding));
+                          std::move(events));
     run_.step->run_through(*run_.pipeline, *run_.tied);
   }
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
