@@ -227,15 +227,19 @@ TEST(PublishedArithmetic, TensorParallelTraffic) {
 TEST(PublishedArithmetic, PipelineTrafficGrowsWithTheStagesOfARank) {
   const ModelSpec spec = megatron_gpt(48, 4096, 32, 51200, 2048);
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const auto sent = [&](const char* schedule, std::int64_t v) {
-    Training training = megatron_training(1, 8, v, 1, 16, 1);
+  const auto sent = [&](std::int64_t p, const char* schedule, std::int64_t v) {
+    Training training = megatron_training(1, p, v, 1, 16, 1);
     training.schedule = schedule;
     return traffic_bytes(traffic(spec, training, cluster), "pipeline");
   };
-  const double once = 2.0 * 16 * 2 * 2048 * 4096;
-  EXPECT_DOUBLE_EQ(sent("1f1b", 1), once);
-  EXPECT_DOUBLE_EQ(sent("interleaved", 3), 3 * once);
-  EXPECT_DOUBLE_EQ(sent("zb-v", 1), 2 * once);
+  const double message = 16.0 * 2 * 2048 * 4096;
+  EXPECT_DOUBLE_EQ(sent(8, "1f1b", 1), 2 * message);
+  EXPECT_DOUBLE_EQ(sent(8, "interleaved", 3), 6 * message);
+  EXPECT_DOUBLE_EQ(sent(8, "zb-v", 1), 4 * message);
+  // Of two ranks each has an end of the pipeline.
+  EXPECT_DOUBLE_EQ(sent(2, "1f1b", 1), message);
+  EXPECT_DOUBLE_EQ(sent(2, "interleaved", 3), 5 * message);
+  EXPECT_DOUBLE_EQ(sent(2, "zb-v", 1), 2 * message);
 }
 
 TEST(PublishedArithmetic, ReductionInTheNetwork) {

@@ -144,8 +144,7 @@ class StepTraffic {
     if (degrees_.pp == 1) return {};
     const double message =
         number_.activation_bytes * samples_ * length_ * hidden_ / sequence_ranks();
-    // A middle rank sends an activation forward and a gradient backward for each of its stages.
-    const double bytes = 2 * micro_batches_ * static_cast<double>(training_.chunks()) * message;
+    const double bytes = micro_batches_ * messages_of_a_micro_batch() * message;
     return {bytes, pipeline_crosses_hosts(cluster_, degrees_) ? bytes : 0};
   }
 
@@ -217,6 +216,17 @@ class StepTraffic {
     for (const HeldParameters& rank : held_)
       most = std::max(most, bytes(rank.dense(), dense_) + bytes(rank.expert, experts_));
     return most;
+  }
+
+  /// Messages that the busiest rank of a pipeline sends for each micro-batch.
+  double messages_of_a_micro_batch() const {
+    const auto chunks = static_cast<double>(training_.chunks());
+    // A middle rank sends an activation forward and a gradient backward for each of its stages.
+    if (degrees_.pp > 2) return 2 * chunks;
+    // Of two ranks one sends no gradient from the first stage, and the other no activation from the
+    // last. In a V one has both, and the other hands over between its stages without a message.
+    const bool in_a_v = training_.schedule == "zb-v" || training_.schedule == "dualpipe-v";
+    return in_a_v ? 2 : 2 * chunks - 1;
   }
 
   double most_blocks_of_a_rank() const {
