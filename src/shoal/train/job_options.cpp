@@ -105,6 +105,11 @@ std::vector<std::int64_t> stage_sizes(const Job& job, const model::ModelSpec& sp
   }
 }
 
+parallel::ContextWay context_way(const JobConfig& config) {
+  const bool ring = config.parallelism.context_parallel_way == ContextParallelWay::kRing;
+  return ring ? parallel::ContextWay::kRing : parallel::ContextWay::kHeads;
+}
+
 mesh::Mesh job_mesh(const Job& job, const comm::Group& world) {
   return mesh::Mesh(world, job_degrees(job, world.size()));
 }

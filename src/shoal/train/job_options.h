@@ -9,6 +9,7 @@
 #include "shoal/nn/module.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/optim/schedule.h"
+#include "shoal/parallel/context/sequence_cut.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/schedule/action.h"
 #include "shoal/train/config/job_config.h"
@@ -28,6 +29,8 @@ parallel::ShardingOptions sharding_options(const JobConfig& config);
 schedule::Schedule job_schedule(const Job& job, std::int64_t ranks, std::int64_t micro_batches);
 /// Returns the number of units of every stage: as the job lists them, or divided by their costs.
 std::vector<std::int64_t> stage_sizes(const Job& job, const model::ModelSpec& spec, int stages);
+/// Returns how context-parallel ranks compute attention.
+parallel::ContextWay context_way(const JobConfig& config);
 /// Returns the mesh that the job arranges its ranks in. Collective.
 mesh::Mesh job_mesh(const Job& job, const comm::Group& world);
 

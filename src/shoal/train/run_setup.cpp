@@ -12,6 +12,7 @@
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/context/context_parallel.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/train/config/planned.h"
@@ -30,8 +31,8 @@ void RunSetup::open() {
   run_.batch = batch_plan(job_, parallel::BatchShare(run_.mesh).ranks());
   if (run_.mesh.extent(mesh::Axis::kPipeline) > 1)
     run_.table = job_schedule(job_, run_.mesh.degrees().pp, run_.batch.accumulation);
-  run_.share =
-      parallel::BatchShare(run_.mesh, run_.table.ranks() > 0 ? run_.table.rank_of_stage.back() : 0);
+  const int last_stage = run_.table.ranks() > 0 ? run_.table.rank_of_stage.back() : 0;
+  run_.share = parallel::BatchShare(run_.mesh, last_stage, context_way(config_));
   run_.total_steps = total_steps(job_, run_.data->samples_per_epoch());
   run_.record = {.data = run_.data->fingerprint(),
                  .model = model_spec(job_, run_.data->sizes()),
@@ -157,8 +158,9 @@ void RunSetup::allocate_model() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   run_.model = make_job_model(run_.record.model, config_, run_.data->task());
   nn::Model& model = *run_.model;
-  // First of all: it replaces modules, and what others hang on the old ones would be lost.
+  // First of all: they replace modules, and what others hang on the old ones would be lost.
   parallel::split_tensors(model, run_.mesh);
+  parallel::split_sequence(model, run_.mesh, context_way(config_));
   // While parameters are on the meta device: afterwards their memory has a type.
   set_types(model, job_, run_.record.precision);
   // The plan decided which blocks are recomputed, so that memory is what was planned. It counts the

@@ -205,7 +205,7 @@ void TrainingLoop::finish() {
   totals.memory = run_.memory.of_all_ranks();
   if (run_.sharding) run_.sharding->unshard();
   // The ranks that divide the model with rank 0 draw the sample with it.
-  if (run_.share.rank() == 0) totals.sample = report_.draw_sample();
+  if (run_.share.generates()) totals.sample = report_.draw_sample();
   report_.finish(totals);
 }
 

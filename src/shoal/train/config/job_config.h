@@ -125,7 +125,9 @@ struct ParallelismSection {
   std::int64_t zero_stage = 0;
   std::int64_t data_parallel_shard_degree = -1;     ///< ranks that share one copy; -1: the rest
   std::int64_t data_parallel_replicate_degree = 1;  ///< copies of the whole
-  std::int64_t tensor_parallel_degree = 1;    ///< ranks that divide every matrix and the stream
+  std::int64_t tensor_parallel_degree = 1;   ///< ranks that divide every matrix and the stream
+  std::int64_t context_parallel_degree = 1;  ///< ranks that divide every sequence
+  ContextParallelWay context_parallel_way = ContextParallelWay::kRing;
   std::int64_t pipeline_parallel_degree = 1;  ///< ranks that have stages of the model
   std::string pipeline_parallel_schedule = "1f1b";
   std::int64_t pipeline_parallel_virtual_stages = 1;        ///< stages of a rank; "interleaved"

@@ -276,6 +276,31 @@ void validate_tensor_parallel(const Job& job, const model::ModelSpec& spec) {
   }
 }
 
+void validate_context_parallel(const Job& job, const model::ModelSpec& spec) {
+  const ParallelismSection& p = job.config.parallelism;
+  const std::int64_t cp = p.context_parallel_degree;
+  const char* const key = "parallelism.context_parallel_degree";
+  if (cp == 1) return;
+  if (spec.family != model::Family::kTransformer)
+    throw config_error(job, key, "divides sequences, and so transformers only");
+  const std::int64_t length = job.config.training.sequence_length;
+  if (cp > length) {
+    throw config_error(job, key,
+                       fmt::format("must be at most training.sequence_length = {}: every rank "
+                                   "needs a column",
+                                   length));
+  }
+  if (p.context_parallel_way == ContextParallelWay::kRing) return;
+  const std::int64_t cut = cp * p.tensor_parallel_degree;
+  if (spec.kv_heads % cut != 0) {
+    throw config_error(
+        job, "parallelism.context_parallel_way",
+        fmt::format("gives every rank whole key-value heads: tensor_parallel_degree x "
+                    "context_parallel_degree = {} must divide kv_heads = {}, as {} does",
+                    cut, spec.kv_heads, plan::nearest_divisors(spec.kv_heads, cut)));
+  }
+}
+
 /// The rules of a schedule depend on the number of micro-batches: see job_schedule.
 void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
   const ParallelismSection& p = job.config.parallelism;
@@ -331,6 +356,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   const model::ModelSpec spec = model_spec(job, {});
   const std::int64_t data = data_ranks(job, ranks);
   validate_tensor_parallel(job, spec);
+  validate_context_parallel(job, spec);
   validate_pipeline(job, spec);
   // Called for what it refuses.
   batch_plan(job, static_cast<int>(data));
