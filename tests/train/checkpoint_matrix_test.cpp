@@ -39,6 +39,12 @@ struct Way {
       return {"parallelism.pipeline_parallel_degree=2", "parallelism.tensor_parallel_degree=2",
               "parallelism.pipeline_parallel_schedule=zb-v", "training.micro_batch=2"};
     }
+    if (way == "cp x ZeRO-2")
+      return {"parallelism.context_parallel_degree=2", "parallelism.zero_stage=2"};
+    if (way == "cp x tp") {
+      return {"parallelism.context_parallel_degree=2", "parallelism.tensor_parallel_degree=2",
+              "parallelism.zero_stage=3"};
+    }
     if (way == "tp x DDP") return {"parallelism.tensor_parallel_degree=2"};
     if (way == "tp x FSDP")
       return {"parallelism.tensor_parallel_degree=2", "parallelism.zero_stage=3"};
@@ -60,6 +66,8 @@ std::vector<Way> all_ways() {
   }
   ways.push_back({2, "tp x DDP"});
   ways.push_back({4, "tp x FSDP"});
+  ways.push_back({2, "cp x ZeRO-2"});
+  ways.push_back({4, "cp x tp"});
   ways.push_back({2, "pp"});
   ways.push_back({4, "pp x tp"});
   ways.push_back({4, "pp x FSDP"});

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "tests/apps/program.h"
@@ -167,6 +168,53 @@ TEST_F(Combination, TensorParallelProcessesAndTcpGiveTheSameBits) {
     EXPECT_THAT(outcome.out, testing::HasSubstr("A sample of 20 tokens:"));
     expect_same_bits(metrics(way), metrics("processes"), way);
   }
+}
+
+// Messages of the ring between threads, processes and over TCP; the sample is drawn by one of the
+// two ranks.
+TEST_F(Combination, ContextParallelProcessesAndTcpGiveTheSameBits) {
+  const Sets sets{"parallelism.context_parallel_degree=3", "validation.sample_tokens=20",
+                  "training.steps=5", "lr_scheduler.warmup_steps=1"};
+  for (const auto& [way, words] : std::vector<std::pair<const char*, Sets>>{
+           {"processes", {}},
+           {"threads", {"--in-process"}},
+           {"tcp",
+            {"--set", "parallelism.transport=tcp", "--set", "parallelism.in_rank_order=true"}}}) {
+    const auto outcome = run(way, sets, Sets{"--nproc", "3"} + words);
+    ASSERT_EQ(outcome.code, 0) << way << ": " << outcome.err;
+    EXPECT_THAT(outcome.out, testing::HasSubstr("1 rank x 3 context-parallel ranks"));
+    EXPECT_THAT(outcome.out, testing::HasSubstr("A sample of 20 tokens:"));
+    expect_same_bits(metrics(way), metrics("processes"), way);
+  }
+}
+
+// A block of 32,768 columns: one rank needs 78 MB, mostly for the scores of some queries to all
+// keys; four need 27 MB each.
+TEST_F(Combination, ASequenceThatOneRankCannotHoldTrainsOnFour) {
+  const Sets sets{"model.layers=1",
+                  "model.hidden=16",
+                  "model.heads=1",
+                  "model.kv_heads=1",
+                  "model.ffn=32",
+                  "model.dropout=0.0",
+                  "model.positions=rotary",
+                  "model.sequence=32768",
+                  "training.sequence_length=32768",
+                  "training.global_batch_sequences=1",
+                  "training.steps=1",
+                  "lr_scheduler.warmup_steps=0",
+                  "validation.interval=0",
+                  "checkpoint.interval=0",
+                  "checkpoint.at_end=false",
+                  "parallelism.threads_per_rank=1",
+                  "parallelism.memory_limit_mb=40"};
+  const auto refused = run("one", sets, {"--nproc", "1"});
+  EXPECT_EQ(refused.code, 81) << refused.out << refused.err;
+  const auto divided =
+      run("four", sets + Sets{"parallelism.context_parallel_degree=4"}, {"--nproc", "4"});
+  ASSERT_EQ(divided.code, 0) << divided.out << divided.err;
+  // That of a fresh model of 257 tokens.
+  EXPECT_NEAR(metrics("four").at(0).loss, std::log(257), 0.3);
 }
 
 // In bf16 the state of AdamW with its masters is three times what weights and gradients are: it is

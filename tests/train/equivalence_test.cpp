@@ -158,6 +158,31 @@ TEST_F(Equivalence, TensorParallelRunsTrainTheSame) {
                      "tp 2 x ZeRO-2");
 }
 
+// Ring and heads, beside all that divides or copies the model; evaluation too.
+TEST_F(Equivalence, ContextParallelRunsTrainTheSame) {
+  const auto reference = train("one", {}, 1);
+  const std::string cp = "parallelism.context_parallel_degree=2";
+  const std::string heads = "parallelism.context_parallel_way=heads";
+  const auto same = [&](const std::string& name, std::vector<std::string> sets, int ranks) {
+    expect_same_losses(train(name, sets, ranks), reference, name);
+  };
+  same("ring", {cp}, 2);
+  same("heads", {cp, heads}, 2);
+  // Chunks that are not even.
+  same("ring of 3", {"parallelism.context_parallel_degree=3", "training.micro_batch=2"}, 3);
+  same("ring x ZeRO-1", {cp, "parallelism.zero_stage=1", "parallelism.arena=false"}, 4);
+  same("heads x ZeRO-2", {cp, heads, "parallelism.zero_stage=2"}, 4);
+  same("ring x FSDP",
+       {cp, "parallelism.zero_stage=3", "parallelism.arena=false", "training.micro_batch=1"}, 4);
+  same("ring x hybrid",
+       {cp, "parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}, 4);
+  same("ring x tp",
+       {cp, "parallelism.tensor_parallel_degree=2", "parallelism.zero_stage=3",
+        "activation_checkpoint.mode=full"},
+       4);
+  same("ring x pp", {cp, "parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"}, 4);
+}
+
 // Sums in the order of one rank: the same bits, whatever the schedule. Clipping would need the
 // norm, which is summed by stages.
 TEST_F(Equivalence, PipelinesTrainTheSameBits) {

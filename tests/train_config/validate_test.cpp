@@ -364,6 +364,25 @@ TEST(Validate, ExpertParallelDegreesDivideExpertsAndRanks) {
   EXPECT_EQ(changed, expected);
 }
 
+TEST(Validate, ContextParallelDegreesDivideRanksAndFitTheSequence) {
+  const auto refused = [](const std::vector<std::string>& sets, int ranks = 4) {
+    return refusal([&] { validate(job_with(sets), ranks); });
+  };
+  const std::string cp = "parallelism.context_parallel_degree=";
+  const std::string heads = "parallelism.context_parallel_way=heads";
+  validate(job_with({cp + "4"}), 4);
+  validate(job_with({cp + "2", heads, "parallelism.tensor_parallel_degree=2"}), 4);
+  EXPECT_THAT(refused({cp + "3"}),
+              HasSubstr("parallelism.context_parallel_degree = 3: must divide the 4 ranks / "
+                        "tensor_parallel_degree = 4, as 2 or 4 does"));
+  EXPECT_THAT(refused({cp + "2", "parallelism.pipeline_parallel_degree=4"}),
+              HasSubstr("must divide the 4 ranks / (tensor_parallel_degree x "
+                        "context_parallel_degree) = 2"));
+  EXPECT_THAT(refused({cp + "8", heads}, 8), HasSubstr("= 8 must divide kv_heads = 4, as 4 does"));
+  EXPECT_THAT(refused({heads}), HasSubstr("parallelism.context_parallel_degree is 1"));
+  EXPECT_THAT(refused({cp + "512"}, 512), HasSubstr("must be at most training.sequence_length"));
+}
+
 TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
   const auto refused = [](const std::vector<std::string>& sets, int ranks = 4) {
     return refusal([&] { validate(job_with(sets), ranks); });

@@ -311,7 +311,8 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   degrees.tp = options.tp != 0 ? given("tp", options.tp) : job_tp;
   const std::int64_t job_pp = job ? job->config.parallelism.pipeline_parallel_degree : 1;
   degrees.pp = options.pp != 0 ? given("pp", options.pp) : job_pp;
-  degrees.cp = given("cp", options.cp);
+  const std::int64_t job_cp = job ? job->config.parallelism.context_parallel_degree : 1;
+  degrees.cp = options.cp != 0 ? given("cp", options.cp) : job_cp;
   const std::int64_t job_ep = job ? job->config.parallelism.expert_parallel_degree : 1;
   degrees.ep = options.ep != 0 ? given("ep", options.ep) : job_ep;
   std::int64_t rest = 1;
@@ -326,7 +327,9 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     reject(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   const std::int64_t dp = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   plan::Training training;
-  if (job) training = train::planned_training(*job, spec, static_cast<int>(dp * job_tp * job_pp));
+  if (job) {
+    training = train::planned_training(*job, spec, static_cast<int>(dp * job_tp * job_pp * job_cp));
+  }
   // The shards of a job keep their size, with the options' other axes.
   std::int64_t shard = dp * degrees.cp;
   if (job) shard = training.degrees.dp_shard * degrees.cp;
@@ -374,7 +377,8 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   if (options.offload_optimizer) training.offload_optimizer = true;
   training.offload_parameters = options.offload_parameters;
   training.zero_plus_plus = options.zero_plus_plus;
-  training.ulysses = options.ulysses;
+  // The way of a job goes with its context ranks.
+  training.ulysses = options.ulysses || (training.ulysses && degrees.cp > 1);
   training.flat_rings = options.flat_rings;
   if (options.reduce_every_micro_batch) training.reduce_every_micro_batch = true;
   if (options.prefetch >= 0) training.gather_ahead = options.prefetch;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shoal/base/philox.h"
+#include "shoal/nn/sequence.h"
 #include "shoal/nn/stream.h"
 
 namespace shoal::nn {
@@ -63,6 +64,8 @@ struct Context {
   /// The head multiplies its summed loss by it: 1 / N with N the global count of valid labels in
   /// the step.
   double loss_scale = 1;
+  /// The whole sequence, where this rank has some of its columns; default: it has all.
+  Sequence sequence;
   /// The rows of the residual stream that this rank holds; default: all.
   Stream stream;
   /// Keys and values of the positions before `position_begin`, during generation.

@@ -8,9 +8,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/nn/fused.h"
-#include "shoal/nn/key_value_cache.h"
 #include "shoal/nn/mixture.h"
-#include "shoal/ops/attention.h"
 #include "shoal/ops/head_norm.h"
 #include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
@@ -55,8 +53,7 @@ void TokenEmbedding::on_replaced(const std::string& name, const std::shared_ptr<
 }
 
 Attention::Attention(const model::ModelSpec& spec)
-    : heads_per_group_(spec.heads / spec.kv_heads),
-      head_size_(spec.head_size),
+    : shape_{spec.heads / spec.kv_heads, spec.head_size},
       rotary_(spec.positions == model::Positions::kRotary),
       theta_(spec.rope_theta),
       norm_epsilon_(spec.norm_epsilon),
@@ -65,30 +62,33 @@ Attention::Attention(const model::ModelSpec& spec)
   qkv.bias = spec.bias || spec.qkv_bias;
   qkv_ = child<Linear>("qkv", spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_size, qkv);
   if (spec.qk_norm) {
-    query_norm_ = child<Norm>("query_norm", ops::NormKind::kRms, head_size_, false, norm_epsilon_);
-    key_norm_ = child<Norm>("key_norm", ops::NormKind::kRms, head_size_, false, norm_epsilon_);
+    query_norm_ =
+        child<Norm>("query_norm", ops::NormKind::kRms, spec.head_size, false, norm_epsilon_);
+    key_norm_ = child<Norm>("key_norm", ops::NormKind::kRms, spec.head_size, false, norm_epsilon_);
   }
+  core_ = child<AttentionCore>("core", shape_);
   out_ = child<Linear>("out", spec.heads * spec.head_size, spec.hidden, residual(spec));
 }
 
 void Attention::share_groups(std::int64_t ranks) {
-  SHOAL_USER_CHECK(ranks >= 1 && heads_per_group_ % ranks == 0, "attention",
-                   "{} ranks cannot share the {} query heads of a key-value head", ranks,
-                   heads_per_group_);
-  heads_per_group_ /= ranks;
+  auto* core = dynamic_cast<AttentionCore*>(core_.get());
+  SHOAL_USER_CHECK(core != nullptr, "attention", "{} is no core that knows its heads",
+                   core_->path());
+  core->share_groups(ranks);
+  shape_ = core->shape();
 }
 
 at::Tensor Attention::normed(const at::Tensor& qkv, const Context& context) const {
   if (!query_norm_) return qkv;
   const Norm* queries = fusable<Norm>(query_norm_);
   const Norm* keys = fusable<Norm>(key_norm_);
-  const std::int64_t per = heads_per_group_;
+  const auto [per, size] = shape_;
   if (queries && keys) {
-    return ops::head_norm(qkv, {per, head_size_}, queries->weight()->weight(),
-                          keys->weight()->weight(), norm_epsilon_);
+    return ops::head_norm(qkv, shape_, queries->weight()->weight(), keys->weight()->weight(),
+                          norm_epsilon_);
   }
   // A norm with hooks must be called as a module: heads are cut out, normalised, and joined again.
-  const at::Tensor parts = qkv.unflatten(2, {-1, per + 2, head_size_});
+  const at::Tensor parts = qkv.unflatten(2, {-1, per + 2, size});
   return at::cat({(*query_norm_)(parts.narrow(3, 0, per), context),
                   (*key_norm_)(parts.narrow(3, per, 1), context), parts.narrow(3, per + 1, 1)},
                  3)
@@ -97,6 +97,7 @@ at::Tensor Attention::normed(const at::Tensor& qkv, const Context& context) cons
 
 at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
   if (!rotary_) return qkv;
+  const auto [per, size] = shape_;
   // The table grows to the positions that occur, by doubling during generation. Angles of earlier
   // positions do not change.
   const std::int64_t needed = context.positions.defined()
@@ -104,37 +105,22 @@ at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
                                   : context.position_begin + qkv.size(1);
   if (!table_.defined() || table_.size(1) < needed) {
     const std::int64_t room = table_.defined() ? std::max(needed, 2 * table_.size(1)) : needed;
-    table_ = ops::rotary_table(room, head_size_, theta_, scaling_);
+    table_ = ops::rotary_table(room, size, theta_, scaling_);
   }
-  return ops::rotary(qkv, table_, heads_per_group_, head_size_, context.positions,
-                     context.position_begin);
-}
-
-at::Tensor Attention::attend(const at::Tensor& qkv, const Context& context) const {
-  const ops::HeadShape shape{heads_per_group_, head_size_};
-  // Generation: the keys and values of earlier positions come from the cache, those of this pass
-  // join them.
-  if (context.cache != nullptr) {
-    SHOAL_USER_CHECK(!context.documents.defined() && !context.positions.defined(), "attention",
-                     "a key-value cache takes one contiguous document");
-    const auto [k, v] = ops::keys_and_values(qkv, shape);
-    // Keys are cached after their rotation: a position never changes, so they are turned once.
-    const auto [keys, values] = context.cache->extend(path(), context.position_begin, k, v);
-    return ops::attention_over(qkv, keys, values, shape);
-  }
-  return ops::attention(qkv, shape, context.documents, context.positions);
+  return ops::rotary(qkv, table_, per, size, context.positions, context.position_begin);
 }
 
 at::Tensor Attention::onto(const at::Tensor& residual, const at::Tensor& x,
                            const Context& context) {
   const at::Tensor qkv = turn(normed((*qkv_)(x, context), context), context);
-  return project(residual, out_, attend(qkv, context), context);
+  return project(residual, out_, (*core_)(qkv, context), context);
 }
 
 void Attention::on_replaced(const std::string& name, const std::shared_ptr<Module>& module) {
   if (name == "qkv") qkv_ = module;
   if (name == "query_norm") query_norm_ = module;
   if (name == "key_norm") key_norm_ = module;
+  if (name == "core") core_ = module;
   if (name == "out") out_ = module;
 }
 

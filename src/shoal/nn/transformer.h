@@ -1,5 +1,6 @@
 #pragma once
 
+#include "shoal/nn/attention_core.h"
 #include "shoal/nn/layers.h"
 #include "shoal/nn/module.h"
 
@@ -25,15 +26,15 @@ class TokenEmbedding : public Module {
 
 /// Causal self-attention with grouped key-value heads (Ainslie et al., "GQA", 2023); it maps x [B,
 /// T, h] to [B, T, h]. Its children are `qkv`, whose rows lie by key-value head (its query heads,
-/// its key, its value), `query_norm` and `key_norm` where the model has them, and `out`. The number
-/// of heads follows from the result of `qkv`. The probabilities are not dropped out (they are never
-/// stored); dropout acts on the sum that joins the residual stream, see Block.
+/// its key, its value), `query_norm` and `key_norm` where the model has them, `core`, and `out`.
+/// The number of heads follows from the result of `qkv`. The probabilities are not dropped out
+/// (they are never stored); dropout acts on the sum that joins the residual stream, see Block.
 class Attention : public Module {
  public:
   explicit Attention(const model::ModelSpec& spec);
 
-  /// Says that `qkv` gives each key-value head with only a part of its query heads, because
-  /// `ranks` tensor-parallel ranks share the head.
+  /// Says that `qkv` gives each key-value head with only a part of its query heads; see
+  /// AttentionCore::share_groups.
   void share_groups(std::int64_t ranks);
   /// Returns residual + forward(x), in one pass where `out` has no hooks; `residual` may be
   /// undefined.
@@ -48,9 +49,8 @@ class Attention : public Module {
  private:
   at::Tensor normed(const at::Tensor& qkv, const Context& context) const;
   at::Tensor turn(const at::Tensor& qkv, const Context& context);
-  at::Tensor attend(const at::Tensor& qkv, const Context& context) const;
 
-  std::int64_t heads_per_group_, head_size_;
+  ops::HeadShape shape_;
   bool rotary_;
   double theta_;
   double norm_epsilon_;
@@ -59,6 +59,7 @@ class Attention : public Module {
   std::shared_ptr<Module> qkv_;
   std::shared_ptr<Module> query_norm_;
   std::shared_ptr<Module> key_norm_;
+  std::shared_ptr<Module> core_;
   std::shared_ptr<Module> out_;
 };
 

@@ -20,15 +20,6 @@
 namespace shoal::ops {
 namespace {
 
-// The layout of the parameter: per key-value head its query heads, its key, its value. All three
-// are views, so a gradient written through them needs no concatenation.
-HeadTensors split(const at::Tensor& qkv, const HeadShape& shape) {
-  const at::Tensor parts =
-      qkv.view({qkv.size(0), qkv.size(1), -1, shape.heads_per_group + 2, shape.head_size});
-  return {parts.narrow(3, 0, shape.heads_per_group), parts.select(3, shape.heads_per_group),
-          parts.select(3, shape.heads_per_group + 1)};
-}
-
 /// Queries [B, T, groups, per, d] as LibTorch's kernel takes them: [B, heads, T, d], a view.
 at::Tensor by_head(const at::Tensor& q) { return q.flatten(2, 3).transpose(1, 2); }
 
@@ -49,7 +40,7 @@ Recorded by_parts(const at::Tensor& qkv, const HeadShape& shape, const at::Tenso
   const auto rule = [ranges](const at::Tensor& x) {
     return ranges.defined() ? ranges : causal_ranges(x.size(1), x.size(1));
   };
-  const AttentionPart whole = attention_part(split(qkv, shape), rule(qkv));
+  const AttentionPart whole = attention_part(head_tensors(qkv, shape), rule(qkv));
   const at::Tensor out = whole.out.to(qkv.scalar_type());
   // Kept for backward: inputs, output and one logarithm a row, from which the probabilities are
   // made again (Dao et al., 2022). T x T scores are never kept.
@@ -58,15 +49,15 @@ Recorded by_parts(const at::Tensor& qkv, const HeadShape& shape, const at::Tenso
         const at::Tensor& qkv = saved[0];
         // Every query, key and value is written: nothing need be zero before.
         const at::Tensor d_qkv = at::empty_like(qkv);
-        attention_part_backward(split(qkv, shape), rule(qkv), {saved[1], saved[2]}, gradients[0],
-                                split(d_qkv, shape));
+        attention_part_backward(head_tensors(qkv, shape), rule(qkv), {saved[1], saved[2]},
+                                gradients[0], head_tensors(d_qkv, shape));
         return Tensors{d_qkv};
       }};
 }
 
 // The path of LibTorch: the same function, but bits that may differ with the number of threads.
 Recorded by_libtorch(const at::Tensor& qkv, const HeadShape& shape) {
-  const HeadTensors heads = split(qkv, shape);
+  const HeadTensors heads = head_tensors(qkv, shape);
   const std::int64_t per = shape.heads_per_group;
   const std::int64_t count = heads.q.size(2) * per;
   // Arguments after the values: dropout 0, causal. The scale is the kernel's default, 1 /
@@ -79,7 +70,7 @@ Recorded by_libtorch(const at::Tensor& qkv, const HeadShape& shape) {
   return {
       {joined}, {qkv, joined, logsumexp}, [shape](const Tensors& saved, const Tensors& gradients) {
         const at::Tensor& qkv = saved[0];
-        const HeadTensors heads = split(qkv, shape);
+        const HeadTensors heads = head_tensors(qkv, shape);
         const std::int64_t per = shape.heads_per_group;
         const std::int64_t groups = heads.q.size(2);
         // [B, T, heads x d] as the kernel's [B, heads, T, d], without a copy.
@@ -97,7 +88,7 @@ Recorded by_libtorch(const at::Tensor& qkv, const HeadShape& shape) {
         // backward pass of the projection takes as it is. A key that served several query heads
         // gets the sum of their gradients.
         const at::Tensor d_qkv = at::empty_like(qkv);
-        const HeadTensors places = split(d_qkv, shape);
+        const HeadTensors places = head_tensors(d_qkv, shape);
         places.q.copy_(by_group(dq));
         places.k.copy_(by_group(dk).sum(3));
         places.v.copy_(by_group(dv).sum(3));
@@ -150,13 +141,13 @@ at::Tensor attention(const at::Tensor& qkv, const HeadShape& shape, const at::Te
 }
 
 std::pair<at::Tensor, at::Tensor> keys_and_values(const at::Tensor& qkv, const HeadShape& shape) {
-  const HeadTensors heads = split(qkv, shape);
+  const HeadTensors heads = head_tensors(qkv, shape);
   return {heads.k.transpose(1, 2), heads.v.transpose(1, 2)};
 }
 
 at::Tensor attention_over(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                           const HeadShape& shape) {
-  const at::Tensor q = split(qkv, shape).q;
+  const at::Tensor q = head_tensors(qkv, shape).q;
   const at::Tensor k = keys.transpose(1, 2);
   const at::Tensor v = values.transpose(1, 2);
   const std::int64_t queries = qkv.size(1);

@@ -186,6 +186,13 @@ void merge_all(const AttentionPart& sum, const AttentionPart& part) {
 
 }  // namespace
 
+HeadTensors head_tensors(const at::Tensor& qkv, const HeadShape& shape) {
+  const at::Tensor parts =
+      qkv.view({qkv.size(0), qkv.size(1), -1, shape.heads_per_group + 2, shape.head_size});
+  return {parts.narrow(3, 0, shape.heads_per_group), parts.select(3, shape.heads_per_group),
+          parts.select(3, shape.heads_per_group + 1)};
+}
+
 AttentionPart attention_part(const HeadTensors& heads, const at::Tensor& ranges) {
   const c10::AutoGradMode not_recording(false);
   check_heads(heads);

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "shoal/ops/attention.h"
+
 namespace shoal::ops {
 
 // Attention in parts: the keys of a query may come in several pieces, one after the other, as in
@@ -16,6 +18,10 @@ struct HeadTensors {
   at::Tensor k;  // [B, S, groups, head_size]
   at::Tensor v;  // [B, S, groups, head_size]
 };
+
+/// Returns the heads of `qkv` [B, T, groups * (heads_per_group + 2) * head_size], contiguous, as
+/// views: gradients written through them lie as those of `qkv`.
+HeadTensors head_tensors(const at::Tensor& qkv, const HeadShape& shape);
 
 /// Attention of queries to some of their keys: fp64 for fp64 inputs, else fp32, so that merging
 /// loses nothing; the caller rounds the sum once.

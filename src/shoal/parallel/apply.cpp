@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "shoal/parallel/activation_checkpoint.h"
+#include "shoal/parallel/context/context_parallel.h"
 #include "shoal/parallel/expert/expert_parallel.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 
@@ -15,6 +16,7 @@ namespace shoal::parallel {
 Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& options) {
   split_tensors(model, mesh, options.recipe);
   place_experts(model, mesh);
+  split_sequence(model, mesh, options.context_way);
   if (options.set_types) options.set_types(model);
   if (!options.kept.empty()) checkpoint_activations(model, options.kept);
   Applied applied;

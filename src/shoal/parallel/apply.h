@@ -8,6 +8,7 @@
 #include "shoal/mesh/mesh.h"
 #include "shoal/model/kept_activations.h"
 #include "shoal/nn/module.h"
+#include "shoal/parallel/context/sequence_cut.h"
 #include "shoal/parallel/pipeline/cut_stages.h"
 #include "shoal/parallel/pipeline/tied_weights.h"
 #include "shoal/parallel/recipe/rule.h"
@@ -19,6 +20,7 @@ namespace shoal::parallel {
 /// What `apply` does to a model beside what the degrees of the mesh say.
 struct ApplyOptions {
   Recipe recipe;  ///< rules in front of default_recipe(), for the axis tp
+  ContextWay context_way = ContextWay::kRing;  ///< how ranks along cp compute attention
   /// Is called while parameters are on the meta device, where their types can be chosen; empty:
   /// they keep theirs.
   std::function<void(nn::Model&)> set_types;

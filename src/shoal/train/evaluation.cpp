@@ -24,14 +24,14 @@ void add(Sums& sums, nn::Model& model, const Batch& batch, const parallel::Batch
   nn::Context context;
   context.training = false;
   context.labels = batch.labels;
-  context.stream = share.stream(batch.inputs);
-  sums.loss += model(batch.inputs, context).item<double>();
+  const at::Tensor inputs = share.cut(batch.inputs, context);
+  sums.loss += model(inputs, context).item<double>();
   sums.labels += count_labels({batch}, share);
   if (share.counts_samples()) sums.bytes += static_cast<double>(batch.bytes);
   if (task == Task::kTokens) return;
   // The loss came without outputs; a second pass without labels gives them. Tables are small.
   context.labels = at::Tensor();
-  const at::Tensor outputs = model(batch.inputs, context);  // [B, outputs]
+  const at::Tensor outputs = model(inputs, context);  // [B, outputs]
   if (task == Task::kClasses) {
     sums.correct += outputs.argmax(-1).eq(batch.labels).sum().item<double>();
   } else {
@@ -50,11 +50,11 @@ void add_all(Sums& sums, parallel::Pipeline& pipeline, const std::vector<Batch>&
     for (std::size_t k = i; k < i + at_once; ++k) {
       // The last round is filled up with a batch of which no label counts.
       const Batch& batch = batches[std::min(k, batches.size() - 1)];
-      parallel::MicroBatch micro_batch{batch.inputs, nn::Context()};
+      parallel::MicroBatch micro_batch;
       micro_batch.context.training = false;
       micro_batch.context.labels =
           k < batches.size() ? batch.labels : at::full_like(batch.labels, kIgnoredLabel);
-      micro_batch.context.stream = share.stream(batch.inputs);
+      micro_batch.input = share.cut(batch.inputs, micro_batch.context);
       micro_batches.push_back(std::move(micro_batch));
     }
     sums.loss += pipeline.evaluate(micro_batches);

@@ -80,6 +80,11 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
           .transfer_type = narrow ? at::kBFloat16 : at::kFloat};
 }
 
+parallel::ContextWay context_way(const JobConfig& config) {
+  const bool ring = config.parallelism.context_parallel_way == ContextParallelWay::kRing;
+  return ring ? parallel::ContextWay::kRing : parallel::ContextWay::kHeads;
+}
+
 mesh::Mesh job_mesh(const Job& job, const comm::Group& world) {
   return mesh::Mesh(world, job_degrees(job, world.size()));
 }

@@ -9,6 +9,7 @@
 #include "shoal/nn/module.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/optim/schedule.h"
+#include "shoal/parallel/context/sequence_cut.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/schedule/action.h"
 #include "shoal/train/config/job_config.h"
@@ -23,6 +24,8 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 
 /// Returns the options of sharding, for a job whose zero_stage is above 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
+/// Returns how context-parallel ranks compute attention.
+parallel::ContextWay context_way(const JobConfig& config);
 /// Returns the mesh that the job arranges its ranks in. Collective.
 mesh::Mesh job_mesh(const Job& job, const comm::Group& world);
 

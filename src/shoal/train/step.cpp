@@ -156,19 +156,21 @@ bool TrainingStep::accepted(double scaled_norm, const StepInput& input) {
   return true;
 }
 
-nn::Context TrainingStep::context_of(const Batch& batch, std::int64_t index,
-                                     std::int64_t first_sample, const StepInput& input) const {
-  nn::Context context;
+parallel::MicroBatch TrainingStep::micro_batch_of(const Batch& batch, std::int64_t index,
+                                                  std::int64_t first_sample,
+                                                  const StepInput& input) const {
+  parallel::MicroBatch micro_batch;
+  nn::Context& context = micro_batch.context;
   context.key = key_.child(static_cast<std::uint64_t>(input.step));
   context.micro_batch = index;
   // Masks are functions of the step's key and of the sample's place in the global batch.
   context.samples = at::arange(first_sample, first_sample + batch.inputs.size(0), at::kLong);
   context.labels = batch.labels;
   if (balance_) context.expert_load = balance_->load();
-  context.stream = share_.stream(batch.inputs);
   // The only division by a count: the labels of the global batch (idea 6 of docs/architecture.md).
   context.loss_scale = scale() / input.labels;
-  return context;
+  micro_batch.input = share_.cut(batch.inputs, context);
+  return micro_batch;
 }
 
 void TrainingStep::check_loss(double value, std::int64_t index) const {
@@ -185,11 +187,11 @@ void TrainingStep::check_loss(double value, std::int64_t index) const {
 double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
                                       std::int64_t first_sample, const StepInput& input) {
   nn::LossSink extra;
-  nn::Context context = context_of(batch, index, first_sample, input);
-  context.extra_losses = &extra;
+  parallel::MicroBatch own = micro_batch_of(batch, index, first_sample, input);
+  own.context.extra_losses = &extra;
   // The head returns the loss itself, as the context has labels. Losses of other layers (router
   // balance) are scaled already.
-  at::Tensor loss = model_(batch.inputs, context);
+  at::Tensor loss = model_(own.input, own.context);
   for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
   // Without the loss scale, for people and for the sum over ranks.
   const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN()
@@ -220,7 +222,7 @@ double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input
   std::int64_t first = batch.first_sample;
   for (const Batch& one : batch.micro_batches) {
     const auto index = static_cast<std::int64_t>(micro_batches.size());
-    parallel::MicroBatch micro_batch{one.inputs, context_of(one, index, first, input)};
+    parallel::MicroBatch micro_batch = micro_batch_of(one, index, first, input);
     if (input.poison == Poison::kLoss)
       micro_batch.context.loss_scale = std::numeric_limits<double>::quiet_NaN();
     if (input.poison == Poison::kGradient)

@@ -99,8 +99,9 @@ class TrainingStep {
   /// Run all micro-batches, and return this rank's part of the loss.
   double run_in_turn(const RankBatch& batch, const StepInput& input);
   double run_pipeline(const RankBatch& batch, const StepInput& input);
-  nn::Context context_of(const Batch& batch, std::int64_t index, std::int64_t first_sample,
-                         const StepInput& input) const;
+  /// Returns this rank's columns of a micro-batch, and all that the model must know of them.
+  parallel::MicroBatch micro_batch_of(const Batch& batch, std::int64_t index,
+                                      std::int64_t first_sample, const StepInput& input) const;
   /// Throws Error(non-finite) unless the loss of a micro-batch is finite.
   void check_loss(double value, std::int64_t index) const;
   /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.

@@ -206,7 +206,7 @@ void TrainingLoop::finish() {
   if (run_.sharding) run_.sharding->unshard();
   // The ranks that divide the model with rank 0 draw the sample with it: where experts are divided,
   // data-parallel ranks too.
-  if (run_.share.rank() == 0 || run_.share.in_step()) totals.sample = report_.draw_sample();
+  if (run_.share.generates() || run_.share.in_step()) totals.sample = report_.draw_sample();
   report_.finish(totals);
 }
 

@@ -268,6 +268,16 @@ TEST(PlanOptions, OfAJobReplaceItsKeys) {
     const PlanOptions options = options_of(words);
     return training_of(options, model_of(options), cluster_of(options).devices());
   };
+  const plan::Training divided = planned(
+      "--set parallelism.context_parallel_degree=2 --set parallelism.context_parallel_way=heads");
+  EXPECT_EQ(divided.degrees.cp, 2);
+  EXPECT_EQ(divided.degrees.dp(), 2);
+  EXPECT_TRUE(divided.ulysses);
+  const plan::Training whole = planned(
+      "--cp 1 --set parallelism.context_parallel_degree=2 --set "
+      "parallelism.context_parallel_way=heads");
+  EXPECT_EQ(whole.degrees.dp(), 4);
+  EXPECT_FALSE(whole.ulysses);
   const plan::Training own = planned("");
   EXPECT_EQ(own.degrees.dp(), 4);
   EXPECT_EQ(own.micro_batch, 2);

@@ -24,6 +24,8 @@ enum class OptimizerKind { kAdamW, kSgd };
 enum class Precision { kFp32, kBf16, kFp16, kAuto };
 enum class SchedulerKind { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
+/// How context-parallel ranks compute attention: keys and values travel, or columns become heads.
+enum class ContextParallelWay { kRing, kHeads };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
 using RecomputeMode = model::RecomputePolicy::Mode;
 enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow };
@@ -88,6 +90,10 @@ struct ChoiceNames<SchedulerKind> {
 template <>
 struct ChoiceNames<Transport> {
   static constexpr std::array names{"auto", "shared_memory", "tcp", "mpi"};
+};
+template <>
+struct ChoiceNames<ContextParallelWay> {
+  static constexpr std::array names{"ring", "heads"};
 };
 template <>
 struct ChoiceNames<ShardUnits> {

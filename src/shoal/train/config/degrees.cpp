@@ -14,13 +14,22 @@ std::int64_t data_ranks(const Job& job, std::int64_t ranks) {
                        fmt::format("must divide the {} ranks, as {} does", ranks,
                                    plan::nearest_divisors(ranks, tp)));
   }
-  const std::int64_t rest = ranks / tp;
+  const std::int64_t of_tensors = ranks / tp;
+  const std::int64_t cp = p.context_parallel_degree;
+  if (of_tensors % cp != 0) {
+    throw config_error(
+        job, "parallelism.context_parallel_degree",
+        fmt::format("must divide the {} ranks / tensor_parallel_degree = {}, as {} does", ranks,
+                    of_tensors, plan::nearest_divisors(of_tensors, cp)));
+  }
+  const std::int64_t rest = of_tensors / cp;
   const std::int64_t pp = p.pipeline_parallel_degree;
   if (rest % pp != 0) {
-    throw config_error(
-        job, "parallelism.pipeline_parallel_degree",
-        fmt::format("must divide the {} ranks / tensor_parallel_degree = {}, as {} does", ranks,
-                    rest, plan::nearest_divisors(rest, pp)));
+    throw config_error(job, "parallelism.pipeline_parallel_degree",
+                       fmt::format("must divide the {} ranks / {} = {}, as {} does", ranks,
+                                   cp > 1 ? "(tensor_parallel_degree x context_parallel_degree)"
+                                          : "tensor_parallel_degree",
+                                   rest, plan::nearest_divisors(rest, pp)));
   }
   return rest / pp;
 }
@@ -30,6 +39,7 @@ plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
   const std::int64_t data = data_ranks(job, ranks);
   plan::Degrees degrees;
   degrees.pp = p.pipeline_parallel_degree;
+  degrees.cp = p.context_parallel_degree;
   degrees.tp = p.tensor_parallel_degree;
   // Without sharding every rank holds all, whatever the key says.
   degrees.dp_replicate = p.zero_stage > 0 ? p.data_parallel_replicate_degree : 1;

@@ -7,8 +7,9 @@
 
 namespace shoal::train {
 
-/// Returns the data-parallel ranks of a job: what tensor parallelism and the pipeline leave of
-/// `ranks`. Throws Error(config) that names the key when these do not divide them.
+/// Returns the data-parallel ranks of a job: what tensor parallelism, context parallelism and
+/// the pipeline leave of `ranks`. Throws Error(config) that names the key when these do not divide
+/// them.
 std::int64_t data_ranks(const Job& job, std::int64_t ranks);
 
 /// Returns how a job divides its ranks. Throws Error(config) that names the key when its degrees do

@@ -129,8 +129,10 @@ struct ParallelismSection {
   std::int64_t zero_stage = 0;
   std::int64_t data_parallel_shard_degree = -1;     ///< ranks that share one copy; -1: the rest
   std::int64_t data_parallel_replicate_degree = 1;  ///< copies of the whole
-  std::int64_t tensor_parallel_degree = 1;    ///< ranks that divide every matrix and the stream
-  std::vector<std::string> layouts;           ///< rules in front of the default recipe
+  std::int64_t tensor_parallel_degree = 1;   ///< ranks that divide every matrix and the stream
+  std::vector<std::string> layouts;          ///< rules in front of the default recipe
+  std::int64_t context_parallel_degree = 1;  ///< ranks that divide every sequence
+  ContextParallelWay context_parallel_way = ContextParallelWay::kRing;
   std::int64_t expert_parallel_degree = 1;    ///< ranks that divide the experts of a block
   std::int64_t pipeline_parallel_degree = 1;  ///< ranks that have stages of the model
   std::string pipeline_parallel_schedule = "1f1b";

@@ -121,6 +121,14 @@ std::string of_stage_3_or_default(const JobConfig& config) {
   return unchanged ? "" : of_stage_3(config);
 }
 
+/// A file that a run wrote names every key, so the default is accepted.
+std::string of_context_ranks(const JobConfig& job) {
+  const ParallelismSection& p = job.parallelism;
+  if (p.context_parallel_degree > 1 || p.context_parallel_way == ContextParallelWay::kRing)
+    return {};
+  return "says how ranks divide a sequence, and parallelism.context_parallel_degree is 1";
+}
+
 std::string of_a_pipeline(const JobConfig& job) {
   const ParallelismSection unchanged;
   const ParallelismSection& p = job.parallelism;
@@ -465,7 +473,7 @@ void list_running(std::vector<ConfigKey>& keys) {
            "gradients too, 3 parameters too (FSDP)")
       .key("data_parallel_shard_degree", &P::data_parallel_shard_degree, between(-1, 4096),
            "zero_stage 1 to 3: data-parallel ranks among which state is cut; -1: ranks / "
-           "(tensor_parallel_degree x data_parallel_replicate_degree)")
+           "(the other degrees)")
       .only_with({of_shards})
       .key("data_parallel_replicate_degree", &P::data_parallel_replicate_degree, between(1, 4096),
            "zero_stage 1 to 3: copies of the whole state, each cut among its own ranks (hybrid "
@@ -483,6 +491,13 @@ void list_running(std::vector<ConfigKey>& keys) {
       .key("expert_parallel_degree", &P::expert_parallel_degree, between(1, 4096),
            "ranks that divide the experts of a mixture among them: consecutive ranks of a pipeline "
            "stage, whichever other axes they lie on; tokens travel to their experts")
+      .key("context_parallel_degree", &P::context_parallel_degree, between(1, 4096),
+           "ranks that divide the columns of every sequence of a transformer among them, and hold "
+           "the same parameters: for sequences whose activations one rank cannot hold")
+      .key("context_parallel_way", &P::context_parallel_way,
+           "how they compute attention: keys and values travel from rank to rank, or each rank "
+           "gets whole sequences of its part of the key-value heads")
+      .only_with({of_context_ranks})
       .key("pipeline_parallel_degree", &P::pipeline_parallel_degree, between(1, 4096),
            "ranks that divide the units of a transformer (embedding, blocks, head) in stages; "
            "micro-batches go through them one behind the other")

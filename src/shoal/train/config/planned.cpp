@@ -20,9 +20,15 @@ using model::Keep;
 using model::RecomputePolicy;
 using plan::Training;
 
+/// The columns of the context rank that has most.
+std::int64_t longest_part(const model::ModelSpec& spec, const Training& training) {
+  const std::int64_t cp = training.degrees.cp;
+  return (training.length(spec) + cp - 1) / cp;
+}
+
 model::MicroBatch micro_batch(const model::ModelSpec& spec, const Training& training) {
   return {.samples = training.micro_batch,
-          .columns = spec.family == model::Family::kMlp ? 1 : training.length(spec),
+          .columns = spec.family == model::Family::kMlp ? 1 : longest_part(spec, training),
           .product_bytes = std::min(training.states->parameter, 4.0),
           .tensor_ranks = training.degrees.tp};
 }
@@ -110,14 +116,16 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
-// The plan counts blocks alike and all of them: exceptions by name, units of other sizes, recipes
-// other than the default one, and experts, whose tensors depend on where tokens go, are beyond it.
+// The plan counts blocks alike and all of them, on whole sequences: exceptions by name, units of
+// other sizes, recipes other than the default one, divided sequences, and experts, whose tensors
+// depend on where tokens go, are beyond it.
 bool is_counted(const JobConfig& config, const model::ModelSpec& spec) {
   if (spec.experts > 0) return false;
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
          config.precision.gathers == Precision::kFp32 && blocks &&
+         config.parallelism.context_parallel_degree == 1 &&
          config.parallelism.pipeline_parallel_schedule_csv.empty() &&
          config.parallelism.layouts.empty();
 }
@@ -131,6 +139,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   // The job in the planner's words: every field that memory depends on.
   training.zero_stage = static_cast<int>(p.zero_stage);
   training.degrees = degrees;
+  training.ulysses = degrees.cp > 1 && p.context_parallel_way == ContextParallelWay::kHeads;
   training.micro_batch = batch.micro_batch;
   training.global_batch = batch.global;
   if (spec.family != model::Family::kMlp) training.sequence = config.training.sequence_length;

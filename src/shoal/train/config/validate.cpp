@@ -296,6 +296,37 @@ void validate_tensor_parallel(const Job& job, const model::ModelSpec& spec) {
   }
 }
 
+void validate_context_parallel(const Job& job, const model::ModelSpec& spec) {
+  const ParallelismSection& p = job.config.parallelism;
+  const std::int64_t cp = p.context_parallel_degree;
+  const char* const key = "parallelism.context_parallel_degree";
+  if (cp == 1) return;
+  if (spec.family != model::Family::kTransformer)
+    throw config_error(job, key, "divides sequences, and so transformers only");
+  const std::int64_t length = job.config.training.sequence_length;
+  if (cp > length) {
+    throw config_error(job, key,
+                       fmt::format("must be at most training.sequence_length = {}: every rank "
+                                   "needs a column",
+                                   length));
+  }
+  if (spec.experts > 0 && (spec.capacity_factor > 0 || spec.balance_loss > 0)) {
+    throw config_error(job, key,
+                       "capacity and balance loss count the tokens of whole sequences, of which "
+                       "each rank has a part: with experts, model.capacity_factor and "
+                       "model.balance_loss must be 0 (model.router_bias_rate balances too)");
+  }
+  if (p.context_parallel_way == ContextParallelWay::kRing) return;
+  const std::int64_t cut = cp * p.tensor_parallel_degree;
+  if (spec.kv_heads % cut != 0) {
+    throw config_error(
+        job, "parallelism.context_parallel_way",
+        fmt::format("gives every rank whole key-value heads: tensor_parallel_degree x "
+                    "context_parallel_degree = {} must divide kv_heads = {}, as {} does",
+                    cut, spec.kv_heads, plan::nearest_divisors(spec.kv_heads, cut)));
+  }
+}
+
 void validate_experts(const Job& job, const model::ModelSpec& spec) {
   const std::int64_t ep = job.config.parallelism.expert_parallel_degree;
   const char* const key = "parallelism.expert_parallel_degree";
@@ -378,6 +409,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   const std::int64_t data = data_ranks(job, ranks);
   validate_tensor_parallel(job, spec);
   validate_experts(job, spec);
+  validate_context_parallel(job, spec);
   validate_pipeline(job, spec);
   // Called for what they refuse.
   const BatchPlan batch = batch_plan(job, static_cast<int>(data));

@@ -111,6 +111,8 @@ std::string RunReport::describe_batch() const {
   const int tensor = run_.mesh.extent(mesh::Axis::kTensor);
   std::string ranks = counted(run_.share.ranks(), "rank");
   if (tensor > 1) ranks = fmt::format("{} x {} tensor-parallel ranks", run_.share.ranks(), tensor);
+  const int context = run_.mesh.extent(mesh::Axis::kContext);
+  if (context > 1) ranks = fmt::format("{} x {} context-parallel ranks", ranks, context);
   if (const int experts = run_.mesh.extent(mesh::Axis::kExpert); experts > 1)
     ranks += fmt::format(" (experts on {})", experts);
   if (run_.table.ranks() > 0) {
