@@ -111,7 +111,7 @@ TEST_F(Combination, EverySharding) {
 
 // A job's own layouts beside a pipeline and sharding: the same losses, another division.
 TEST_F(Combination, LayoutsOfTheJob) {
-  const Sets shared{"validation.interval=0", "model.tied_embeddings=false"};
+  const Sets shared{"validation.interval=0", "model.tied_embeddings=false", "training.steps=8"};
   const auto reference = on_threads("one", shared, 1);
   const Sets layouts{
       "parallelism.tensor_parallel_degree=2",
