@@ -8,11 +8,11 @@
 namespace shoal::schedule {
 namespace {
 
-std::string text_of(const ShardPlan& plan) { return to_string(shard_table(plan)); }
+std::string actions_of(const ShardPlan& plan) { return to_string(shard_table(plan)); }
 
 TEST(ShardTable, KeepsUnitsThatAreNotReshardedAfterForward) {
   EXPECT_EQ(
-      text_of(
+      actions_of(
           {.reads = {{0}, {1}}, .parent = {-1, -1}, .ahead = 0, .reshard_after_forward = false}),
       "gather 0, forward 0, gather 1, forward 1, backward 1, release 1, backward 0, release "
       "0");
@@ -21,7 +21,7 @@ TEST(ShardTable, KeepsUnitsThatAreNotReshardedAfterForward) {
 // What a module reads is there as long as the modules inside it compute, in either pass.
 TEST(ShardTable, AModuleHoldsItsUnitsWhileThoseInsideItCompute) {
   const ShardPlan plan{.reads = {{9}, {0}, {1}}, .parent = {-1, 0, 0}, .ahead = 0};
-  EXPECT_EQ(text_of(plan),
+  EXPECT_EQ(actions_of(plan),
             "gather 9, forward 0, gather 0, forward 1, release 0, gather 1, forward 2, release 1, "
             "backward 0, gather 1, backward 2, release 1, gather 0, backward 1, release 0, release "
             "9");
@@ -29,16 +29,16 @@ TEST(ShardTable, AModuleHoldsItsUnitsWhileThoseInsideItCompute) {
 
 TEST(ShardTable, GathersAsFarAheadAsItIsAsked) {
   EXPECT_EQ(
-      text_of({.reads = {{0}, {1}, {2}, {3}}, .parent = {-1, -1, -1, -1}, .ahead = 2}),
+      actions_of({.reads = {{0}, {1}, {2}, {3}}, .parent = {-1, -1, -1, -1}, .ahead = 2}),
       "gather 0, gather 1, gather 2, forward 0, release 0, gather 3, forward 1, release 1, forward "
       "2, release 2, forward 3, gather 2, gather 1, backward 3, release 3, gather 0, backward 2, "
       "release 2, backward 1, release 1, backward 0, release 0");
 }
 
 TEST(ShardTable, WithNothingToTrainThereIsNoBackward) {
-  EXPECT_EQ(text_of({.reads = {{0}, {1}}, .parent = {-1, -1}, .ahead = 0, .first_trained = 2}),
+  EXPECT_EQ(actions_of({.reads = {{0}, {1}}, .parent = {-1, -1}, .ahead = 0, .first_trained = 2}),
             "gather 0, forward 0, release 0, gather 1, forward 1, release 1");
-  EXPECT_EQ(text_of({}), "");
+  EXPECT_EQ(actions_of({}), "");
 }
 
 TEST(ShardTable, ListsThatDoNotFitTogetherAreRefused) {
