@@ -91,6 +91,10 @@ TEST(Gathers, DamagedTablesAreRefused) {
       EXPECT_THROW(check(bad), Error) << "twice " << to_string(good.table[rank][i]);
     }
   }
+  // One rank that gathers beside one that does not: the other has no memory for its parameters.
+  Schedule half = good;
+  std::erase_if(half.table[1], [](const Action& one) { return moves_parameters(one.kind); });
+  EXPECT_THROW(check(half), Error);
   EXPECT_THROW(add_gathers(good, 1), Error);
   Schedule plain = gpipe(2, 2);
   EXPECT_THROW(add_gathers(plain, -1), Error);

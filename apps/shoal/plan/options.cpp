@@ -295,6 +295,22 @@ plan::Cluster cluster_of(const PlanOptions& options) {
   return devices == 0 ? cluster : plan::with_devices(cluster, devices);
 }
 
+namespace {
+
+/// The formulas know what the default recipe divides, and schedules by their names.
+void refuse_what_is_not_planned(const PlanOptions& options, const train::ParallelismSection& job) {
+  if (!job.layouts.empty()) {
+    reject(fmt::format("{}: only the default recipe is planned: add --set parallelism.layouts=[]",
+                       options.model));
+  }
+  if (!job.pipeline_parallel_schedule_csv.empty() && options.schedule_file.empty()) {
+    reject(fmt::format("{}: its pipeline_parallel_schedule_csv is planned with --schedule-file {}",
+                       options.model, job.pipeline_parallel_schedule_csv));
+  }
+}
+
+}  // namespace
+
 plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
                            std::int64_t devices) {
   const auto given = [](const char* name, std::int64_t value) {
@@ -306,7 +322,10 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   plan::Degrees degrees;
   // A job says how its ranks divide the model; the option replaces it.
   std::optional<train::Job> job;
-  if (is_job(options)) job = job_of(options);
+  if (is_job(options)) {
+    job = job_of(options);
+    refuse_what_is_not_planned(options, job->config.parallelism);
+  }
   const std::int64_t job_tp = job ? job->config.parallelism.tensor_parallel_degree : 1;
   degrees.tp = options.tp != 0 ? given("tp", options.tp) : job_tp;
   const std::int64_t job_pp = job ? job->config.parallelism.pipeline_parallel_degree : 1;

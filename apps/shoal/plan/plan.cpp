@@ -139,11 +139,6 @@ void run_plan(const PlanOptions& given) {
   if (given.parameters != 0) return print_model_states(given);
   if (!given.recipe.empty()) return print_recipe(given);
   if (is_mesh_alone(given)) return print_mesh(given);
-  // The formulas know what the default recipe divides, and no other.
-  if (is_job(given) && !job_of(given).config.parallelism.layouts.empty()) {
-    reject(fmt::format("{}: only the default recipe is planned: add --set parallelism.layouts=[]",
-                       given.model));
-  }
   if (given.search) return run_search(given);
   PlanOptions options = given;
   // First: a schedule file decides the pipeline ranks and micro-batches of the mesh.
@@ -151,6 +146,11 @@ void run_plan(const PlanOptions& given) {
   const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
   const plan::Training training = training_of(options, spec, cluster.devices());
+  if (options.gathers && training.degrees.pp > 1) {
+    reject(
+        "--gathers is the order of one micro-batch after the other: in a pipeline whole stages "
+        "are gathered (parallelism.pipeline_parallel_gathered_stages)");
+  }
   reject_options_without_effect(options, spec, training);
   const plan::Plan made =
       plan::make_plan(forecast::ShoalEstimator(), spec, training, cluster, options.budget);

@@ -111,6 +111,10 @@ void run_search(const PlanOptions& options) {
   start.dp =
       is_job(options) ? job_of(options).config.parallelism.data_parallel_replicate_degree : 1;
   start.tp = start.pp = start.cp = start.ep = start.vpp = start.shard = 0;
+  if (is_job(options)) {
+    for (const char* axis : {"context", "expert"})
+      start.sets.push_back(fmt::format("parallelism.{}_parallel_degree=1", axis));
+  }
   start.offload_optimizer = false;
   plan::Training training = training_of(start, spec, cluster.devices());
   // Candidates have other numbers of stages than the job.

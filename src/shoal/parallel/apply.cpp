@@ -19,6 +19,8 @@ Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& opti
   split_sequence(model, mesh, options.context_way);
   if (options.set_types) options.set_types(model);
   if (!options.kept.empty()) checkpoint_activations(model, options.kept);
+  // Names of units must exist in the model, and need not in every stage.
+  if (options.sharding) wrap(model, options.sharding->wrapping);
   Applied applied;
   if (options.table.ranks() > 0) {
     const comm::Group& pipeline = mesh.along(mesh::Axis::kPipeline);
@@ -27,6 +29,7 @@ Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& opti
   }
   if (options.sharding) {
     ShardingOptions sharded = *options.sharding;
+    sharded.wrapping.may_miss = options.table.ranks() > 0;
     // Both stages cut a tied weight in the same way, so that each rank sums its own shard.
     for (const TiedWeight& weight : applied.stages.tied)
       if (weight.parameter) sharded.alone.push_back(weight.parameter);

@@ -20,6 +20,12 @@ struct State {
   bool gradient_sent = false;
 };
 
+/// Does a list say when stages are gathered?
+bool gathers(const std::vector<Action>& actions) {
+  return std::any_of(actions.begin(), actions.end(),
+                     [](const Action& action) { return moves_parameters(action.kind); });
+}
+
 /// Follows one rank's list and refuses the first action that is wrong at its place.
 class RankCheck {
  public:
@@ -27,8 +33,7 @@ class RankCheck {
 
   void run() {
     const auto& actions = schedule_.table[rank_];
-    gathers_ = std::any_of(actions.begin(), actions.end(),
-                           [](const Action& action) { return moves_parameters(action.kind); });
+    gathers_ = gathers(actions);
     for (const Action& action : actions) step(action);
     for (const int stage : gathered_) require(false, {Kind::kRelease, stage}, "is missing");
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -143,6 +148,12 @@ void check(const Schedule& schedule) {
         schedule.rank_of_stage[stage] >= 0 && schedule.rank_of_stage[stage] < schedule.ranks(),
         "schedule", "{}: stage {} is on rank {} of {}", schedule.name, stage,
         schedule.rank_of_stage[stage], schedule.ranks());
+  }
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    SHOAL_USER_CHECK(gathers(schedule.table[rank]) == gathers(schedule.table[0]), "schedule",
+                     "{}: rank {} gathers {}, and rank 0 does otherwise: all ranks say when stages "
+                     "are gathered, or none",
+                     schedule.name, rank, gathers(schedule.table[rank]) ? "stages" : "nothing");
   }
   // First what can be said of one rank's list by itself; then the simulation, whose costs do not
   // matter, finds cycles of ranks that wait for each other.

@@ -111,13 +111,15 @@ optim::Storage storage_options(const JobConfig& config) {
           .folder = config.optimizer.state_folder};
 }
 
-std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config) {
+std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config,
+                                           const comm::Group& group) {
   const auto parameters = model.parameters();
   // Only fp16 lacks the range of gradients; bf16 has that of fp32.
   const bool half = std::any_of(parameters.begin(), parameters.end(), [](const auto& p) {
     return p->tensor().scalar_type() == at::kHalf;
   });
-  if (!half) return std::nullopt;
+  // Stages of a pipeline may have other types: all ranks scale, or none.
+  if (group.sum(half ? 1 : 0) == 0) return std::nullopt;
   return optim::LossScale({.initial = config.precision.loss_scale,
                            .growth_interval = config.precision.loss_scale_growth_interval});
 }

@@ -26,7 +26,8 @@ void set_types(nn::Model& model, const Job& job, Precision type);
 optim::Storage storage_options(const JobConfig& config);
 
 /// Returns the scale of the loss when any parameter of `model` is float16.
-std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config);
+std::optional<optim::LossScale> loss_scale(const nn::Model& model, const JobConfig& config,
+                                           const comm::Group& group);
 
 /// Fills the master weights of a new run with the initial weights before they are rounded to 16
 /// bits. `owned` has the ranges of the optimizer's slices.

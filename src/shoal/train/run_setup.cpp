@@ -212,7 +212,7 @@ void RunSetup::make_optimizer() {
       optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
   // The optimizer filled its masters from rounded weights; the unrounded ones are drawn again.
   if (!run_.checkpoint) reset_masters(owned, *run_.optimizer, key);
-  run_.loss_scale = loss_scale(model, config_);
+  run_.loss_scale = loss_scale(model, config_, run_.group);
   if (run_.loss_scale && run_.record.loss_scale) run_.loss_scale->restore(*run_.record.loss_scale);
   if (!run_.loss_scale) run_.record.loss_scale.reset();
   run_.schedule = schedule_options(config_, run_.total_steps);

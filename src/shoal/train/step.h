@@ -31,8 +31,7 @@ struct RankBatch {
 
 /// Returns this rank's part of the global batch that begins with training sample `first`: rank r
 /// runs the r-th stretch of it, micro-batch after micro-batch; `rank` counts data-parallel ranks
-/// (BatchShare). Any number of ranks and any
-/// micro-batch train the same samples.
+/// (BatchShare). Any number of ranks and any micro-batch train the same samples.
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank);
 
 /// An injected fault of a step: its loss is not a number, or the gradient of one rank is infinite.

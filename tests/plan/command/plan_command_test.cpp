@@ -327,9 +327,14 @@ TEST(PlanCommand, APipelineIsThatOfTheJob) {
   EXPECT_EQ(gpipe.at("mesh").at("pp"), 2);
   const auto other = json_of(words + " --schedule 1f1b");
   EXPECT_GT(peak(gpipe), 1.5 * peak(other)) << "eight micro-batches in flight, not two";
-  EXPECT_EQ(
-      json_of("plan --search --cluster cpu --count 1 --devices 4 --model " + job).at("best").size(),
-      1u);
+  const std::string search = "plan --search --cluster cpu --count 1 --devices 4 --model " + job;
+  EXPECT_EQ(json_of(search).at("best").size(), 1u);
+  EXPECT_EQ(json_of(search + " --set parallelism.context_parallel_degree=2").at("best").size(), 1u);
+  // What would be planned otherwise than it runs is refused.
+  const auto refused = [&](const std::string& more) { return run("plan --model " + job + more); };
+  EXPECT_THAT(refused(" --set parallelism.pipeline_parallel_schedule_csv=a.csv").text,
+              HasSubstr("--schedule-file a.csv"));
+  EXPECT_THAT(refused(" --gathers --devices 4").text, HasSubstr("whole stages are gathered"));
 }
 
 TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {

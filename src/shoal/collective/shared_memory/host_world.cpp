@@ -203,9 +203,10 @@ int HostWorld::awaited(int rank) const {
 std::string HostWorld::chain_of_waits(int& blamed) const {
   std::string text;
   std::vector<bool> seen(static_cast<std::size_t>(size_));
-  for (int rank = rank_; !seen[rank]; rank = awaited(rank)) {
+  // Each entry is read once: its rank may go on meanwhile.
+  for (int rank = rank_, next = 0; !seen[rank]; rank = next) {
     seen[rank] = true;
-    const int next = awaited(rank);
+    next = awaited(rank);
     if (rank == rank_ && next < 0) return text;
     blamed = next < 0 ? rank : next;
     if (rank == rank_) {

@@ -34,6 +34,13 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextWay way) {
                 fmt::format("{}: cp = {} divides sequences, and so transformers only", spec.name,
                             mesh.extent(Axis::kContext)));
   }
+  if (spec.experts > 0 && (spec.capacity_factor > 0 || spec.balance_loss > 0)) {
+    throw Error(ErrorKind::kConfig, "context parallel",
+                fmt::format("{}: capacity and balance loss count the tokens of whole sequences, of "
+                            "which each of {} ranks along cp has a part",
+                            spec.name, mesh.extent(Axis::kContext)))
+        .hint("capacity_factor = 0 and balance_loss = 0; router_bias_rate balances too");
+  }
   if (way == ContextWay::kHeads) check_heads(spec, mesh);
   const comm::Group& ranks = mesh.along(Axis::kContext);
   const mesh::Placement::Cut cut = cut_of(way);

@@ -55,7 +55,7 @@ Modules choose(nn::Module& model, const Wrapping& wrapping) {
         Modules named;
         add_named(model, name, named);
         chosen.merge(named);
-        if (named.empty() && chosen.size() == before) {
+        if (named.empty() && chosen.size() == before && !wrapping.may_miss) {
           throw Error(ErrorKind::kConfig, "sharding",
                       fmt::format("no module of the model is called '{}'", name));
         }

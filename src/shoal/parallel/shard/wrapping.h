@@ -27,6 +27,8 @@ struct Wrapping {
   By by = By::kBlock;
   std::int64_t parameters = 1'000'000;
   std::vector<std::string> names;
+  /// Accepts names that fit nothing: in a stage of a pipeline, whose whole model was asked before.
+  bool may_miss = false;
 };
 
 /// Describes a module that becomes a unit. `parameters` are those that no earlier unit has, so each

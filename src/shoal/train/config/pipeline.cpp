@@ -65,8 +65,15 @@ schedule::Schedule job_schedule(const Job& job, std::int64_t ranks, std::int64_t
                                  ? generated_schedule(job, ranks, micro_batches)
                                  : schedule_of_file(job, ranks, micro_batches);
   // A file may say itself when stages are gathered.
-  if (p.zero_stage == 3 && !schedule::has_gathers(table))
+  if (schedule::has_gathers(table)) {
+    if (p.pipeline_parallel_gathered_stages != 0) {
+      throw config_error(
+          job, "parallelism.pipeline_parallel_gathered_stages",
+          "the file of pipeline_parallel_schedule_csv says when stages are gathered");
+    }
+  } else if (p.zero_stage == 3) {
     schedule::add_gathers(table, static_cast<int>(p.pipeline_parallel_gathered_stages));
+  }
   return table;
 }
 

@@ -70,7 +70,12 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
                                   const plan::Cluster& host) {
   std::vector<std::string> list;
   const auto attempt = [&](const Training& changed, const std::string& key) {
-    const double bytes = largest(spec, changed, host).all();
+    double bytes = 0;
+    try {
+      bytes = largest(spec, changed, host).all();
+    } catch (const Error&) {
+      return false;  // a schedule may not exist for another number of micro-batches
+    }
     if (bytes <= host.device.memory_bytes)
       list.push_back(fmt::format("{} ({:.4g} MB)", key, bytes / kMB));
     return bytes <= host.device.memory_bytes;
@@ -117,8 +122,8 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
 }
 
 // The plan counts blocks alike and all of them, on whole sequences: exceptions by name, units of
-// other sizes, recipes other than the default one, divided sequences, and experts, whose tensors
-// depend on where tokens go, are beyond it.
+// other sizes, recipes other than the default one, schedules of files, divided sequences, and
+// experts, whose tensors depend on where tokens go, are beyond it.
 bool is_counted(const JobConfig& config, const model::ModelSpec& spec) {
   if (spec.experts > 0) return false;
   const bool blocks =
@@ -157,10 +162,13 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
     training.schedule = p.pipeline_parallel_schedule;
     training.virtual_stages = p.pipeline_parallel_virtual_stages;
     training.gathered_stages = p.pipeline_parallel_gathered_stages;
-    // The planner counts blocks: embedding and head are with the first and the last.
-    training.stage_layers = stage_sizes(job, spec, static_cast<int>(training.stages()));
-    --training.stage_layers.front();
-    --training.stage_layers.back();
+    // The planner counts blocks: embedding and head are with the first and the last. A file may
+    // have other stages than the schedule that the planner knows.
+    if (p.pipeline_parallel_schedule_csv.empty()) {
+      training.stage_layers = stage_sizes(job, spec, static_cast<int>(training.stages()));
+      --training.stage_layers.front();
+      --training.stage_layers.back();
+    }
   }
   training.gather_ahead = static_cast<int>(p.gather_ahead);
   training.reshard_after_forward = p.reshard_after_forward;
