@@ -41,6 +41,8 @@ std::vector<std::string_view> pieces(std::string_view text, char separator) {
 
 /// Parses a cell such as "12SEND_F3" or "12UNSHARD"; empty when it is not an action.
 std::optional<Action> parse(std::string_view cell) {
+  // Numbers have no sign.
+  if (cell.starts_with('-')) return std::nullopt;
   Action action;
   const char* const end = cell.data() + cell.size();
   const auto stage = std::from_chars(cell.data(), end, action.stage);
@@ -60,7 +62,8 @@ std::optional<Action> parse(std::string_view cell) {
   return std::nullopt;
 }
 
-/// Checks that stages are 0, 1, 2 ... and that one rank computes each.
+/// Checks that stages are 0, 1, 2 ..., that one rank computes each, and that every action is of one
+/// of them.
 std::vector<int> owners(const Schedule& schedule, const std::string& file) {
   std::map<int, int> owner;
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
@@ -79,6 +82,15 @@ std::vector<int> owners(const Schedule& schedule, const std::string& file) {
     if (stage != static_cast<int>(list.size()))
       reject(file, fmt::format("nobody computes stage {}", list.size()));
     list.push_back(rank);
+  }
+  // An UNSHARD or a message of a stage that no line computes.
+  for (int rank = 0; rank < schedule.ranks(); ++rank) {
+    for (const Action& action : schedule.table[rank]) {
+      if (action.stage >= static_cast<int>(list.size())) {
+        reject(file, fmt::format("line {}: {}: nobody computes stage {}", rank + 1,
+                                 to_string(action), action.stage));
+      }
+    }
   }
   return list;
 }
