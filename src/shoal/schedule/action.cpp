@@ -37,6 +37,7 @@ bool is_send(Kind kind) { return kind == Kind::kSendActivation || kind == Kind::
 bool is_receive(Kind kind) {
   return kind == Kind::kReceiveActivation || kind == Kind::kReceiveGradient;
 }
+bool reads_parameters(Kind kind) { return is_compute(kind) && kind != Kind::kWeightGradient; }
 bool moves_parameters(Kind kind) { return kind == Kind::kGather || kind == Kind::kRelease; }
 
 std::string to_string(const Action& action) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "shoal/schedule/gathers.h"
 #include "shoal/schedule/timeline.h"
 
 namespace shoal::schedule {
@@ -20,12 +21,6 @@ struct State {
   bool gradient_sent = false;
 };
 
-/// Does a list say when stages are gathered?
-bool gathers(const std::vector<Action>& actions) {
-  return std::any_of(actions.begin(), actions.end(),
-                     [](const Action& action) { return moves_parameters(action.kind); });
-}
-
 /// Follows one rank's list and refuses the first action that is wrong at its place.
 class RankCheck {
  public:
@@ -33,7 +28,7 @@ class RankCheck {
 
   void run() {
     const auto& actions = schedule_.table[rank_];
-    gathers_ = gathers(actions);
+    gathers_ = has_gathers(actions);
     for (const Action& action : actions) step(action);
     for (const int stage : gathered_) require(false, {Kind::kRelease, stage}, "is missing");
     for (int stage = 0; stage < schedule_.stages(); ++stage) {
@@ -81,8 +76,7 @@ class RankCheck {
       require(elsewhere(other), action, "has nobody at its other end");
       require(action.peer == schedule_.rank_of_stage[other], action, "names the wrong peer");
     }
-    // Weight gradients are products of what the pass has kept.
-    if (gathers_ && is_compute(action.kind) && action.kind != Kind::kWeightGradient)
+    if (gathers_ && reads_parameters(action.kind))
       require(gathered_.contains(stage), action, "comes before its stage is gathered");
     switch (action.kind) {
       case Kind::kForward:
@@ -150,10 +144,11 @@ void check(const Schedule& schedule) {
         schedule.rank_of_stage[stage], schedule.ranks());
   }
   for (int rank = 0; rank < schedule.ranks(); ++rank) {
-    SHOAL_USER_CHECK(gathers(schedule.table[rank]) == gathers(schedule.table[0]), "schedule",
+    const bool gathers = has_gathers(schedule.table[rank]);
+    SHOAL_USER_CHECK(gathers == has_gathers(schedule.table[0]), "schedule",
                      "{}: rank {} gathers {}, and rank 0 does otherwise: all ranks say when stages "
                      "are gathered, or none",
-                     schedule.name, rank, gathers(schedule.table[rank]) ? "stages" : "nothing");
+                     schedule.name, rank, gathers ? "stages" : "nothing");
   }
   // First what can be said of one rank's list by itself; then the simulation, whose costs do not
   // matter, finds cycles of ranks that wait for each other.

@@ -8,8 +8,6 @@
 namespace shoal::schedule {
 namespace {
 
-bool reads_parameters(Kind kind) { return is_compute(kind) && kind != Kind::kWeightGradient; }
-
 /// Returns the stages of the next actions that read parameters, from `begin` on, each once, in the
 /// order of their use; at most `count`.
 std::vector<int> next_stages(const std::vector<Action>& actions, std::size_t begin,
@@ -54,11 +52,14 @@ std::vector<Action> with_gathers(const std::vector<Action>& actions, std::size_t
 
 }  // namespace
 
+bool has_gathers(const std::vector<Action>& actions) {
+  return std::ranges::any_of(actions,
+                             [](const Action& action) { return moves_parameters(action.kind); });
+}
+
 bool has_gathers(const Schedule& schedule) {
-  return std::ranges::any_of(schedule.table, [](const std::vector<Action>& actions) {
-    return std::ranges::any_of(actions,
-                               [](const Action& action) { return moves_parameters(action.kind); });
-  });
+  return std::ranges::any_of(schedule.table,
+                             [](const auto& actions) { return has_gathers(actions); });
 }
 
 void add_gathers(Schedule& schedule, int held) {

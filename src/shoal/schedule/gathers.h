@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "shoal/schedule/action.h"
 
 namespace shoal::schedule {
@@ -14,7 +16,8 @@ namespace shoal::schedule {
 /// meet. Throws Error(usage) for held < 0 and for a table that has gathers.
 void add_gathers(Schedule& schedule, int held);
 
-/// Returns true when the table says on any rank when stages are gathered.
+/// Returns true when a rank's list says when stages are gathered, and when that of any rank does.
+bool has_gathers(const std::vector<Action>& actions);
 bool has_gathers(const Schedule& schedule);
 
 }  // namespace shoal::schedule

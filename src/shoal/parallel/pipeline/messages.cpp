@@ -20,8 +20,6 @@ using schedule::Kind;
 /// next, and one behind it.
 constexpr std::size_t kAhead = 2;
 
-bool is_receive(const Action& action) { return schedule::is_receive(action.kind); }
-
 /// Returns the receive, on the other rank, of what `send` sends from `rank`.
 Action receive_of(const Action& send, int rank) {
   if (send.kind == Kind::kSendActivation)
@@ -50,7 +48,7 @@ Messages::Messages(comm::Group group, const schedule::Schedule& table, at::Scala
     }
   }
   for (std::size_t i = 0; i < table.table[own].size(); ++i)
-    if (is_receive(table.table[own][i])) receives_.push_back(i);
+    if (schedule::is_receive(table.table[own][i].kind)) receives_.push_back(i);
 }
 
 void Messages::begin(Shape shape) {
