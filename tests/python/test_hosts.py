@@ -298,8 +298,8 @@ class Hosts(unittest.TestCase):
         self.check(aborted)
 
     def test_shrink(self):
-        self.check(shrunk, over_tcp=True)
-        self.check(shrunk_after_a_death, over_tcp=True, codes=lambda size: [0, -signal.SIGKILL, 0, 0][:size])
+        self.check(shrunk)
+        self.check(shrunk_after_a_death, codes=lambda size: [0, -signal.SIGKILL, 0, 0][:size])
 
     def test_what_ranks_were_doing_is_written_down(self):
         for size, hosts in ((4, 2), (3, 3)):

@@ -235,10 +235,10 @@ class Surface(unittest.TestCase):
         self.check(merged, 4)
 
     def test_shrink(self):
-        self.check(shrunk, 3, over_tcp=True)
+        self.check(shrunk, 3)
 
     def test_shrink_after_a_death(self):
-        self.check(shrunk_after_a_death, 3, [0, -signal.SIGKILL, 0], over_tcp=True)
+        self.check(shrunk_after_a_death, 3, [0, -signal.SIGKILL, 0])
 
 
 if __name__ == "__main__":
