@@ -12,7 +12,7 @@ enum class Family { kTransformer, kMlp };
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu, kTanh, kSigmoid };
 enum class Norm { kLayer, kRms };
 enum class Positions { kLearned, kRotary };
-/// What makes scores of a router's products: softmax over all experts, or sigmoid of each.
+/// How a router makes scores of its products: softmax over all experts, or sigmoid of each.
 enum class RouterScore { kSoftmax, kSigmoid };
 
 const char* name(Activation activation);

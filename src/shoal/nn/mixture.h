@@ -5,7 +5,7 @@
 
 namespace shoal::nn {
 
-/// What a router decides about the tokens at hand, in the order of their rows [B * T].
+/// A router's decision about the tokens at hand, in the order of their rows [B * T].
 struct RoutedTokens {
   ops::Routing routing;
   /// [B * T, k] bool, the choices that fit into the capacity; undefined: all.
@@ -66,12 +66,11 @@ class Experts : public Module {
 
  protected:
   Experts(Replacement, const Experts& original);
-  at::Tensor forward(const at::Tensor& x, const Context& context) override;
-  /// Runs the experts held here on rows that are sorted by expert: [R, h] to [R, h]; `counts`: rows
-  /// of each.
-  at::Tensor run(const at::Tensor& rows, const std::vector<std::int64_t>& counts,
-                 const Context& context) const;
-  std::int64_t experts() const { return experts_; }  ///< of all ranks
+  at::Tensor forward(const at::Tensor& x, const Context& context) final;
+  /// Runs experts on rows that are sorted by expert: [R, h] to [R, h]; `counts`: rows of each. Here
+  /// those that this module holds; where other ranks hold some, rows travel to them.
+  virtual at::Tensor run(const at::Tensor& rows, const std::vector<std::int64_t>& counts,
+                         const Context& context) const;
 
  private:
   std::int64_t experts_;

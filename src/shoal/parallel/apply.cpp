@@ -19,10 +19,10 @@ Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& opti
   split_sequence(model, mesh, options.context_way);
   if (options.set_types) options.set_types(model);
   if (!options.kept.empty()) checkpoint_activations(model, options.kept);
-  // Names of units must exist in the model, and need not in every stage.
-  if (options.sharding) wrap(model, options.sharding->wrapping);
   Applied applied;
   if (options.table.ranks() > 0) {
+    // Names of units must exist in the model, and need not in every stage.
+    if (options.sharding) wrap(model, options.sharding->wrapping);
     const comm::Group& pipeline = mesh.along(mesh::Axis::kPipeline);
     applied.stages = cut_stages(model, options.table, options.units_of_stage, pipeline.rank());
     applied.tied.emplace(applied.stages, pipeline);

@@ -17,14 +17,15 @@
 
 namespace shoal::parallel {
 
-/// What `apply` does to a model beside what the degrees of the mesh say.
+/// Options of `apply`, beside the degrees of the mesh.
 struct ApplyOptions {
   Recipe recipe;  ///< rules in front of default_recipe(), for the axis tp
   ContextWay context_way = ContextWay::kRing;  ///< how ranks along cp compute attention
   /// Is called while parameters are on the meta device, where their types can be chosen; empty:
   /// they keep theirs.
   std::function<void(nn::Model&)> set_types;
-  /// What each block keeps for its backward pass (model::kept_by_block); empty: everything.
+  /// The activations that each block keeps for its backward pass (model::kept_by_block); empty:
+  /// everything.
   std::vector<model::Keep> kept;
   schedule::Schedule table;                  ///< of a pipeline; without ranks: the model is whole
   std::vector<std::int64_t> units_of_stage;  ///< of the table's stages

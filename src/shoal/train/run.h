@@ -63,7 +63,6 @@ struct Run {
   parallel::Applied applied;
   std::unique_ptr<optim::Optimizer> optimizer;
   optim::Schedule schedule;
-  parallel::Sharding* sharding = nullptr;      ///< of `applied`
   std::optional<optim::LossScale> loss_scale;  ///< present with fp16 weights
   std::optional<TrainingState> state;
   std::optional<parallel::Pipeline> pipeline;

@@ -148,7 +148,8 @@ void RunSetup::build() {
       this_run->step->pipeline_loss(micro_batch, value);
     };
     const auto& stages = run_.applied.stages;
-    auto events = pipeline_events(*run_.applied.reduction, stages.local, loss, run_.sharding);
+    auto events =
+        pipeline_events(*run_.applied.reduction, stages.local, loss, run_.applied.sharding);
     events.action = fault_at_action(
         job_, run_.table, [this_run = &run_] { return this_run->record.step + 1; },
         run_.group.rank(), run_.group.size());
@@ -188,7 +189,6 @@ void RunSetup::allocate_model() {
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("init");
   run_.model = make_job_model(run_.record.model, config_, run_.data->task());
   run_.applied = parallel::apply(*run_.model, run_.mesh, apply_options());
-  run_.sharding = run_.applied.sharding;
   if (run_.applied.tied) generate_through_stages();
   // Values come from the checkpoint where there is one: drawing them would be for nothing.
   if (!run_.checkpoint) run_.applied.reset_parameters(*run_.model, key);
@@ -220,7 +220,7 @@ void RunSetup::make_optimizer() {
   if (run_.checkpoint) {
     run_.state->load(*run_.checkpoint);
     // The shards have new values: peers must see them, as after an update.
-    if (run_.sharding) run_.sharding->end_update();
+    if (run_.applied.sharding) run_.applied.sharding->end_update();
   }
   // Made last: it compares the values from which the ranks start.
   parallel::reduce_gradients(run_.applied, model, run_.mesh, apply_options());

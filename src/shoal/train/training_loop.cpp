@@ -125,13 +125,13 @@ bool TrainingLoop::evaluation_is_due() const {
 Evaluation TrainingLoop::evaluate_now() {
   // Ranks evaluate different numbers of batches, and no collective may depend on that number: the
   // parameters are gathered once before and released once after.
-  if (run_.sharding) run_.sharding->unshard();
+  if (run_.applied.sharding) run_.applied.sharding->unshard();
   const std::int64_t samples = config_.validation.batches * run_.batch.global;
   const Evaluation evaluation =
       evaluate(*run_.model, *run_.data, run_.group, run_.share,
                {.samples = samples, .micro_batch = run_.batch.micro_batch},
                run_.pipeline ? &*run_.pipeline : nullptr);
-  if (run_.sharding) run_.sharding->reshard();
+  if (run_.applied.sharding) run_.applied.sharding->reshard();
   // The sums are the same on all ranks, so all throw together.
   if (is_finite(evaluation)) return evaluation;
   throw Error(
@@ -203,7 +203,7 @@ void TrainingLoop::finish() {
   totals.peak_flops = total_peak_flops();
   // Everything collective happens here, before the report, which only rank 0 writes.
   totals.memory = run_.memory.of_all_ranks();
-  if (run_.sharding) run_.sharding->unshard();
+  if (run_.applied.sharding) run_.applied.sharding->unshard();
   // The ranks that divide the model with rank 0 draw the sample with it: where experts are divided,
   // data-parallel ranks too.
   if (run_.share.generates() || run_.share.in_step()) totals.sample = report_.draw_sample();

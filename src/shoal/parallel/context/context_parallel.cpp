@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include "shoal/base/check.h"
 #include "shoal/nn/transformer.h"
 #include "shoal/parallel/context/head_exchange.h"
 #include "shoal/parallel/context/ring_attention.h"
+#include "shoal/parallel/model_parts.h"
 
 namespace shoal::parallel {
 namespace {
@@ -46,13 +46,11 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextWay way) {
   const mesh::Placement::Cut cut = cut_of(way);
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     const std::string path = fmt::format("blocks.{}.attention.core", i);
-    const auto* core = dynamic_cast<nn::AttentionCore*>(model.find_module(path));
-    SHOAL_USER_CHECK(core != nullptr && core->plain(), "context parallel",
-                     "{} is not what a transformer has there, or has hooks already", path);
+    const auto& core = module_at<nn::AttentionCore>(model, path, "context parallel");
     if (way == ContextWay::kRing) {
-      model.replace_module(path, std::make_shared<RingAttention>(*core, ranks, cut));
+      model.replace_module(path, std::make_shared<RingAttention>(core, ranks, cut));
     } else {
-      model.replace_module(path, std::make_shared<HeadExchange>(*core, ranks, cut));
+      model.replace_module(path, std::make_shared<HeadExchange>(core, ranks, cut));
     }
   }
 }

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "shoal/comm/group.h"
-#include "shoal/mesh/layout.h"
-#include "shoal/nn/attention_core.h"
+#include <utility>
+
+#include "shoal/parallel/context/divided_attention.h"
 
 namespace shoal::parallel {
 
@@ -14,20 +14,13 @@ namespace shoal::parallel {
 /// For each pass over a micro-batch a rank sends B t (2 q + 2 k) (p - 1) / p elements, q and k the
 /// widths of all query and all key-value heads, t its columns; backward as many
 /// (plan::ulysses_elements counts both).
-///
-/// Needs Context::sequence and positions as cut_sequence makes them. Without gradients it takes
-/// whole sequences too, as RingAttention.
-class HeadExchange final : public nn::AttentionCore {
+class HeadExchange final : public DividedAttention {
  public:
-  /// `ranks`: those along cp, in their order; `cut`: how columns are divided among them.
-  HeadExchange(const nn::AttentionCore& original, comm::Group ranks, mesh::Placement::Cut cut);
+  HeadExchange(const nn::AttentionCore& original, comm::Group ranks, mesh::Placement::Cut cut)
+      : DividedAttention(original, std::move(ranks), cut) {}
 
  protected:
-  at::Tensor forward(const at::Tensor& x, const nn::Context& context) override;
-
- private:
-  comm::Group ranks_;
-  mesh::Placement::Cut cut_;
+  at::Tensor attend(const at::Tensor& x, const nn::Context& context) override;
 };
 
 }  // namespace shoal::parallel

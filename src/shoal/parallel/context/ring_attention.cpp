@@ -14,7 +14,6 @@
 #include "shoal/ops/attention_part.h"
 #include "shoal/ops/differentiable.h"
 #include "shoal/ops/key_ranges.h"
-#include "shoal/parallel/context/divided_sequence.h"
 
 namespace shoal::parallel {
 namespace {
@@ -194,13 +193,8 @@ at::Tensor Ring::backward(const at::Tensor& qkv, const AttentionPart& whole,
 
 }  // namespace
 
-RingAttention::RingAttention(const nn::AttentionCore& original, comm::Group ranks,
-                             mesh::Placement::Cut cut)
-    : AttentionCore(original.shape()), ranks_(std::move(ranks)), cut_(cut) {}
-
-at::Tensor RingAttention::forward(const at::Tensor& x, const nn::Context& context) {
-  if (!check_divided(context)) return AttentionCore::forward(x, context);
-  const Ring ring(ranks_, shape(), places_of_ranks(context, ranks_, cut_));
+at::Tensor RingAttention::attend(const at::Tensor& x, const nn::Context& context) {
+  const Ring ring(ranks(), shape(), places_of_ranks(context, ranks(), cut()));
   return ops::differentiable(
       "ring attention", {x},
       [&](const ops::Wanted&) {

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "shoal/comm/group.h"
-#include "shoal/mesh/layout.h"
-#include "shoal/nn/attention_core.h"
+#include <utility>
+
+#include "shoal/parallel/context/divided_attention.h"
 
 namespace shoal::parallel {
 
@@ -17,21 +17,13 @@ namespace shoal::parallel {
 /// r + 1, r + 2, ..., r in this order. For each pass over a micro-batch a rank sends 2 B (T - t) w
 /// elements of keys and values with w = groups x head_size, t the columns of the one rank whose
 /// block it does not pass on; backward twice as many (plan::context_elements counts all three).
-///
-/// Needs Context::sequence and positions as cut_sequence makes them. Without gradients it takes
-/// whole sequences too, as in generation: these every rank computes alone. Throws Error(usage)
-/// otherwise.
-class RingAttention final : public nn::AttentionCore {
+class RingAttention final : public DividedAttention {
  public:
-  /// `ranks`: those along cp, in their order; `cut`: how columns are divided among them.
-  RingAttention(const nn::AttentionCore& original, comm::Group ranks, mesh::Placement::Cut cut);
+  RingAttention(const nn::AttentionCore& original, comm::Group ranks, mesh::Placement::Cut cut)
+      : DividedAttention(original, std::move(ranks), cut) {}
 
  protected:
-  at::Tensor forward(const at::Tensor& x, const nn::Context& context) override;
-
- private:
-  comm::Group ranks_;
-  mesh::Placement::Cut cut_;
+  at::Tensor attend(const at::Tensor& x, const nn::Context& context) override;
 };
 
 }  // namespace shoal::parallel

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "shoal/base/check.h"
-#include "shoal/ops/expert_rows.h"
 #include "shoal/parallel/expert/dispatch.h"
+#include "shoal/parallel/model_parts.h"
 
 namespace shoal::parallel {
 namespace {
@@ -36,16 +35,12 @@ void check_experts(const model::ModelSpec& spec, const mesh::Degrees& degrees) {
 ExpertParallel::ExpertParallel(const nn::Experts& original, comm::Group ranks)
     : Experts(nn::Replacement(), original), ranks_(std::move(ranks)) {}
 
-at::Tensor ExpertParallel::forward(const at::Tensor& x, const nn::Context& context) {
-  SHOAL_USER_CHECK(context.routed != nullptr, "experts",
-                   "{}: no router has chosen experts for these tokens", path());
-  const nn::RoutedTokens& routed = *context.routed;
-  const ops::ExpertRows rows = ops::sort_by_expert(routed.routing.experts, experts(), routed.kept);
+at::Tensor ExpertParallel::run(const at::Tensor& rows, const std::vector<std::int64_t>& counts,
+                               const nn::Context& context) const {
   // Every rank makes every call, also without a row of its own: nothing here depends on counts.
-  const auto dispatch = exchange_counts(rows.counts, ranks_);
-  const at::Tensor arrived = send_to_experts(ops::take_rows(x, rows), dispatch, ranks_);
-  const at::Tensor y = run(arrived, dispatch->counts, context);
-  return ops::combine_rows(return_from_experts(y, dispatch, ranks_), routed.routing.gates, rows);
+  const auto dispatch = exchange_counts(counts, ranks_);
+  const at::Tensor arrived = send_to_experts(rows, dispatch, ranks_);
+  return return_from_experts(Experts::run(arrived, dispatch->counts, context), dispatch, ranks_);
 }
 
 void place_experts(nn::Model& model, const mesh::Mesh& mesh) {
@@ -59,17 +54,10 @@ void place_experts(nn::Model& model, const mesh::Mesh& mesh) {
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     if (!model::has_experts(spec, i)) continue;
     const std::string path = fmt::format("blocks.{}.mlp.experts", i);
-    const auto* experts = dynamic_cast<nn::Experts*>(model.find_module(path));
-    SHOAL_USER_CHECK(experts != nullptr && experts->plain(), "expert parallel",
-                     "{} is not what a mixture has there, or has hooks already", path);
-    for (const auto& [name, parameter] : experts->own_parameters()) {
-      mesh::Layout layout = parameter->layout();
-      layout.set(Axis::kExpert, Placement::shard(0));
-      const auto boxes =
-          mesh::local_boxes(parameter->global_shape(), layout, mesh.degrees(), mesh.rank());
-      parameter->set_layout(std::move(layout), boxes.at(0));
-    }
-    model.replace_module(path, std::make_shared<ExpertParallel>(*experts, ranks));
+    const auto& experts = module_at<nn::Experts>(model, path, "expert parallel");
+    for (const auto& [name, parameter] : experts.own_parameters())
+      cut_parameter(*parameter, mesh, Axis::kExpert, Placement::shard(0));
+    model.replace_module(path, std::make_shared<ExpertParallel>(experts, ranks));
   }
 }
 

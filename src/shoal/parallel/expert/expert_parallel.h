@@ -15,7 +15,8 @@ class ExpertParallel : public nn::Experts {
   ExpertParallel(const nn::Experts& original, comm::Group ranks);
 
  protected:
-  at::Tensor forward(const at::Tensor& x, const nn::Context& context) override;
+  at::Tensor run(const at::Tensor& rows, const std::vector<std::int64_t>& counts,
+                 const nn::Context& context) const override;
 
  private:
   comm::Group ranks_;

@@ -29,8 +29,8 @@ struct MicroBatch {
   double loss_gradient = 1;  ///< the gradient of the micro-batch's losses
 };
 
-/// What a pipeline tells its caller while it runs a step. Empty functions are not called; what they
-/// throw ends the step.
+/// Calls of a pipeline to its caller while it runs a step. Empty functions are not called; what
+/// they throw ends the step.
 struct PipelineEvents {
   /// Before the first action of the step.
   std::function<void()> begin;

@@ -67,7 +67,7 @@ void check_patterns(const Recipe& recipe, const std::vector<LeafModule>& modules
   }
 }
 
-/// What is known while modules are placed one after the other.
+/// State of the check while modules are placed one after the other.
 class Placer {
  public:
   Placer(const Recipe& recipe, const model::ModelSpec& spec, std::int64_t tp)

@@ -9,7 +9,7 @@
 
 namespace shoal::parallel {
 
-/// What a module of a transformer computes, as far as a recipe must know.
+/// The kinds of modules of a transformer, as far as a recipe must know them.
 enum class ModuleKind : std::uint8_t {
   kEmbedding,  ///< tokens to rows of its table
   kPositions,  ///< adds a row a position to the stream

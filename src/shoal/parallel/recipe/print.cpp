@@ -8,7 +8,7 @@
 namespace shoal::parallel {
 namespace {
 
-/// What the ranks of tp do to bring an activation from one boundary to the other.
+/// The communication of the ranks of tp that brings an activation from one boundary to the other.
 std::string operation(Boundary from, Boundary to) {
   if (from == Boundary::kPartial)
     return to == Boundary::kReplicate ? "all-reduce" : "reduce-scatter";

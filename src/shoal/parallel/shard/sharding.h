@@ -72,8 +72,8 @@ class Sharding : public GradientReduction {
   virtual void reshard() = 0;
   /// With Gathers::kByCaller. Starts to gather the units in which `parameters` lie; `wait_for`
   /// returns when they are there, and `release` frees them once it was called as often as `gather`.
-  /// What autograd has saved is valid again after the next gather. Where parameters are resident,
-  /// nothing is done. Collective.
+  /// Tensors that autograd has saved are valid again after the next gather. Where parameters are
+  /// resident, nothing is done. Collective.
   virtual void gather(const Parameters& parameters) = 0;
   virtual void wait_for(const Parameters& parameters) = 0;
   virtual void release(const Parameters& parameters) = 0;

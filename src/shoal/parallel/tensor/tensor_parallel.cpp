@@ -4,6 +4,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/nn/transformer.h"
+#include "shoal/parallel/model_parts.h"
 #include "shoal/parallel/recipe/check.h"
 #include "shoal/parallel/tensor/gathered_norm.h"
 #include "shoal/parallel/tensor/moved_linear.h"
@@ -44,13 +45,9 @@ class Splitter {
  private:
   std::int64_t sharing() const { return tp_ / spec_.kv_heads; }
 
-  /// The module at `path` as an M, as Transformer builds it.
   template <class M>
-  M& module(const std::string& path) {
-    auto* found = dynamic_cast<M*>(model_.find_module(path));
-    SHOAL_USER_CHECK(found != nullptr && found->plain(), "tensor parallel",
-                     "{} is not what a transformer has there, or has hooks already", path);
-    return *found;
+  M& module(const std::string& path) const {
+    return module_at<M>(model_, path, "tensor parallel");
   }
 
   void cut_parameters(const PlacedModule& one) {
@@ -58,13 +55,9 @@ class Splitter {
       const auto parameter = model_.find_parameter(one.module.path + "." + name);
       SHOAL_USER_CHECK(parameter != nullptr, "tensor parallel", "the model has no {}.{}",
                        one.module.path, name);
-      mesh::Layout layout = parameter->layout();
       // A tied weight was cut with the embedding.
-      if (layout.along(Axis::kTensor) == placement) continue;
-      layout.set(Axis::kTensor, placement);
-      const auto boxes =
-          mesh::local_boxes(parameter->global_shape(), layout, mesh_.degrees(), mesh_.rank());
-      parameter->set_layout(std::move(layout), boxes.at(0));
+      if (parameter->layout().along(Axis::kTensor) == placement) continue;
+      cut_parameter(*parameter, mesh_, Axis::kTensor, placement);
     }
   }
 

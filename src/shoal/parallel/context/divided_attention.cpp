@@ -1,4 +1,4 @@
-#include "shoal/parallel/context/divided_sequence.h"
+#include "shoal/parallel/context/divided_attention.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
@@ -9,16 +9,6 @@
 #include "shoal/parallel/context/sequence_cut.h"
 
 namespace shoal::parallel {
-
-bool check_divided(const nn::Context& context) {
-  // Gradients of what every rank computes alike would be counted once a rank.
-  SHOAL_USER_CHECK(context.sequence.divided() || !c10::GradMode::is_enabled(), "context parallel",
-                   "the sequence must be divided among the ranks where gradients are recorded: "
-                   "make inputs and context by cut_sequence");
-  SHOAL_USER_CHECK(!context.sequence.divided() || context.cache == nullptr, "context parallel",
-                   "a key-value cache takes a whole sequence");
-  return context.sequence.divided();
-}
 
 std::vector<ops::TokenPlaces> places_of_ranks(const nn::Context& context, const comm::Group& ranks,
                                               mesh::Placement::Cut cut) {
@@ -39,6 +29,21 @@ std::vector<ops::TokenPlaces> places_of_ranks(const nn::Context& context, const 
                    "context by cut_sequence",
                    ranks.rank(), ranks.size(), sequence.columns);
   return places;
+}
+
+DividedAttention::DividedAttention(const nn::AttentionCore& original, comm::Group ranks,
+                                   mesh::Placement::Cut cut)
+    : AttentionCore(original.shape()), ranks_(std::move(ranks)), cut_(cut) {}
+
+at::Tensor DividedAttention::forward(const at::Tensor& x, const nn::Context& context) {
+  const bool divided = context.sequence.divided();
+  // Gradients of what every rank computes alike would be counted once a rank.
+  SHOAL_USER_CHECK(divided || !c10::GradMode::is_enabled(), "context parallel",
+                   "the sequence must be divided among the ranks where gradients are recorded: "
+                   "make inputs and context by cut_sequence");
+  SHOAL_USER_CHECK(!divided || context.cache == nullptr, "context parallel",
+                   "a key-value cache takes a whole sequence");
+  return divided ? attend(x, context) : AttentionCore::forward(x, context);
 }
 
 }  // namespace shoal::parallel
