@@ -91,10 +91,12 @@ struct Pass {
   std::map<std::string, at::Tensor> gradients;
 };
 
-/// Forward and backward of this rank's part of `all`; the loss with the balance losses.
-double run_pass(nn::Model& model, const Tokens& all, const BatchShare& share) {
-  const std::int64_t count = all.inputs.size(0) / share.ranks();
-  const std::int64_t first = share.rank() * count;
+/// Forward and backward of this rank's part of `all`, or of number `part` of `parts`; the loss with
+/// the balance losses.
+double run_pass(nn::Model& model, const Tokens& all, const BatchShare& share, int part = -1,
+                int parts = 0) {
+  const std::int64_t count = all.inputs.size(0) / (parts > 0 ? parts : share.ranks());
+  const std::int64_t first = (parts > 0 ? part : share.rank()) * count;
   const at::Tensor inputs = all.inputs.narrow(0, first, count);
   nn::LossSink extra;
   nn::Context context;
@@ -263,6 +265,35 @@ TEST(ExpertParallel, LogitsHaveTheBitsOfOneRank) {
         // Whole logits on every rank, as in generation: all ranks route the same tokens.
         const at::NoGradGuard no_grad;
         EXPECT_TRUE(at::equal((*model)(all.inputs, plain), logits));
+      });
+    }
+  }
+}
+
+// One rank that runs the ranks' samples as micro-batches of its own, in float32. Each loss, that of
+// balance among it, has the same bits, and so has their sum in the order of the ranks.
+TEST(ExpertParallel, LossHasTheBitsOfOneRank) {
+  for (const ModelSpec& spec : {mixtral(), deepseek()}) {
+    const Tokens all = some_tokens(8, 12);
+    const auto whole = nn::make_model(spec);
+    whole->materialize();
+    whole->reset_parameters(Key(4));
+    for (const int ranks : {2, 4}) {
+      std::vector<double> losses;
+      double sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        losses.push_back(run_pass(*whole, all, {}, rank, ranks));
+        sum += losses.back();
+      }
+      on_ranks(ranks, [&](const comm::Group& world) {
+        const mesh::Mesh mesh(world, {.dp_shard = ranks, .ep = ranks});
+        const auto model = nn::make_model(spec);
+        place_experts(*model, mesh);
+        model->materialize();
+        model->reset_parameters(Key(4));
+        const double loss = run_pass(*model, all, BatchShare(mesh));
+        EXPECT_EQ(loss, losses[static_cast<std::size_t>(world.rank())]) << spec.name;
+        EXPECT_EQ(world.sum(loss), sum) << spec.name << " on " << ranks;
       });
     }
   }

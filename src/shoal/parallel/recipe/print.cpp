@@ -8,14 +8,6 @@
 namespace shoal::parallel {
 namespace {
 
-/// The communication of the ranks of tp that brings an activation from one boundary to the other.
-std::string operation(Boundary from, Boundary to) {
-  if (from == Boundary::kPartial)
-    return to == Boundary::kReplicate ? "all-reduce" : "reduce-scatter";
-  if (to == Boundary::kReplicate) return "all-gather";
-  return from == Boundary::kReplicate ? "each its part" : "all-to-all";
-}
-
 std::string moves_of(const PlacedModule& one) {
   switch (one.module.kind) {
     case ModuleKind::kEmbedding:
@@ -30,10 +22,10 @@ std::string moves_of(const PlacedModule& one) {
       break;
   }
   std::string text;
-  if (one.input != one.needs) text = "input: " + operation(one.input, one.needs);
+  if (one.input != one.needs) text = "input: " + movement(one.input, one.needs);
   if (one.computes != one.output) {
     text += text.empty() ? "" : "; ";
-    text += "output: " + operation(one.computes, one.output);
+    text += "output: " + movement(one.computes, one.output);
   }
   if (one.own_samples) text += ", nothing where samples are divided";
   return text;
@@ -67,6 +59,14 @@ std::string block_of(const std::string& path) {
 }
 
 }  // namespace
+
+std::string movement(Boundary from, Boundary to) {
+  if (from == to) return "";
+  if (from == Boundary::kPartial)
+    return to == Boundary::kReplicate ? "all-reduce" : "reduce-scatter";
+  if (to == Boundary::kReplicate) return "all-gather";
+  return from == Boundary::kReplicate ? "each its part" : "all-to-all";
+}
 
 std::string print(const std::vector<PlacedModule>& modules) {
   // Lines of one module in all blocks, to see whether they are alike.
