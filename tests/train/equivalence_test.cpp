@@ -8,6 +8,7 @@
 #include "tests/comm/gloo.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
+#include "tests/train/token_corpus.h"
 
 namespace shoal::train {
 namespace {
@@ -181,6 +182,29 @@ TEST_F(Equivalence, ContextParallelRunsTrainTheSame) {
         "activation_checkpoint.mode=full"},
        4);
   same("ring x pp", {cp, "parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"}, 4);
+}
+
+// Several documents in each sample, with borders anywhere.
+TEST_F(Equivalence, SamplesOfSeveralDocumentsTrainTheSame) {
+  std::vector<std::string> documents;
+  for (int i = 0; i < 300; ++i)
+    documents.push_back(std::string(static_cast<std::size_t>(3 + i * 7 % 23), "eaotni"[i % 6]));
+  const std::string set = fmt::format(
+      "data.folders=[\"{}\"]", prepare_corpus(folder_.path() + "/short", documents, 0.2).folder);
+  const Sets masked{set, "data.document_mask=true", "training.steps=10"};
+  const auto reference = train("one", masked, 1);
+  const auto plain = train("no mask", {set, "training.steps=10"}, 1);
+  EXPECT_GT(std::fabs(plain.back().loss - reference.back().loss), 1e-3 * reference.back().loss);
+  const auto same = [&](const std::string& name, const Sets& sets, int ranks) {
+    expect_same_losses(train(name, masked + sets, ranks), reference, name);
+  };
+  const std::string cp = "parallelism.context_parallel_degree=2";
+  const std::string pp = "parallelism.pipeline_parallel_degree=2";
+  same("micro-batches of dp", {"training.micro_batch=1"}, 2);
+  same("ring", {cp}, 2);
+  same("heads", {cp, "parallelism.context_parallel_way=heads"}, 2);
+  same("tp, samples divided", {"parallelism.tensor_parallel_degree=2"}, 2);
+  same("ring x pp", {cp, pp, "training.micro_batch=1"}, 4);
 }
 
 // Sums in the order of one rank: the same bits, whatever the schedule. Clipping would need the

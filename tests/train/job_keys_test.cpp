@@ -140,6 +140,29 @@ TEST_F(JobKeys, WeightsAreTheSharesOfABatch) {
   expect_near(loss_of(both, {}), (4 * a + 4 * b) / 8, "by size");
 }
 
+// With rotary positions attention sees differences of positions alone. So two documents in a
+// sample, each for itself, have the losses that they have in samples of their own.
+TEST_F(JobKeys, ADocumentMaskKeepsAttentionWithinDocuments) {
+  std::vector<std::string> documents;
+  for (int i = 0; i < 40; ++i) documents.push_back(fmt::format("{:07}", i * 7919 % 1000003));
+  const std::string folder =
+      prepare_corpus(folder_.path() + "/documents", documents, 0.5).folder;  // 8 tokens each
+  const auto loss_of = [&](int length, const char* mask) {
+    const auto metrics = train_job(
+        job_, plain() + Sets{"optimizer.learning_rate=0.0", "model.init_std=0.3",
+                             "model.positions=rotary", fmt::format("data.folders=[\"{}\"]", folder),
+                             fmt::format("training.sequence_length={}", length),
+                             fmt::format("data.document_mask={}", mask), "validation.interval=1",
+                             "validation.batches=0", "training.steps=1"});
+    return metrics.at(0).evaluation.value().loss;
+  };
+  const double alone = loss_of(8, "false");
+  EXPECT_EQ(loss_of(8, "true"), alone) << "a document a sample";
+  expect_near(loss_of(16, "true"), alone, "two documents a sample");
+  expect_near(loss_of(24, "true"), alone, "three documents a sample");
+  EXPECT_GT(std::fabs(loss_of(16, "false") - alone), 0.01 * alone);
+}
+
 constexpr const char* kTableJob = R"(
 [model]
 family = "mlp"

@@ -167,6 +167,28 @@ TEST_F(TokenSource, LabelsAreTheInputsOnePositionOn) {
   }
 }
 
+// Documents of 11 bytes and their end, of which windows hold two at most.
+TEST_F(TokenSource, ADocumentMaskSaysOfWhichDocumentATokenIs) {
+  const auto source = open_tokens(job_on({a_}, {"data.document_mask=true"}), true);
+  const Batch batch = source->training(0, 100);
+  ASSERT_EQ(batch.documents.sizes(), batch.inputs.sizes());
+  ASSERT_EQ(batch.documents.scalar_type(), at::kInt);
+  std::set<std::int64_t> seen;
+  for (std::int64_t row = 0; row < 100; ++row) {
+    const Tokens inputs = row_of(batch.inputs, row);
+    const std::size_t known = inputs[0] == kEndOfDocument ? 1 : 0;
+    const auto place = std::find(a_.train.begin(), a_.train.end(), inputs[known]);
+    const auto start = place - a_.train.begin() - static_cast<std::ptrdiff_t>(known);
+    Tokens expected;
+    for (std::int64_t k = 0; k < kLength; ++k) expected.push_back((start + k) / 12 - start / 12);
+    EXPECT_EQ(row_of(batch.documents.to(at::kLong), row), expected) << "row " << row;
+    seen.insert(expected.begin(), expected.end());
+  }
+  EXPECT_EQ(seen.size(), 2u);
+  EXPECT_TRUE(source->evaluation("validation", {0}).documents.defined());
+  EXPECT_FALSE(open_tokens(job_on({a_}), true)->training(0, 1).documents.defined());
+}
+
 TEST_F(TokenSource, EachEpochTakesEveryWindowOnceInAnOrderOfItsOwn) {
   for (const std::uint64_t seed : {0, 5}) {
     const auto source = open_tokens(job_on({a_}, {fmt::format("debug.seed={}", seed)}), true);

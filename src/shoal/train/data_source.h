@@ -18,6 +18,9 @@ struct Batch {
   at::Tensor inputs;  ///< [B, T] int64 tokens or [B, F] float32 features
   at::Tensor labels;  ///< [B, T] int64, [B] int64 classes or [B, outputs] float32; -100: ignored
   std::int64_t bytes = 0;  ///< token data: bytes of text of the labels of an evaluation batch
+  /// Token data: [B, T] int32, the document of each token within its sample; undefined: attention
+  /// does not ask.
+  at::Tensor documents;
 };
 
 /// The kind of result that a model learns.

@@ -24,6 +24,7 @@ void add(Sums& sums, nn::Model& model, const Batch& batch, const parallel::Batch
   nn::Context context;
   context.training = false;
   context.labels = batch.labels;
+  context.documents = batch.documents;
   const at::Tensor inputs = share.cut(batch.inputs, context);
   sums.loss += model(inputs, context).item<double>();
   sums.labels += count_labels({batch}, share);
@@ -52,6 +53,7 @@ void add_all(Sums& sums, parallel::Pipeline& pipeline, const std::vector<Batch>&
       const Batch& batch = batches[std::min(k, batches.size() - 1)];
       parallel::MicroBatch micro_batch;
       micro_batch.context.training = false;
+      micro_batch.context.documents = batch.documents;
       micro_batch.context.labels =
           k < batches.size() ? batch.labels : at::full_like(batch.labels, kIgnoredLabel);
       micro_batch.input = share.cut(batch.inputs, micro_batch.context);

@@ -166,6 +166,7 @@ parallel::MicroBatch TrainingStep::micro_batch_of(const Batch& batch, std::int64
   // Masks are functions of the step's key and of the sample's place in the global batch.
   context.samples = at::arange(first_sample, first_sample + batch.inputs.size(0), at::kLong);
   context.labels = batch.labels;
+  context.documents = batch.documents;
   if (balance_) context.expert_load = balance_->load();
   // The only division by a count: the labels of the global batch (idea 6 of docs/architecture.md).
   context.loss_scale = scale() / input.labels;

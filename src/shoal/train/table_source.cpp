@@ -70,7 +70,9 @@ class TableSource final : public DataSource {
     // Cross-entropy takes the numbers of classes [B], a regression its targets as a column [B, 1].
     const bool classes = task() == Task::kClasses;
     Batch batch{at::empty({count, columns}, at::kFloat),
-                classes ? at::empty({count}, at::kLong) : at::empty({count, 1}, at::kFloat), 0};
+                classes ? at::empty({count}, at::kLong) : at::empty({count, 1}, at::kFloat),
+                0,
+                {}};
     for (std::int64_t i = 0; i < count; ++i) {
       const auto row = table.row(rows[i]);
       std::copy(row.begin(), row.end(), batch.inputs.data_ptr<float>() + i * columns);

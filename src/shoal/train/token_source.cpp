@@ -21,6 +21,7 @@ class TokenSource final : public DataSource {
  public:
   TokenSource(const Job& job, bool thorough)
       : length_(job.config.training.sequence_length),
+        document_mask_(job.config.data.document_mask),
         tokens_(open_job_tokens(job, thorough ? data::Check::kBodies : data::Check::kHeaders)),
         cursor_(tokens_.cursor(job)) {}
 
@@ -43,8 +44,8 @@ class TokenSource final : public DataSource {
                    std::span(tokens.data_ptr<std::int64_t>() + i * (length_ + 1), length_ + 1));
     }
     // Labels are the inputs one token later.
-    return {tokens.narrow(1, 0, length_).contiguous(), tokens.narrow(1, 1, length_).contiguous(),
-            0};
+    const at::Tensor inputs = tokens.narrow(1, 0, length_).contiguous();
+    return {inputs, tokens.narrow(1, 1, length_).contiguous(), 0, documents_of(inputs)};
   }
 
   std::int64_t evaluation_samples(const std::string& split) const override {
@@ -57,7 +58,9 @@ class TokenSource final : public DataSource {
                    const std::vector<std::int64_t>& samples) const override {
     const auto rows = static_cast<std::int64_t>(samples.size());
     Batch batch{at::zeros({rows, length_}, at::kLong),
-                at::full({rows, length_}, kIgnoredLabel, at::kLong), 0};
+                at::full({rows, length_}, kIgnoredLabel, at::kLong),
+                0,
+                {}};
     for (std::int64_t i = 0; i < rows; ++i) {
       // Windows are numbered through all corpora, one after the other.
       std::int64_t window = samples[i];
@@ -71,10 +74,19 @@ class TokenSource final : public DataSource {
                       std::span(batch.labels.data_ptr<std::int64_t>() + i * length_, count));
       batch.bytes += static_cast<std::int64_t>((*corpus)->bytes_of(start + 1, count));
     }
+    batch.documents = documents_of(batch.inputs);
     return batch;
   }
 
  private:
+  /// Returns how many documents have ended before each token of a sample.
+  at::Tensor documents_of(const at::Tensor& inputs) const {
+    if (!document_mask_) return {};
+    const std::int64_t end = tokens_.train[0]->tokenizer().end_of_document();
+    const at::Tensor ends = inputs.eq(end).to(at::kInt);
+    return ends.cumsum(1, at::kInt).sub_(ends);
+  }
+
   const Corpora& corpora(const std::string& split) const {
     SHOAL_USER_CHECK(split == "train" || split == "validation", "evaluation",
                      "there is no split '{}'", split);
@@ -86,6 +98,7 @@ class TokenSource final : public DataSource {
   }
 
   std::int64_t length_;
+  bool document_mask_;
   JobTokens tokens_;
   data::SampleCursor cursor_;
 };

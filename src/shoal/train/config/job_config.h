@@ -53,6 +53,7 @@ struct DataSection {
   std::vector<std::string> prepare_from;  ///< files and folders; only with kFiles
   TokenizerChoice tokenizer = TokenizerChoice::kBpe;
   std::int64_t vocab_size = 4096;  ///< entries of the BPE tokenizer, at most
+  bool document_mask = false;      ///< tokens see those of their own document only
 
   // Keys of tables.
   std::string file;    ///< digits: empty for the copy that ships with Shoal; csv: the file

@@ -309,6 +309,11 @@ void list_data(std::vector<ConfigKey>& keys) {
       .key("vocab_size", &D::vocab_size, between(258, 1000000),
            "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
       .only_with({of_tokens, of_preparation, of_bpe})
+      .key(
+          "document_mask", &D::document_mask, any(),
+          "tokens: attention stays within a document where a sample holds several. Positions go on "
+          "through the sample")
+      .only_with({of_tokens})
       .key("file", &D::file, any(),
            "csv: the table. digits: a copy of the table; empty: the one that ships with Shoal")
       .only_with({of_tables, of_table_files})
