@@ -18,6 +18,7 @@
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/apply.h"
 #include "shoal/parallel/batch_share.h"
+#include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/plan/stage_sizes.h"
 #include "shoal/plan/unit_costs.h"
 #include "shoal/schedule/generators.h"
@@ -65,7 +66,7 @@ parallel::Applied apply(nn::Model& model, const mesh::Mesh& mesh, const Choice& 
   parallel::Applied applied = parallel::apply(model, mesh, options);
   load_weights(model, choice.init);  // every rank the same, sharded: into the one copy
   if (applied.sharding != nullptr) applied.sharding->end_update();
-  parallel::reduce_gradients(applied, model, mesh, options);
+  parallel::reduce_gradients(applied, model, mesh);
   return applied;
 }
 
@@ -94,7 +95,7 @@ void run(const Choice& choice) {
   std::optional<parallel::Pipeline> pipeline;
   if (choice.pipeline > 1) {
     pipeline.emplace(mesh.along(mesh::Axis::kPipeline), table, applied.stages,
-                     train::pipeline_events(reduction, applied.stages.local, {}));
+                     parallel::pipeline_events(reduction, applied.stages.local));
     step.run_through(*pipeline, *applied.tied);
   }
 

@@ -43,8 +43,8 @@ Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& opti
 }
 
 void reduce_gradients(Applied& applied, nn::Model& model, const mesh::Mesh& mesh,
-                      const ApplyOptions& options) {
-  if (!applied.reduction) applied.reduction = data_parallel_on(model, mesh, options.data_parallel);
+                      const DataParallelOptions& options) {
+  if (!applied.reduction) applied.reduction = data_parallel_on(model, mesh, options);
 }
 
 void Applied::reset_parameters(nn::Model& model, Key key) const {

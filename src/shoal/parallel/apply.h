@@ -29,9 +29,9 @@ struct ApplyOptions {
   std::vector<model::Keep> kept;
   schedule::Schedule table;                  ///< of a pipeline; without ranks: the model is whole
   std::vector<std::int64_t> units_of_stage;  ///< of the table's stages
-  /// Shards state over data ranks; empty: every rank has its parameters whole.
+  /// Shards state over data ranks; empty: every rank has its parameters whole, and
+  /// `reduce_gradients` must be called.
   std::optional<ShardingOptions> sharding;
-  DataParallelOptions data_parallel;  ///< without sharding
 };
 
 /// The techniques of a model on a mesh, as one rank has them.
@@ -59,6 +59,6 @@ Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& opti
 /// Makes `applied.reduction` where nothing is sharded: data parallelism, whose ranks compare the
 /// values from which they start. So parameters must have theirs. Collective.
 void reduce_gradients(Applied& applied, nn::Model& model, const mesh::Mesh& mesh,
-                      const ApplyOptions& options = {});
+                      const DataParallelOptions& options = {});
 
 }  // namespace shoal::parallel

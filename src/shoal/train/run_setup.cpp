@@ -12,6 +12,7 @@
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/pipeline/forward_through.h"
+#include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/validate.h"
@@ -148,8 +149,8 @@ void RunSetup::build() {
       this_run->step->pipeline_loss(micro_batch, value);
     };
     const auto& stages = run_.applied.stages;
-    auto events =
-        pipeline_events(*run_.applied.reduction, stages.local, loss, run_.applied.sharding);
+    auto events = parallel::pipeline_events(*run_.applied.reduction, stages.local, loss,
+                                            run_.applied.sharding);
     events.action = fault_at_action(
         job_, run_.table, [this_run = &run_] { return this_run->record.step + 1; },
         run_.group.rank(), run_.group.size());
@@ -167,7 +168,6 @@ void RunSetup::build() {
 }
 
 parallel::ApplyOptions RunSetup::apply_options() const {
-  const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
   parallel::ApplyOptions options{
       .recipe = job_recipe(job_),
       .context_way = context_way(config_),
@@ -177,8 +177,7 @@ parallel::ApplyOptions RunSetup::apply_options() const {
       .kept = run_.memory_plan.training.kept,
       .table = run_.table,
       .units_of_stage = {},
-      .sharding = {},
-      .data_parallel = {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)}};
+      .sharding = {}};
   if (run_.table.ranks() > 0)
     options.units_of_stage = stage_sizes(job_, run_.record.model, run_.table.stages());
   if (config_.parallelism.zero_stage > 0) options.sharding = sharding_options(config_);
@@ -223,7 +222,9 @@ void RunSetup::make_optimizer() {
     if (run_.applied.sharding) run_.applied.sharding->end_update();
   }
   // Made last: it compares the values from which the ranks start.
-  parallel::reduce_gradients(run_.applied, model, run_.mesh, apply_options());
+  const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
+  parallel::reduce_gradients(run_.applied, model, run_.mesh,
+                             {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)});
 }
 
 std::string RunSetup::memory_hint() const {

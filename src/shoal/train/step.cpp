@@ -234,32 +234,4 @@ double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input
   return pipeline_->run(micro_batches) / scale();
 }
 
-parallel::PipelineEvents pipeline_events(parallel::GradientReduction& reduction,
-                                         const std::vector<parallel::Stage>& stages,
-                                         std::function<void(int, double)> loss,
-                                         parallel::Sharding* sharding) {
-  auto unfinished = std::make_shared<int>(0);
-  parallel::PipelineEvents events;
-  // Two passes as the reduction counts them: what becomes ready in the first stays, what becomes
-  // ready in the second is the gradient of the whole step, and may leave.
-  events.begin = [&reduction, count = static_cast<int>(stages.size()), unfinished] {
-    *unfinished = count;
-    reduction.begin(0, 2);
-  };
-  events.finishing = [&reduction, unfinished](int) {
-    if (--*unfinished == 0) reduction.begin(1, 2);
-  };
-  events.loss = std::move(loss);
-  if (!sharding) return events;
-  const auto parameters_of = [&stages](int number) {
-    const auto stage = std::find_if(stages.begin(), stages.end(),
-                                    [number](const auto& one) { return one.number == number; });
-    return stage->parameters();
-  };
-  events.gather = [=](int stage) { sharding->gather(parameters_of(stage)); };
-  events.gathered = [=](int stage) { sharding->wait_for(parameters_of(stage)); };
-  events.release = [=](int stage) { sharding->release(parameters_of(stage)); };
-  return events;
-}
-
 }  // namespace shoal::train

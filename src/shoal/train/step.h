@@ -16,7 +16,6 @@
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/parallel/pipeline/pipeline.h"
 #include "shoal/parallel/pipeline/tied_weights.h"
-#include "shoal/parallel/shard/sharding.h"
 #include "shoal/train/data_source.h"
 #include "shoal/train/router_balance.h"
 
@@ -77,7 +76,8 @@ class TrainingStep {
   StepResult run(const RankBatch& batch, const StepInput& input);
 
   /// From now on micro-batches go through a pipeline, of which this rank has some stages; its
-  /// events begin and end the reduction's passes (pipeline_events). Both must outlive this.
+  /// events begin and end the reduction's passes (parallel::pipeline_events). Both must outlive
+  /// this.
   void run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied);
 
   /// From now on steps count the choices of routers and move their biases. It must outlive this.
@@ -123,15 +123,6 @@ class TrainingStep {
   RouterBalance* balance_ = nullptr;
   std::int64_t step_ = 0;  ///< that runs
 };
-
-/// Returns the events of a pipeline with `stages` on this rank whose gradients `reduction` sums: it
-/// sends what becomes ready in the last use of the last of them. `loss` is called with the loss of
-/// a micro-batch before its gradient. `sharding`, where it is not null, gathers and releases stages
-/// as the table says. All must outlive the pipeline.
-parallel::PipelineEvents pipeline_events(parallel::GradientReduction& reduction,
-                                         const std::vector<parallel::Stage>& stages,
-                                         std::function<void(int, double)> loss,
-                                         parallel::Sharding* sharding = nullptr);
 
 /// Returns the slices that an optimizer of the whole model updates: every parameter that is
 /// trained, in the model's order.

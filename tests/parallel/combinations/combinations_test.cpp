@@ -18,6 +18,7 @@
 #include "shoal/parallel/apply.h"
 #include "shoal/parallel/batch_share.h"
 #include "shoal/parallel/pipeline/pipeline.h"
+#include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/plan/stage_sizes.h"
 #include "shoal/schedule/gathers.h"
 #include "shoal/schedule/generators.h"
@@ -122,26 +123,6 @@ OneRank run_one_rank(const ModelSpec& spec) {
   return result;
 }
 
-PipelineEvents events_of(const Applied& applied) {
-  const auto parameters_of = [&applied](int number) {
-    for (const Stage& stage : applied.stages.local)
-      if (stage.number == number) return stage.parameters();
-    return Parameters();
-  };
-  PipelineEvents events;
-  GradientReduction* reduction = applied.reduction.get();
-  events.begin = [reduction] { reduction->begin(0, 2); };
-  events.finishing = [reduction, left = applied.stages.local.size()](int) mutable {
-    if (--left == 0) reduction->begin(1, 2);
-  };
-  if (Sharding* sharding = applied.sharding) {
-    events.gather = [=](int stage) { sharding->gather(parameters_of(stage)); };
-    events.gathered = [=](int stage) { sharding->wait_for(parameters_of(stage)); };
-    events.release = [=](int stage) { sharding->release(parameters_of(stage)); };
-  }
-  return events;
-}
-
 ApplyOptions options_of(const Way& way, const ModelSpec& spec) {
   ApplyOptions options;
   options.context_way = way.context;
@@ -184,14 +165,16 @@ void compare(const comm::Group& world, const Way& way, const ModelSpec& spec,
       range.values.view({-1}).copy_(range_of(perturbed(*range.parameter), range));
   }
   if (applied.sharding != nullptr) applied.sharding->end_update();
-  reduce_gradients(applied, *model, mesh, options);
+  reduce_gradients(applied, *model, mesh);
   const bool staged = options.table.ranks() > 0;
   const BatchShare share(mesh, staged ? options.table.rank_of_stage.back() : 0, way.context);
   const std::vector<MicroBatch> batch = micro_batches_of(share);
   double loss = 0;
   if (staged) {
-    Pipeline pipeline(mesh.along(mesh::Axis::kPipeline), options.table, applied.stages,
-                      events_of(applied), at::kDouble);
+    Pipeline pipeline(
+        mesh.along(mesh::Axis::kPipeline), options.table, applied.stages,
+        pipeline_events(*applied.reduction, applied.stages.local, {}, applied.sharding),
+        at::kDouble);
     loss = pipeline.run(batch);
   } else {
     loss = run_in_turn(*model, batch, applied.reduction.get());

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 
-#include "shoal/parallel/shard/sharding.h"
+#include "shoal/parallel/apply.h"
+#include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/schedule/gathers.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
@@ -57,18 +58,18 @@ class ShardedRank {
         way_(way) {
     table_ = schedule::make_schedule(way.name, 2, chunks_of(way.name), kMicroBatches);
     if (way.stage == ShardStage::kParameters) schedule::add_gathers(table_, way.held);
-    const std::int64_t units = static_cast<std::int64_t>(model_->units().size());
-    stages_ = cut_stages(*model_, table_, even_stages(units, table_.stages()), pipe_.rank());
-    tied_ = std::make_unique<TiedWeights>(stages_, pipe_);
-    ShardingOptions options{.stage = way.stage,
-                            .copies = way.copies,
-                            .gathers = ShardingOptions::Gathers::kByCaller,
-                            .alone = {}};
-    for (const TiedWeight& weight : stages_.tied)
-      if (weight.parameter) options.alone.push_back(weight.parameter);
-    sharding_ = sharded_data_parallel(*model_, mesh_, options);
-    sharding_->reset_parameters(Key(1));
-    pipeline_ = std::make_unique<Pipeline>(pipe_, table_, stages_, events());
+    ApplyOptions options;
+    options.table = table_;
+    options.units_of_stage =
+        even_stages(static_cast<std::int64_t>(model_->units().size()), table_.stages());
+    options.sharding = {.stage = way.stage,
+                        .copies = way.copies,
+                        .gathers = ShardingOptions::Gathers::kByCaller,
+                        .alone = {}};
+    applied_ = apply(*model_, mesh_, options);
+    applied_.reset_parameters(*model_, Key(1));
+    sharding_ = applied_.sharding;
+    pipeline_ = std::make_unique<Pipeline>(pipe_, table_, applied_.stages, events());
   }
 
   void step(int number) {
@@ -78,7 +79,7 @@ class ShardedRank {
     sharding_->finish();
     const auto& owned = sharding_->owned();
     std::vector<at::Tensor> gradients = sharding_->gradients();
-    tied_->reduce(owned, gradients);
+    applied_.tied->reduce(owned, gradients);
     sharding_->begin_update();
     for (std::size_t i = 0; i < owned.size(); ++i)
       if (owned[i].begin < owned[i].end)
@@ -101,7 +102,7 @@ class ShardedRank {
   void expect_equal_ties(const std::string& where) {
     sharding_->unshard();
     for (const auto& parameter : model_->parameters()) {
-      const comm::Group ties = tied_->holders(*parameter);
+      const comm::Group ties = applied_.tied->holders(*parameter);
       const at::Tensor first = parameter->tensor().detach().clone();
       ties.broadcast(first, 0);
       EXPECT_TRUE(first.equal(parameter->tensor())) << where;
@@ -110,12 +111,6 @@ class ShardedRank {
   }
 
  private:
-  const Parameters& parameters_of(int number) {
-    auto& parameters = parameters_[number];
-    for (const Stage& stage : stages_.local)
-      if (stage.number == number) parameters = stage.parameters();
-    return parameters;
-  }
   bool whole(const Stage& stage) const {
     const auto parameters = stage.parameters();
     return std::all_of(parameters.begin(), parameters.end(), [](const auto& parameter) {
@@ -123,20 +118,13 @@ class ShardedRank {
     });
   }
   PipelineEvents events() {
-    PipelineEvents events;
-    events.begin = [this] { sharding_->begin(0, 2); };
-    events.finishing = [this, left = 0](int) mutable {
-      if (left == 0) left = static_cast<int>(stages_.local.size());
-      if (--left == 0) sharding_->begin(1, 2);
-    };
-    events.gather = [this](int stage) { sharding_->gather(parameters_of(stage)); };
-    events.gathered = [this](int stage) { sharding_->wait_for(parameters_of(stage)); };
-    events.release = [this](int stage) { sharding_->release(parameters_of(stage)); };
+    const std::vector<Stage>& stages = applied_.stages.local;
+    PipelineEvents events = pipeline_events(*sharding_, stages, {}, sharding_);
     const bool apart = way_.copies == ShardingOptions::Copies::kCopied && !way_.tied &&
                        way_.stage == ShardStage::kParameters && way_.held > 0;
-    events.action = [this, apart](const schedule::Action&) {
+    events.action = [this, apart, &stages](const schedule::Action&) {
       if (!apart) return;
-      const auto count = std::count_if(stages_.local.begin(), stages_.local.end(),
+      const auto count = std::count_if(stages.begin(), stages.end(),
                                        [this](const Stage& stage) { return whole(stage); });
       EXPECT_LE(count, way_.held) << to_string(way_);
     };
@@ -148,10 +136,8 @@ class ShardedRank {
   std::shared_ptr<nn::Model> model_;
   Way way_;
   schedule::Schedule table_;
-  Stages stages_;
-  std::unique_ptr<TiedWeights> tied_;
-  std::unique_ptr<Sharding> sharding_;
-  std::map<int, Parameters> parameters_;
+  Applied applied_;
+  Sharding* sharding_ = nullptr;
   std::unique_ptr<Pipeline> pipeline_;
 };
 

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "shoal/parallel/data/gradient_reduction.h"
+#include "shoal/parallel/pipeline/cut_stages.h"
+#include "shoal/parallel/pipeline/pipeline.h"
+#include "shoal/parallel/shard/sharding.h"
+
+namespace shoal::parallel {
+
+/// Returns the events of a pipeline with `stages` on this rank whose gradients `reduction` sums: it
+/// sends what becomes ready in the last use of the last of them. `loss` is called with the loss of
+/// a micro-batch before its gradient. `sharding`, where it is not null, gathers and releases stages
+/// as the table says. All must outlive the pipeline.
+PipelineEvents pipeline_events(GradientReduction& reduction, const std::vector<Stage>& stages,
+                               std::function<void(int micro_batch, double loss)> loss = {},
+                               Sharding* sharding = nullptr);
+
+}  // namespace shoal::parallel
