@@ -261,6 +261,20 @@ std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextWa
   return bytes;
 }
 
+/// What the planner says of one such pass.
+double planned_along_context(const ModelSpec& spec, int cp, ContextWay way, plan::Recompute again) {
+  plan::Training training;
+  training.degrees.cp = cp;
+  training.micro_batch = training.global_batch = 3;
+  training.sequence = 16;
+  training.precision = "fp32";
+  training.ulysses = way == ContextWay::kHeads;
+  training.recompute = again;
+  for (const plan::Traffic& part : plan::traffic(spec, training, plan::Cluster{}))
+    if (part.technique == "context") return part.bytes;
+  return 0;
+}
+
 // The planner's formulas. A recomputed block goes round the ring once more: half as much again, of
 // the three parts one forward and two backward, and the exchange of heads half as much again.
 TEST(ContextParallel, SendsWhatTheFormulasSay) {
@@ -278,6 +292,8 @@ TEST(ContextParallel, SendsWhatTheFormulasSay) {
       EXPECT_THAT(bytes_along_context(spec, cp, way, all, model::Keep::kEverything), Each(bytes));
       EXPECT_THAT(bytes_along_context(spec, cp, way, all, model::Keep::kInput),
                   Each(bytes + again));
+      EXPECT_DOUBLE_EQ(planned_along_context(spec, cp, way, plan::Recompute::kNone), bytes);
+      EXPECT_DOUBLE_EQ(planned_along_context(spec, cp, way, plan::Recompute::kFull), bytes + again);
     }
   }
   // Fewer key-value heads, and columns in chunks of 3 3 2 2 2 2: ranks have 5, 5 and 4. Each rank

@@ -73,6 +73,11 @@ TEST(GroupShapes, OfExperts) {
   degrees.shard_over(2, degrees.dp());
   expect_shape(expert_ranks(cluster, training).shards, 2, 1);
   expect_shape(expert_ranks(cluster, training).replicas, 2, 2);
+  // Shoal cuts them over all ranks that hold the same ones, those of other copies included.
+  Cluster own = cluster;
+  own.runtime = Runtime::kShoal;
+  expect_shape(expert_ranks(own, training).shards, 4, 2);
+  expect_shape(expert_ranks(own, training).replicas, 1, 1);
   // The 16 ranks hold each expert twice: fewer than the 8 that shard dense parameters.
   degrees.shard_over(degrees.dp() * degrees.cp, degrees.dp());
   degrees.ep = 4;

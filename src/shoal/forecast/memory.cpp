@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "shoal/forecast/rank_states.h"
 #include "shoal/forecast/unit_moments.h"
 
 namespace shoal::forecast {
@@ -13,46 +14,45 @@ constexpr double kElement = UnitMoments::kElement;
 /// Blocks whose gradients still travel to their owners when the next block begins.
 constexpr double kFlying = 2;
 
-/// Parameters of each unit that a rank holds or shards: embedding, one block, head.
+/// Bytes of each unit: embedding, one block, head.
 struct Units {
   double embedding = 0;
   double block = 0;
   double head = 0;
   double all = 0;
-
-  Units(const ModelSpec& spec, const Training& training) {
-    if (spec.family == Family::kMlp) {
-      all = static_cast<double>(model::parameter_count(spec));
-      return;
-    }
-    embedding = plan::held_by_embedding(spec, training).all();
-    block = plan::held_by_block(spec, training).all();
-    head = plan::held_by_head(spec, training).all();
-    all = embedding + static_cast<double>(spec.layers) * block + head;
-  }
-  /// Returns the units in bytes. The few vectors count as the matrices do.
-  Units operator*(double bytes) const {
-    Units product = *this;
-    product.embedding *= bytes;
-    product.block *= bytes;
-    product.head *= bytes;
-    product.all *= bytes;
-    return product;
-  }
 };
+
+plan::HeldParameters held_by(const ModelSpec& spec, const Training& training) {
+  return plan::held_by_rank(spec, training).front();
+}
+
+/// Counts units by `count`, which takes the parameters of one. The few vectors count as the
+/// matrices do.
+template <class Count>
+Units units_by(const ModelSpec& spec, const Training& training, double bytes, const Count& count) {
+  if (spec.family == Family::kMlp) return {.all = bytes * count(held_by(spec, training))};
+  return {.embedding = bytes * count(plan::held_by_embedding(spec, training)),
+          .block = bytes * count(plan::held_by_block(spec, training)),
+          .head = bytes * count(plan::held_by_head(spec, training)),
+          .all = bytes * count(held_by(spec, training))};
+}
 
 class StepMemory {
  public:
   StepMemory(const ModelSpec& spec, const Training& training, const Cluster& cluster)
       : spec_(spec),
         training_(training),
-        bytes_(states_of(training)),
-        moments_(spec, training),
-        weights_(Units(spec, training) * bytes_.parameter),
-        gradients_(Units(spec, training) * bytes_.gradient),
-        shards_(training.zero_stage > 0 ? static_cast<double>(training.degrees.shard_ranks()) : 1),
-        shared_(training.degrees.shard_ranks() <= cluster.devices_per_host),
-        readers_(copy_readers(training, cluster)) {
+        states_(training, cluster, held_by(spec, training)),
+        moments_(spec, training) {
+    const StateBytes& bytes = states_.bytes();
+    const StateShares& shares = states_.shares();
+    using Held = plan::HeldParameters;
+    weights_ = units_by(spec, training, bytes.parameter,
+                        [&](const Held& held) { return shares.read(held); });
+    gradients_ =
+        units_by(spec, training, bytes.gradient, [](const Held& held) { return held.all(); });
+    shards_ = units_by(spec, training, bytes.gradient,
+                       [&](const Held& held) { return shares.owned(held); });
     for (std::int64_t b = 0; b < blocks(); ++b)
       held_.push_back((held_.empty() ? 0 : held_.back()) + moments_.block(b).kept);
   }
@@ -71,34 +71,9 @@ class StepMemory {
   }
 
  private:
-  // ---- states ----
+  // ---- gradients ----
 
-  /// Returns the model states at a moment that holds so many bytes of gradients.
-  MemoryUse states(double gradients) const {
-    MemoryUse use;
-    // Stage 3 keeps a shard; stages 1 and 2 keep whole parameters, once a host where ranks can
-    // share them.
-    use.parameters = weights_.all / (training_.zero_stage == 3 ? shards_ : readers_);
-    use.optimizer = training_.offload_optimizer
-                        ? 0
-                        : weights_.all / bytes_.parameter * bytes_.optimizer() / shards_;
-    use.gradients = gradients;
-    use.staging = std::min(training_.staging_bytes, own_state());
-    return use;
-  }
-
-  /// Returns the bytes that this rank writes to a checkpoint: its part of the parameters, or their
-  /// masters, and of the moments.
-  double own_state() const {
-    // weights_.all / bytes_.parameter is the number of parameters.
-    return weights_.all / bytes_.parameter *
-           ((bytes_.master > 0 ? bytes_.master : bytes_.parameter) + bytes_.moments) /
-           static_cast<double>(training_.degrees.dp());
-  }
-
-  /// Returns true if a unit's gradient is whole only from its first use in a backward pass until it
-  /// is reduced. After that the rank holds its shard.
-  bool gradients_leave() const { return training_.zero_stage >= 2 && shards_ > 1; }
+  bool gradients_leave() const { return states_.gradients_leave(); }
   /// Returns true if whole gradients of earlier micro-batches wait for the last one.
   bool gradients_wait() const {
     return training_.micro_batches() > 1 && !training_.reduces_every_micro_batch();
@@ -106,9 +81,7 @@ class StepMemory {
   /// Returns the bytes of the sums over earlier micro-batches, to which this one adds its
   /// gradients.
   double earlier_sums() const {
-    return training_.micro_batches() > 1 && training_.reduces_every_micro_batch()
-               ? gradients_.all / shards_
-               : 0;
+    return training_.micro_batches() > 1 && training_.reduces_every_micro_batch() ? shards_.all : 0;
   }
 
   /// Returns the bytes of gradients while the backward pass runs in block `b`. -1 stands for the
@@ -126,34 +99,31 @@ class StepMemory {
     // Whole gradients of earlier micro-batches lie there; in the last one each block is reduced to
     // a shard once it is done.
     if (gradients_wait())
-      return gradients_.all - static_cast<double>(done) * gradients_.block * (1 - 1 / shards_);
-    const double flying =
-        std::min<double>(kFlying, static_cast<double>(b < 0 ? blocks : done)) * gradients_.block;
+      return gradients_.all - static_cast<double>(done) * (gradients_.block - shards_.block);
+    const double in_flight = std::min<double>(kFlying, static_cast<double>(b < 0 ? blocks : done));
+    const double flying = in_flight * gradients_.block;
+    const double arriving = earlier_sums() > 0 ? in_flight * shards_.block : 0;
     const double earlier = earlier_sums();
     // The embedding comes last: the blocks behind it are shards, but for those on their way.
     if (b < 0) {
-      return gradients_.all / shards_ + (earlier > 0 ? flying / shards_ : 0) +
-             gradients_.embedding + flying;
+      return shards_.all + arriving + gradients_.embedding + flying;
     }
-    const double head = spec_.tied_embeddings ? gradients_.embedding : gradients_.head / shards_;
+    const double head = spec_.tied_embeddings ? gradients_.embedding : shards_.head;
     // Shards of the earlier sums exist already and are added to: only whole units and the results
     // that have not been added yet come on top.
     if (earlier > 0) {
-      return earlier + (spec_.tied_embeddings ? head : 0) + gradients_.block +
-             flying * (1 + 1 / shards_);
+      return earlier + (spec_.tied_embeddings ? head : 0) + gradients_.block + flying + arriving;
     }
-    return head + gradients_.block + flying +
-           static_cast<double>(done) * gradients_.block / shards_;
+    return head + gradients_.block + flying + static_cast<double>(done) * shards_.block;
   }
 
   /// Returns the bytes of the units gathered around the one that runs, in stage 3 where not all
   /// ranks share one copy. A tied embedding stays for all of a pass, which begins with it and ends
   /// in the head, or the other way round.
   double gathered(double unit, double ahead) const {
-    if (training_.zero_stage < 3 || shared_) return 0;
-    if (!training_.reshard_after_forward) return weights_.all / readers_;
-    return std::min(weights_.all, unit + ahead + (spec_.tied_embeddings ? weights_.embedding : 0)) /
-           readers_;
+    if (training_.zero_stage < 3 || states_.shares().shared()) return 0;
+    if (!training_.reshard_after_forward) return weights_.all;
+    return std::min(weights_.all, unit + ahead + (spec_.tied_embeddings ? weights_.embedding : 0));
   }
   double gathered_ahead() const { return weights_.block * training_.gather_ahead; }
 
@@ -172,7 +142,7 @@ class StepMemory {
     MemoryUse most;
     for (const UnitMoments::Head& head : moments_.head()) {
       // What the blocks keep, the batch, and what the head holds itself.
-      MemoryUse use = states(head.gradient ? whole : before);
+      MemoryUse use = states_.with_gradients(head.gradient ? whole : before);
       use.gathered = gathered(weights_.head, gathered_ahead());
       use.activations =
           (held_.empty() ? 0 : held_.back()) + moments_.head_input() + moments_.data() + head.held;
@@ -189,7 +159,7 @@ class StepMemory {
     // round. Which is worst depends on the shards, so all are tried.
     MemoryUse most;
     for (std::int64_t b = 0; b < blocks(); ++b) {
-      MemoryUse use = states(gradients(b));
+      MemoryUse use = states_.with_gradients(gradients(b));
       use.gathered = gathered(weights_.block,
                               std::min(gathered_ahead(), static_cast<double>(b) * weights_.block));
       use.activations =
@@ -201,20 +171,18 @@ class StepMemory {
   }
 
   MemoryUse last_gradients() const {
-    MemoryUse use = states(gradients(-1));
+    MemoryUse use = states_.with_gradients(gradients(-1));
     use.gathered = gathered(spec_.tied_embeddings ? 0 : weights_.embedding, 0);
     use.workspace = moments_.embedding_backward();
     use.activations = moments_.data();
     return use;
   }
 
-  MemoryUse optimizer() const {
-    return states(gradients_leave() ? gradients_.all / shards_ : gradients_.all);
-  }
+  MemoryUse optimizer() const { return states_.with_gradients(states_.last_gradients()); }
 
   MemoryUse perceptron_loss() const {
     const double rows = moments_.rows();
-    MemoryUse use = states(gradients_.all);
+    MemoryUse use = states_.with_gradients(gradients_.all);
     use.gathered = gathered(weights_.all, 0);
     const double out = kElement * rows * static_cast<double>(spec_.outputs);
     use.activations = (held_.empty() ? 0 : held_.back()) + moments_.data() + out;
@@ -226,13 +194,11 @@ class StepMemory {
 
   const ModelSpec& spec_;
   const Training& training_;
-  StateBytes bytes_;
+  RankStates states_;
   UnitMoments moments_;
-  Units weights_;
-  Units gradients_;
-  double shards_;
-  bool shared_;
-  double readers_;
+  Units weights_;             ///< as the ranks of a host read them
+  Units gradients_;           ///< whole
+  Units shards_;              ///< of gradients, on the rank that owns them
   std::vector<double> held_;  ///< bytes kept by the blocks up to this one
 };
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "shoal/forecast/rank_states.h"
 #include "shoal/forecast/unit_moments.h"
 #include "shoal/schedule/gathers.h"
 #include "shoal/schedule/generators.h"
@@ -32,70 +33,47 @@ struct StageUnits {
   bool embedding = false;
   std::int64_t first = 0, last = 0;  ///< blocks [first, last)
   bool head = false;
-  double parameters = 0;
+  plan::HeldParameters parameters;
 };
 
 std::vector<StageUnits> units_of(const ModelSpec& spec, const Training& training) {
   const std::vector<std::int64_t> blocks = plan::stage_blocks(spec, training);
-  const double block = plan::held_by_block(spec, training).all();
+  const plan::HeldParameters block = plan::held_by_block(spec, training);
   std::vector<StageUnits> stages(blocks.size());
   std::int64_t first = 0;
   for (std::size_t s = 0; s < blocks.size(); ++s) {
     stages[s].first = first;
     stages[s].last = first += blocks[s];
-    stages[s].parameters = static_cast<double>(blocks[s]) * block;
+    for (std::int64_t b = 0; b < blocks[s]; ++b) stages[s].parameters += block;
   }
   stages.front().embedding = true;
-  stages.front().parameters += plan::held_by_embedding(spec, training).all();
+  stages.front().parameters += plan::held_by_embedding(spec, training);
   stages.back().head = true;
-  stages.back().parameters += plan::held_by_head(spec, training).all();
+  stages.back().parameters += plan::held_by_head(spec, training);
   return stages;
 }
 
 /// One rank on its way through its list.
 class RankWalk {
  public:
-  RankWalk(const Training& training, const Cluster& cluster, const UnitMoments& moments,
-           const std::vector<StageUnits>& stages, double parameters, double tied)
-      : training_(training),
-        bytes_(states_of(training)),
-        moments_(moments),
-        stages_(stages),
-        parameters_(parameters),
-        tied_(tied),
-        shards_(training.zero_stage > 0 ? static_cast<double>(training.degrees.shard_ranks()) : 1),
-        readers_(copy_readers(training, cluster)),
-        shared_(training.degrees.shard_ranks() <= cluster.devices_per_host) {
+  /// `tied`: parameters of the embedding's copy, which the head reads.
+  RankWalk(const RankStates& states, const UnitMoments& moments,
+           const std::vector<StageUnits>& stages, double tied)
+      : states_(states), moments_(moments), stages_(stages), tied_(tied) {
     // Gradients keep their memory from step to step, but for flat ones that leave.
-    differentiated_ = !gradients_leave();
+    differentiated_ = !states.gradients_leave();
   }
 
   RankMemory run(std::int64_t rank, const std::vector<Action>& actions) {
     for (const Action& action : actions) step(action);
-    MemoryUse optimizer = states();
-    if (gradients_leave()) optimizer.gradients /= shards_;
-    return {rank, {{"pipeline", most_}, {"optimizer", optimizer}}};
+    return {rank,
+            {{"pipeline", most_}, {"optimizer", states_.with_gradients(states_.last_gradients())}}};
   }
 
  private:
-  bool gradients_leave() const { return training_.zero_stage >= 2 && shards_ > 1; }
-
-  MemoryUse states() const {
-    MemoryUse use;
-    use.parameters =
-        parameters_ * bytes_.parameter / (training_.zero_stage == 3 ? shards_ : readers_);
-    use.optimizer = training_.offload_optimizer ? 0 : parameters_ * bytes_.optimizer() / shards_;
-    use.gradients = differentiated_ ? parameters_ * bytes_.gradient : 0;
-    const double masters = bytes_.master > 0 ? bytes_.master : bytes_.parameter;
-    use.staging =
-        std::min(training_.staging_bytes, parameters_ * (masters + bytes_.moments) /
-                                              static_cast<double>(training_.degrees.dp()));
-    return use;
-  }
-
   void moment(double activations, double workspace) {
-    MemoryUse use = states();
-    use.gathered = shared_ ? 0 : gathered_ * bytes_.parameter / readers_;
+    MemoryUse use = states_.with_gradients(differentiated_ ? states_.whole_gradients() : 0);
+    use.gathered = states_.shares().shared() ? 0 : gathered_ * states_.bytes().parameter;
     use.activations = held_ + activations + moments_.data();
     use.workspace = workspace;
     use.communication = kMessages * moments_.stream();
@@ -112,7 +90,8 @@ class RankWalk {
   }
 
   void step(const Action& action) {
-    const double units = stage(action).parameters + (stage(action).head ? tied_ : 0);
+    const double units = states_.shares().read(stage(action).parameters) +
+                         (stage(action).head ? states_.shares().read({tied_, 0, 0}) : 0);
     switch (action.kind) {
       case Kind::kGather:
         gathered_ += units;
@@ -166,17 +145,12 @@ class RankWalk {
     held_ -= static_cast<double>(units.last - units.first) * moments_.block_factors();
   }
 
-  const Training& training_;
-  StateBytes bytes_;
+  const RankStates& states_;
   const UnitMoments& moments_;
   const std::vector<StageUnits>& stages_;
-  double parameters_;  ///< of this rank, before ZeRO shards them
-  double tied_;        ///< of them those of the embedding's copy, which the head reads
-  double shards_;
-  double readers_;
-  bool shared_;
+  double tied_;
   bool differentiated_;  ///< gradients have memory
-  double gathered_ = 0;  ///< parameters of the stages that are gathered now
+  double gathered_ = 0;  ///< parameters of the gathered stages that count here
   double held_ = 0;      ///< bytes that passes keep for their backward pass
   MemoryUse most_;
 };
@@ -191,11 +165,12 @@ std::vector<RankMemory> pipeline_memory(const ModelSpec& spec, const Training& t
   const auto held = plan::held_by_rank(spec, training);
   std::vector<RankMemory> ranks;
   for (int rank = 0; rank < table.ranks(); ++rank) {
-    const double parameters = held[static_cast<std::size_t>(rank)].all();
-    double tied = parameters;
+    const plan::HeldParameters& own = held[static_cast<std::size_t>(rank)];
+    double tied = own.all();
     for (std::size_t s = 0; s < stages.size(); ++s)
-      if (table.rank_of_stage[s] == rank) tied -= stages[s].parameters;
-    RankWalk walk(training, cluster, moments, stages, parameters, tied);
+      if (table.rank_of_stage[s] == rank) tied -= stages[s].parameters.all();
+    const RankStates states(training, cluster, own);
+    RankWalk walk(states, moments, stages, tied);
     ranks.push_back(walk.run(rank, table.table[rank]));
   }
   return ranks;

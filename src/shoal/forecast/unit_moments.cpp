@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "shoal/forecast/memory.h"
+#include "shoal/forecast/rank_states.h"
 
 namespace shoal::forecast {
 namespace {
@@ -29,21 +30,6 @@ double data_bytes(const ModelSpec& spec, const Training& training, double rows) 
 }
 
 }  // namespace
-
-StateBytes states_of(const Training& training) {
-  return training.states ? *training.states
-                         : plan::precision(training.precision, training.optimizer)->state;
-}
-
-double copy_readers(const Training& training, const Cluster& cluster) {
-  if (training.zero_stage == 0) return 1;
-  const std::int64_t shards = training.degrees.shard_ranks();
-  const std::int64_t host = cluster.devices_per_host;
-  // A rank counts an equal share of what the ranks of its host hold once, whichever of them
-  // allocated it.
-  if (shards <= host) return static_cast<double>(shards);
-  return shards % host == 0 ? static_cast<double>(host) : 1;
-}
 
 UnitMoments::UnitMoments(const ModelSpec& spec, const Training& training)
     : spec_(spec),

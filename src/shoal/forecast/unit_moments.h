@@ -70,11 +70,4 @@ class UnitMoments {
   std::vector<model::BlockCost> costs_;
 };
 
-/// Returns the states of a job: its own, or those of its precision.
-StateBytes states_of(const Training& training);
-
-/// Returns how many ranks of a shard group read one copy of whole tensors: all ranks on one host,
-/// or those of each host where hosts hold equal blocks of them.
-double copy_readers(const Training& training, const Cluster& cluster);
-
 }  // namespace shoal::forecast

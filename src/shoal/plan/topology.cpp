@@ -43,8 +43,11 @@ DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
   const Degrees& degrees = training.degrees;
   const std::int64_t all = training.expert_data();
   const std::int64_t stride = degrees.ep * training.expert_tensor;
-  // An expert has `all` data ranks, which may be fewer than ZeRO would shard over.
-  const std::int64_t shards = training.zero_stage == 0 ? all : std::min(all, degrees.shard_ranks());
+  // An expert has `all` data ranks, which may be fewer than ZeRO would shard over. Shoal cuts the
+  // state of divided experts over all of them, those of other copies included.
+  const bool all_cut =
+      training.zero_stage == 0 || (cluster.runtime == Runtime::kShoal && degrees.ep > 1);
+  const std::int64_t shards = all_cut ? all : std::min(all, degrees.shard_ranks());
   return {group_shape(cluster, shards, stride),
           group_shape(cluster, all / shards, stride * shards)};
 }

@@ -156,12 +156,15 @@ class StepTraffic {
     const double scale = number_.activation_bytes * micro_batches_ * layers_;
     if (training_.ulysses) {
       // Forward and backward exchange as much; the repeated forward pass adds half of both.
-      const double passes = recomputes_all() ? 1.5 : 1;
+      const double passes = 1 + repeats_attention() / 2;
       const double bytes =
           scale * passes * ulysses_elements(degrees_.cp, samples_, length_, queries, keys);
       return {bytes, bytes * between_share_of_exchange(group)};
     }
-    const double bytes = scale * context_elements(degrees_.cp, samples_, length_, keys);
+    // The ring goes round once forward and twice backward, and once more for a repeated forward
+    // pass.
+    const double passes = 1 + repeats_attention() / 3;
+    const double bytes = scale * passes * context_elements(degrees_.cp, samples_, length_, keys);
     return {bytes, bytes * between_share(group)};
   }
 
@@ -188,6 +191,18 @@ class StepTraffic {
  private:
   double parameter() const { return number_.state.parameter; }
   double gradient() const { return number_.state.gradient; }
+  /// Returns the share of the blocks that repeat attention. Shoal does wherever a block does not
+  /// keep everything.
+  double repeats_attention() const {
+    const auto& kept = training_.kept;
+    if (kept.empty()) {
+      const bool selective =
+          cluster_.runtime == Runtime::kShoal && training_.recompute == Recompute::kSelective;
+      return recomputes_all() || selective ? 1 : 0;
+    }
+    const auto whole = std::count(kept.begin(), kept.end(), Keep::kEverything);
+    return 1 - static_cast<double>(whole) / static_cast<double>(kept.size());
+  }
   bool recomputes_all() const { return training_.recompute == Recompute::kFull; }
   double sequence_ranks() const {
     return training_.sequence_parallel ? static_cast<double>(degrees_.tp) : 1;
