@@ -38,7 +38,9 @@ inline ModelSpec qwen() {
 inline at::Tensor local_part(const at::Tensor& whole, const mesh::Box& box) {
   at::Tensor part = whole;
   for (std::size_t d = 0; d < box.begin.size(); ++d) {
-    part = part.narrow(static_cast<std::int64_t>(d), box.begin[d], box.end[d] - box.begin[d]);
+    const auto dim = static_cast<std::int64_t>(d);
+    const std::int64_t length = box.end[d] - box.begin[d];
+    if (length < part.size(dim)) part = part.narrow(dim, box.begin[d], length);
   }
   return part;
 }

@@ -1,225 +1,119 @@
 // Which techniques go together: each, each pair and the larger products, against one rank. Renders
 // docs/reference/combinations.md.
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "shoal/comm/world.h"
-#include "shoal/parallel/apply.h"
-#include "shoal/parallel/batch_share.h"
-#include "shoal/parallel/pipeline/pipeline.h"
-#include "shoal/parallel/pipeline/pipeline_events.h"
-#include "shoal/plan/stage_sizes.h"
-#include "shoal/schedule/gathers.h"
-#include "shoal/schedule/generators.h"
-#include "tests/parallel/small_transformers.h"
+#include "tests/parallel/combinations/one_step.h"
+#include "tests/parallel/combinations/ten_steps.h"
 
 namespace shoal::parallel {
 namespace {
 
-using plan::Degrees;
-
-constexpr int kMicroBatches = 2;
-constexpr std::int64_t kSamples = 8, kColumns = 16;  ///< of all ranks and micro-batches
-
-/// As DeepSeek-V3's blocks without its attention: a dense block, and one of routed experts beside a
-/// shared one. `whole`: sequences are whole on a rank, or cut along tp alone, so that what counts
-/// the tokens of a sequence is defined.
-ModelSpec mixture(bool whole) {
-  ModelSpec spec = *model::named_model("deepseek-moe-tiny");
-  spec.layers = 2, spec.hidden = 24, spec.heads = 4, spec.kv_heads = 4, spec.head_size = 6;
-  spec.ffn = 12, spec.dense_ffn = 20, spec.shared_ffn = 8, spec.dense_layers = 1;
-  spec.experts = 4, spec.experts_per_token = 2, spec.vocab = 37, spec.sequence = 16;
-  spec.balance_loss = whole ? 0.1 : 0;
-  spec.capacity_factor = 0;
-  return spec;
-}
-
-/// One way to divide a model among ranks.
-struct Way {
-  Degrees degrees;
-  int zero = 0;
-  const char* schedule = "1f1b";
-  ContextWay context = ContextWay::kRing;
-
-  int ranks() const { return static_cast<int>(degrees.ranks()); }
-  std::string text() const {
-    std::string list;
-    const auto add = [&](const char* axis, std::int64_t degree) {
-      if (degree > 1) list += fmt::format("{}{} {}", list.empty() ? "" : " × ", axis, degree);
-    };
-    add("pp", degrees.pp), add("dp_replicate", degrees.dp_replicate);
-    add("dp_shard", degrees.dp_shard), add("cp", degrees.cp), add("tp", degrees.tp);
-    add("ep", degrees.ep);
-    return list;
+/// Runs ways, each once, and compares them with one rank alone.
+class Matrix {
+ public:
+  /// Runs a way for every model that it can divide, and returns their letters.
+  std::string letters_of(const Way& way) {
+    run(way);
+    std::string letters;
+    for (const Lettered& model : models_of(way)) letters += model.letter;
+    return letters;
   }
-};
 
-/// The micro-batches of some samples, as a rank of `share` runs them.
-std::vector<MicroBatch> micro_batches_of(const BatchShare& share) {
-  const Data all = data(kSamples, kColumns);
-  const std::int64_t own = kSamples / share.ranks();
-  const std::int64_t rows = own / kMicroBatches;
-  std::vector<MicroBatch> batch;
-  for (int i = 0; i < kMicroBatches; ++i) {
-    const std::int64_t first = share.rank() * own + i * rows;
-    MicroBatch one;
-    one.context.key = Key(9);
-    one.context.micro_batch = i;
-    one.context.samples = at::arange(first, first + rows, at::kLong);
-    one.context.labels = all.labels.narrow(0, first, rows);
-    one.context.loss_scale = 1.0 / 50;
-    one.input = share.cut(all.inputs.narrow(0, first, rows), one.context);
-    batch.push_back(std::move(one));
-  }
-  return batch;
-}
-
-/// Runs micro-batches one after the other; returns their losses.
-double run_in_turn(nn::Model& model, const std::vector<MicroBatch>& batch,
-                   GradientReduction* reduction = nullptr) {
-  double sum = 0;
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (reduction != nullptr) reduction->begin(static_cast<std::int64_t>(i), kMicroBatches);
-    nn::LossSink extra;
-    nn::Context context = batch[i].context;
-    context.extra_losses = &extra;
-    at::Tensor loss = model(batch[i].input, context);
-    for (const at::Tensor& more : extra.losses()) loss = loss + more;
-    sum += loss.item<double>();
-    loss.backward();
-    if (reduction != nullptr) reduction->end_backward();
-  }
-  return sum;
-}
-
-struct OneRank {
-  double loss = 0;
-  double squares = 0;
-  std::map<std::string, at::Tensor> gradients;
-};
-
-OneRank run_one_rank(const ModelSpec& spec) {
-  const auto model = nn::make_model(spec);
-  model->materialize(at::kDouble);
-  fill(*model);
-  OneRank result;
-  result.loss = run_in_turn(*model, micro_batches_of({}));
-  for (const auto& parameter : model->parameters()) {
-    if (!parameter->requires_grad()) continue;
-    result.gradients[parameter->name()] = parameter->gradient().clone();
-    result.squares += parameter->gradient().square().sum().item<double>();
-  }
-  return result;
-}
-
-ApplyOptions options_of(const Way& way, const ModelSpec& spec) {
-  ApplyOptions options;
-  options.context_way = way.context;
-  options.set_types = [](nn::Model& model) {
-    for (const auto& parameter : model.parameters()) parameter->set_types(at::kDouble, at::kDouble);
+ private:
+  struct Lettered {
+    char letter;
+    ModelSpec spec;
+    std::string name;  ///< of the model as it is here
   };
-  using Gathers = ShardingOptions::Gathers;
-  if (way.zero > 0) {
-    options.sharding =
-        ShardingOptions{.stage = static_cast<ShardStage>(way.zero),
-                        .copies = ShardingOptions::Copies::kCopied,
-                        .gathers = way.degrees.pp > 1 ? Gathers::kByCaller : Gathers::kByTable,
-                        .alone = {}};
-  }
-  if (way.degrees.pp == 1) return options;
-  const std::string name = way.schedule;
-  options.table = schedule::make_schedule(name, static_cast<int>(way.degrees.pp),
-                                          name == "zb-v" ? 2 : 1, kMicroBatches);
-  if (way.zero == 3) schedule::add_gathers(options.table, 1);
-  options.units_of_stage = plan::even_stages(spec.layers + 2, options.table.stages());
-  return options;
-}
+  struct Alone {
+    OneStep one_step;
+    TenSteps ten_steps;
+  };
+  using Runs = std::map<std::string, TenSteps>;  ///< by name of the model
 
-/// The part of a parameter's gradient, or values, that a range has.
-at::Tensor range_of(const at::Tensor& whole, const OwnedRange& range) {
-  return local_part(whole, range.parameter->box()).reshape({-1}).slice(0, range.begin, range.end);
-}
+  static std::vector<Lettered> models_of(const Way& way) {
+    std::vector<Lettered> models;
+    const auto add = [&](char letter, ModelSpec spec) {
+      // Keys and values of two heads cannot be divided four times.
+      const std::int64_t heads = way.degrees.cp * way.degrees.tp;
+      if (way.context == ContextWay::kHeads && spec.kv_heads % heads != 0) return;
+      // Narrow layers want larger weights than the 0.02 of wide ones, or they hardly act.
+      spec.init_std = 0.15;
+      models.push_back({letter, spec, fmt::format("{}, balance {}", letter, spec.balance_loss)});
+    };
+    if (way.degrees.ep == 1) {
+      add('G', gpt2());
+      add('L', llama());
+    }
+    add('M', mixture(way.degrees.cp == 1));
+    return models;
+  }
 
-/// Compares loss, every gradient and the norm of one rank of `way` with those of one rank alone.
-void compare(const comm::Group& world, const Way& way, const ModelSpec& spec,
-             const OneRank& expected) {
-  const std::string where = fmt::format("{}, ZeRO-{}, {}", way.text(), way.zero, spec.name);
-  const mesh::Mesh mesh(world, way.degrees);
-  const auto model = nn::make_model(spec);
-  const ApplyOptions options = options_of(way, spec);
-  Applied applied = apply(*model, mesh, options);
-  const std::vector<OwnedRange> owned = applied.owned(*model, mesh);
-  for (const OwnedRange& range : owned) {
-    if (range.begin < range.end)
-      range.values.view({-1}).copy_(range_of(perturbed(*range.parameter), range));
+  const Alone& alone(const Lettered& model) {
+    const auto [place, is_new] = alone_.try_emplace(model.name);
+    if (is_new) {
+      place->second.one_step = one_step_alone(model.spec);
+      ten_steps_alone(model.spec, place->second.ten_steps);
+    }
+    return place->second;
   }
-  if (applied.sharding != nullptr) applied.sharding->end_update();
-  reduce_gradients(applied, *model, mesh);
-  const bool staged = options.table.ranks() > 0;
-  const BatchShare share(mesh, staged ? options.table.rank_of_stage.back() : 0, way.context);
-  const std::vector<MicroBatch> batch = micro_batches_of(share);
-  double loss = 0;
-  if (staged) {
-    Pipeline pipeline(
-        mesh.along(mesh::Axis::kPipeline), options.table, applied.stages,
-        pipeline_events(*applied.reduction, applied.stages.local, {}, applied.sharding),
-        at::kDouble);
-    loss = pipeline.run(batch);
-  } else {
-    loss = run_in_turn(*model, batch, applied.reduction.get());
-  }
-  applied.reduction->finish();
-  std::vector<at::Tensor> gradients = applied.reduction->gradients();
-  if (applied.tied) applied.tied->reduce(owned, gradients);
-  EXPECT_NEAR(world.sum(loss), expected.loss, 1e-11) << where;
-  std::size_t trained = 0;
-  for (const OwnedRange& range : owned) {
-    if (!range.parameter->requires_grad()) continue;
-    const at::Tensor found = gradients.at(trained++);
-    if (range.begin == range.end) continue;
-    const at::Tensor whole = expected.gradients.at(range.parameter->name());
-    const double scale = whole.abs().max().item<double>();
-    const at::Tensor wanted = range_of(whole, range);
-    const double error = (found.reshape({-1}) - wanted).abs().max().item<double>();
-    EXPECT_LE(error, 1e-10 * scale)
-        << where << ": " << range.parameter->name() << " on rank " << world.rank();
-  }
-  double squares = 0;
-  for (const at::Tensor& part : counted_parts(owned, gradients))
-    squares += part.square().sum().item<double>();
-  EXPECT_NEAR(world.sum(squares), expected.squares, 1e-10 * expected.squares)
-      << where << ": the norm is a partition";
-}
 
-/// Runs a way for every model that it can divide, and returns their letters.
-std::string letters_of(const Way& way) {
-  std::string letters;
-  const bool whole = way.degrees.cp == 1;
-  std::vector<std::pair<const char*, ModelSpec>> models{{"M", mixture(whole)}};
-  if (way.degrees.ep == 1) models = {{"G", gpt2()}, {"L", llama()}, {"M", mixture(whole)}};
-  for (const auto& [letter, spec] : models) {
-    // Keys and values of two heads cannot be divided four times.
-    const std::int64_t heads = way.degrees.cp * way.degrees.tp;
-    if (way.context == ContextWay::kHeads && spec.kv_heads % heads != 0) continue;
-    const OneRank expected = run_one_rank(spec);
-    comm::run_on_threads(
-        {.size = way.ranks(), .arena = false, .timeout = std::chrono::seconds(60)},
-        [&, spec = spec](const comm::Group& world) { compare(world, way, spec, expected); });
-    letters += letter;
+  /// Returns ten steps of a way, or of one rank, by name of the model.
+  const TenSteps& ten_steps(const Way& way, const Lettered& model) {
+    return way.ranks() == 1 ? alone(model).ten_steps : run(way).at(model.name);
   }
-  return letters;
-}
+
+  const Runs& run(const Way& way) {
+    const auto [place, is_new] = runs_.try_emplace(way.whole_text());
+    Runs& found = place->second;
+    if (!is_new) return found;
+    const std::vector<Lettered> models = models_of(way);
+    for (const Lettered& model : models) {
+      alone(model);
+      found.try_emplace(model.name);
+    }
+    comm::run_on_threads({.size = way.ranks(), .arena = false, .timeout = std::chrono::seconds(60)},
+                         [&](const comm::Group& world) {
+                           // Ranks are threads already; LibTorch's own would wait for work in
+                           // loops.
+                           at::set_num_threads(1);
+                           const mesh::Mesh mesh(world, way.degrees);
+                           for (const Lettered& model : models) {
+                             const Alone& expected = alone_.at(model.name);
+                             compare_one_step(mesh, world, way, model.spec, expected.one_step);
+                             ten_steps_of(mesh, world, way, model.spec, expected.ten_steps,
+                                          found.at(model.name));
+                           }
+                         });
+    for (const Lettered& model : models) {
+      const std::string where = fmt::format("{}, {}", way.whole_text(), model.name);
+      compare_ten_steps(found.at(model.name), alone(model).ten_steps, where);
+      // The copies of a tied weight add up their uses in another order. Sixteen ranks without a
+      // pipeline are not run for this alone.
+      if (!way.staged() || model.spec.tied_embeddings || way.ranks() > 16) continue;
+      Way unstaged = way;
+      unstaged.degrees.pp = 1;
+      const WholeWeights& same = ten_steps(unstaged, model).unclipped;
+      EXPECT_EQ(found.at(model.name).unclipped.differs_from(same), "")
+          << where << ": a parameter has other bits than without the pipeline";
+    }
+    return found;
+  }
+
+  std::map<std::string, Alone> alone_;
+  std::map<std::string, Runs> runs_;
+};
 
 /// A technique, as a part of a way.
 struct Technique {
@@ -254,12 +148,30 @@ std::size_t group_of(std::size_t technique) {
 }
 
 std::string rendered() {
+  Matrix matrix;
   std::string page = R"(# What goes with what
 
-Every cell of this page is a test (`tests/parallel/combinations/`): one step of two micro-batches in
-fp64, in which the loss, the gradient of every parameter (1e-10) and the norm of the gradient are
-compared with those of one rank. Biases and norms of the models are not 0 and 1, so that nothing
-that is counted twice or left out can hide. The test writes this page, and fails when it changes.
+Every cell of this page is a test (`tests/parallel/combinations/`). A letter stands for a model that
+gives on this mesh what it gives on one rank. Biases and norms of the models are not 0 and 1, so
+that nothing that is counted twice or left out can hide. The test writes this page, and fails when
+it changes. It compares:
+
+- one step of two micro-batches in fp64: the loss (1e-11), the gradient of every parameter (1e-10)
+  and the norm of the gradient;
+- ten steps in fp32 from the same seed, through the step that jobs run, with AdamW, the last eight
+  of them clipped: the initial weights have the bits of one rank; every loss is within 1e-5, and
+  every norm of the gradient within 1e-5 of itself; the ranks that hold copies of a weight end with
+  the same bits;
+- where there is a pipeline, on up to 16 ranks: the weights after the two steps that are not clipped
+  have the bits of the same mesh without a pipeline. So a pipeline alone has the bits of one rank,
+  and zero bubble (zb-v) those of 1f1b. (A norm is summed by stages, and the two copies of a tied
+  weight add up their uses in another order: steps that are clipped, and G, are compared within the
+  bounds above.)
+
+Two micro-batches do not tell orders apart. With up to eight, every schedule on one to four ranks
+has the bits of one rank, tied weights on two ranks included, in `SameBits` of
+`tests/parallel/pipeline/same_bits_test.cpp`; as jobs of twenty steps, in
+`PipelinesTrainTheSameBits` of `tests/train/equivalence_test.cpp`.
 
 G is GPT-2 (tied embeddings, dropout), L is Llama (two key-value heads of four, untied), M a mixture
 of experts as DeepSeek-V3's (a dense block, then four routed experts and a shared one). ZeRO and
@@ -285,7 +197,7 @@ The diagonal is a technique alone. Every degree is 2; HSDP has two copies of two
         kTechniques[column].join(way);
         if (row != column) kTechniques[row].join(way);
         const bool both = row == column || group_of(row) != group_of(column);
-        cell = both ? letters_of(way) : "or";
+        cell = both ? matrix.letters_of(way) : "or";
       }
       page += fmt::format(" {} |", cell);
     }
@@ -312,15 +224,18 @@ and no capacity, which count the tokens of a sequence: a job that asks for both 
       {{.pp = 2, .dp_shard = 2, .cp = 2, .tp = 2}, 3},
       {{.pp = 2, .dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}, 2},
       {{.dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}, 3},
+      {{.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2}, 3},
+      {{.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}, 3, "zb-v"},
   };
   for (const Way& way : products) {
-    page +=
-        fmt::format("| {} | {} | {} | {} |\n", way.text(), way.ranks(), way.zero, letters_of(way));
+    page += fmt::format("| {} | {} | {} | {} |\n", way.text(), way.ranks(), way.zero,
+                        matrix.letters_of(way));
   }
   return page;
 }
 
 TEST(Combinations, AreThoseOfThePage) {
+  at::set_num_threads(1);
   const std::string path = SHOAL_DOCS "/reference/combinations.md";
   std::ifstream file(path);
   std::stringstream text;

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/parallel/apply.h"
+#include "shoal/plan/stage_sizes.h"
+#include "shoal/schedule/gathers.h"
+#include "shoal/schedule/generators.h"
+#include "tests/parallel/small_transformers.h"
+
+// Ways to divide small models among ranks, and what they train on.
+namespace shoal::parallel {
+
+using plan::Degrees;
+
+inline constexpr int kMicroBatches = 2;
+inline constexpr std::int64_t kSamples = 8, kColumns = 16;  ///< of all ranks and micro-batches
+
+/// As DeepSeek-V3's blocks without its attention: a dense block, and one of routed experts beside a
+/// shared one. `whole`: sequences are whole on a rank, or cut along tp alone, so that what counts
+/// the tokens of a sequence is defined.
+inline ModelSpec mixture(bool whole) {
+  ModelSpec spec = *model::named_model("deepseek-moe-tiny");
+  spec.layers = 2, spec.hidden = 24, spec.heads = 4, spec.kv_heads = 4, spec.head_size = 6;
+  spec.ffn = 12, spec.dense_ffn = 20, spec.shared_ffn = 8, spec.dense_layers = 1;
+  spec.experts = 4, spec.experts_per_token = 2, spec.vocab = 37, spec.sequence = 16;
+  spec.balance_loss = whole ? 0.1 : 0;
+  spec.capacity_factor = 0;
+  return spec;
+}
+
+/// One way to divide a model among ranks.
+struct Way {
+  Degrees degrees;
+  int zero = 0;
+  const char* schedule = "1f1b";
+  ContextWay context = ContextWay::kRing;
+
+  int ranks() const { return static_cast<int>(degrees.ranks()); }
+  bool staged() const { return degrees.pp > 1; }
+  std::string text() const {
+    std::string list;
+    const auto add = [&](const char* axis, std::int64_t degree) {
+      if (degree > 1) list += fmt::format("{}{} {}", list.empty() ? "" : " × ", axis, degree);
+    };
+    add("pp", degrees.pp), add("dp_replicate", degrees.dp_replicate);
+    add("dp_shard", degrees.dp_shard), add("cp", degrees.cp), add("tp", degrees.tp);
+    add("ep", degrees.ep);
+    return list;
+  }
+  /// With all that tells it from other ways.
+  std::string whole_text() const {
+    return fmt::format("{}, ZeRO-{}{}{}", text(), zero,
+                       staged() ? fmt::format(", {}", schedule) : "",
+                       context == ContextWay::kHeads ? ", heads" : "");
+  }
+};
+
+inline ApplyOptions options_of(const Way& way, const ModelSpec& spec) {
+  ApplyOptions options;
+  options.context_way = way.context;
+  using Gathers = ShardingOptions::Gathers;
+  if (way.zero > 0) {
+    options.sharding =
+        ShardingOptions{.stage = static_cast<ShardStage>(way.zero),
+                        .copies = ShardingOptions::Copies::kCopied,
+                        .gathers = way.staged() ? Gathers::kByCaller : Gathers::kByTable,
+                        .alone = {}};
+  }
+  if (!way.staged()) return options;
+  const std::string name = way.schedule;
+  options.table = schedule::make_schedule(name, static_cast<int>(way.degrees.pp),
+                                          name == "zb-v" ? 2 : 1, kMicroBatches);
+  if (way.zero == 3) schedule::add_gathers(options.table, 1);
+  options.units_of_stage = plan::even_stages(spec.layers + 2, options.table.stages());
+  return options;
+}
+
+/// The rank along pp that has the last stage.
+inline int last_stage_of(const ApplyOptions& options) {
+  return options.table.ranks() > 0 ? options.table.rank_of_stage.back() : 0;
+}
+
+/// The part of a whole parameter, or of what belongs to its elements, that a range has; flat.
+inline at::Tensor range_of(const at::Tensor& whole, const OwnedRange& range) {
+  return local_part(whole, range.parameter->box()).reshape({-1}).slice(0, range.begin, range.end);
+}
+
+}  // namespace shoal::parallel
