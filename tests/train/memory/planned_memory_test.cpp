@@ -91,6 +91,12 @@ class PlannedMemory : public testing::Test {
   double measured() const { return memory_.at("peak_bytes").get<double>() - staged(); }
 
   TemporaryFolder folder_;
+  double fullest() const {
+    double most = 0;
+    for (const auto& rank : memory_.at("ranks"))
+      most = std::max(most, rank.at("peak_bytes").get<double>());
+    return most;
+  }
   /// The most that a rank may take, with all tokens at its experts.
   double bound() const {
     const std::string behind = "MB a rank more if all tokens";
@@ -250,7 +256,8 @@ TEST_F(PlannedMemory, OfContextParallelRanks) {
   for (const auto& [ranks, sets] :
        {std::pair{1, kLong}, {2, ring + kLong}, {2, heads + kLong}, {4, around + kLong}}) {
     train_job(sets, ranks);
-    EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+    // Scores differ with the columns that a rank has: planned is the fullest one.
+    EXPECT_NEAR(planned() / ranks / fullest(), 1, 0.02) << words(sets);
   }
 }
 
@@ -280,9 +287,7 @@ TEST_F(PlannedMemory, OfCrowdedExperts) {
       kMixture + kRecomputed + Sets{"parallelism.expert_parallel_degree=2", "model.init_std=1e-3"};
   for (const Sets& sets : {crowded, crowded + Sets{"model.capacity_factor=1.5"}}) {
     train_job(sets, 2);
-    double most = 0;
-    for (const auto& rank : memory_.at("ranks"))
-      most = std::max(most, rank.at("peak_bytes").get<double>());
+    const double most = fullest();
     EXPECT_LT(most, bound()) << words(sets);
     EXPECT_GT(most, 0.95 * bound()) << words(sets);
     EXPECT_GT(most, 1.02 * planned() / 2) << words(sets);
