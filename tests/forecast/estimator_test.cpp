@@ -76,6 +76,52 @@ TEST(ShoalTime, NormsOfQueriesAndKeysArePasses) {
                    4 * byte.seconds(plan::pass_work(256 * 8 * 48)));
 }
 
+// A ring of cp ranks sends cp - 1 blocks of keys and values forward and twice as many backward;
+// heads are exchanged before and after attention, in both passes. Products have the rank's own
+// rows, and pairs of queries and keys are divided.
+TEST(ShoalTime, ContextRanksDivideRowsAndSendKeys) {
+  const auto step = [](const char* kernel, const KernelRate& rate, int cp, bool heads) {
+    Planned one;
+    one.training.degrees = {.dp_shard = 1, .cp = cp};
+    one.training.global_batch = 1;
+    one.training.ulysses = heads;
+    one.cluster.devices_per_host = cp;
+    one.cluster.kernels[kernel] = rate;
+    return ShoalEstimator().step_time(one.spec, one.training, one.cluster).all();
+  };
+  const KernelRate call{.start_s = 1};
+  const KernelRate flop{.flop_s = 1};
+  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 1, false), 0);
+  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 4, false), 12 * 9);
+  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 4, true), 12 * 4);
+  const double alone = step("linear", flop, 1, false);
+  const double pairs = step("attention", flop, 1, false);
+  EXPECT_DOUBLE_EQ(step("linear", flop, 4, false), alone / 4);
+  EXPECT_DOUBLE_EQ(step("attention", flop, 4, false), pairs / 4);
+}
+
+// moe-tiny, 4 blocks of 4 experts: qkv, output, router, and three products an expert.
+TEST(ShoalTime, ExpertsAreProductsOfTheirRows) {
+  const auto step = [](const char* kernel, const KernelRate& rate, int ep, double imbalance = 1) {
+    Planned one;
+    one.spec = *model::named_model("moe-tiny");
+    one.training.degrees.ep = ep;
+    one.training.expert_imbalance = imbalance;
+    one.cluster.kernels[kernel] = rate;
+    return ShoalEstimator().step_time(one.spec, one.training, one.cluster).all();
+  };
+  const KernelRate call{.start_s = 1};
+  const KernelRate flop{.flop_s = 1};
+  EXPECT_DOUBLE_EQ(step("linear", call, 1), 4 * (3 + 4 * 3));
+  EXPECT_DOUBLE_EQ(step("linear", call, 2), 4 * (3 + 2 * 3));
+  EXPECT_DOUBLE_EQ(step("linear", flop, 2), step("linear", flop, 1));
+  // 256 rows, two visits each; three matrices of 128 x 176.
+  EXPECT_DOUBLE_EQ(step("linear", flop, 2, 1.5) - step("linear", flop, 2),
+                   4 * 2.0 * 0.5 * 256 * 2 * 3 * 128 * 176);
+  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 1), 0);
+  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 2), 4 * 4);
+}
+
 // Products, loss and update of 16-bit weights are kernels of their own; what lies between the
 // products is not.
 TEST(ShoalTime, SixteenBitWeightsHaveTheirOwnKernels) {
@@ -142,6 +188,11 @@ TEST(Estimator, EachAnswersForItsOwnSoftware) {
   EXPECT_NE(bytes(ShoalEstimator()), published_bytes());
   planned.training.degrees.pp = 1;
   planned.training.degrees.cp = 2;
+  EXPECT_NE(seconds(ShoalEstimator()), published_s());
+  EXPECT_NE(bytes(ShoalEstimator()), published_bytes());
+  planned.training.degrees.cp = 1;
+  planned.training.degrees.dp_shard = 2;
+  planned.training.expert_tensor = 2;
   EXPECT_EQ(seconds(ShoalEstimator()), published_s());
   EXPECT_EQ(bytes(ShoalEstimator()), published_bytes());
 }

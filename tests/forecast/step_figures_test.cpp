@@ -244,14 +244,14 @@ TEST(Predictions, AreForWhatShoalDoes) {
     return predicts_memory(one.training);
   };
   for (const auto change :
-       {+[](Training& t) { t.degrees.tp = 2; }, +[](Training& t) { t.degrees.pp = 2; }}) {
+       {+[](Training& t) { t.degrees.tp = 2; }, +[](Training& t) { t.degrees.pp = 2; },
+        +[](Training& t) { t.degrees.cp = 2; }, +[](Training& t) { t.degrees.ep = 2; }}) {
     PlannedStep one = plain;
     change(one.training);
     EXPECT_TRUE(predicts_memory(one.training));
     EXPECT_TRUE(predicts_step_time(one.spec, one.training, one.cluster));
   }
-  EXPECT_FALSE(memory([](Training& t) { t.degrees.cp = 2; }));
-  EXPECT_FALSE(memory([](Training& t) { t.degrees.ep = 2; }));
+  EXPECT_FALSE(memory([](Training& t) { t.expert_tensor = 2; }));
   EXPECT_FALSE(memory([](Training& t) { t.zero_plus_plus = true; }));
   EXPECT_FALSE(memory([](Training& t) { t.offload_parameters = true; }));
   EXPECT_FALSE(memory([](Training& t) { t.precision = "bf16"; }));
@@ -269,7 +269,6 @@ TEST(Predictions, AreForWhatShoalDoes) {
   EXPECT_FALSE(time([](PlannedStep& p) { p.cluster.hosts = 2; }));
   EXPECT_FALSE(time([](PlannedStep& p) { p.training.offload_optimizer = true; }));
   EXPECT_FALSE(time([](PlannedStep& p) { p.training.reduce_every_micro_batch = true; }));
-  EXPECT_FALSE(time([](PlannedStep& p) { p.spec.experts = 2; }));
   EXPECT_FALSE(time([](PlannedStep& p) { p.spec.family = Family::kMlp; }));
   // Another software's clusters have its memory.
   PlannedStep other = plain;

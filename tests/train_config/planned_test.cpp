@@ -122,7 +122,7 @@ TEST(PlannedTraining, CopiesForACheckpointAreThoseBeforeTheEnd) {
 }
 
 TEST(PlannedTraining, WhatIsCounted) {
-  const auto counted = [](const Sets& sets) { return is_counted(saved_job(sets).config, {}); };
+  const auto counted = [](const Sets& sets) { return is_counted(saved_job(sets).config); };
   EXPECT_TRUE(counted({}));
   EXPECT_TRUE(counted({"parallelism.zero_stage=3"}));
   EXPECT_FALSE(counted({"precision.type=auto"}));

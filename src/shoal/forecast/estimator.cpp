@@ -10,7 +10,7 @@ std::vector<plan::RankMemory> ShoalEstimator::memory(const plan::ModelSpec& spec
                                                      const plan::Training& training,
                                                      const plan::Cluster& cluster,
                                                      plan::ScheduleCache& cache) const {
-  if (cluster.runtime == plan::Runtime::kShoal && spec.experts == 0 && predicts_memory(training)) {
+  if (cluster.runtime == plan::Runtime::kShoal && predicts_memory(training)) {
     if (training.degrees.pp > 1) return pipeline_memory(spec, training, cluster);
     return {rank_memory(spec, training, cluster)};
   }

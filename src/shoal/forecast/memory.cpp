@@ -6,6 +6,7 @@
 
 #include "shoal/forecast/rank_states.h"
 #include "shoal/forecast/unit_moments.h"
+#include "shoal/model/mixture_tensors.h"
 
 namespace shoal::forecast {
 namespace {
@@ -210,9 +211,16 @@ model::Keep kept_under(plan::Recompute recompute) {
   return Keep::kEverything;
 }
 
+Training worst_routed(const ModelSpec& spec, const Training& training) {
+  Training worst = training;
+  worst.expert_imbalance =
+      spec.experts > 0 ? model::worst_imbalance(spec, micro_batch(spec, training)) : 1;
+  return worst;
+}
+
 bool predicts_memory(const Training& training) {
-  const Degrees& degrees = training.degrees;
-  return degrees.cp == 1 && degrees.ep == 1 && (training.states || training.precision == "fp32") &&
+  // Shoal cuts no matrix of an expert along tp.
+  return training.expert_tensor == 1 && (training.states || training.precision == "fp32") &&
          !training.zero_plus_plus && !training.offload_parameters;
 }
 

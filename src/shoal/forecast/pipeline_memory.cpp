@@ -131,7 +131,7 @@ class RankWalk {
       if (split) held_ += moments_.head_factors();
     }
     for (std::int64_t b = units.last - 1; b >= units.first; --b) {
-      const double factors = split ? moments_.block_factors() : 0;
+      const double factors = split ? moments_.block_factors(b) : 0;
       // What will be factors lies among what the block keeps, or has just been computed.
       moment(std::max(moments_.block(b).rebuilt, factors - moments_.block(b).kept),
              moments_.block_backward(b));
@@ -142,7 +142,7 @@ class RankWalk {
 
   void weight_gradient(const StageUnits& units) {
     if (units.head) held_ -= moments_.head_factors();
-    held_ -= static_cast<double>(units.last - units.first) * moments_.block_factors();
+    for (std::int64_t b = units.first; b < units.last; ++b) held_ -= moments_.block_factors(b);
   }
 
   const RankStates& states_;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shoal/forecast/attention_memory.h"
 #include "shoal/forecast/memory.h"
+#include "shoal/forecast/mixture_memory.h"
 #include "shoal/forecast/rank_states.h"
 
 namespace shoal::forecast {
@@ -14,30 +16,53 @@ constexpr std::int64_t kLossRows = 1024;
 /// Bytes of a token: its input and its label have 64 bits each.
 constexpr double kTokenBytes = 16;
 
-/// Returns the workspace of a matmul that packs its operands: ops/gemm_kernels.cpp, blocks of 1536
-/// rows, 320 columns, 512 deep.
-double packed(double rows, double columns, double depth) {
-  return UnitMoments::kElement * (std::min(rows, 1536.0) + std::min(columns, 320.0)) *
-         std::min(depth, 512.0);
+/// Returns the columns of the context rank that has most.
+std::int64_t longest_part(std::int64_t columns, std::int64_t ranks) {
+  return (columns + ranks - 1) / ranks;
 }
 
-/// Returns the bytes of all micro-batches of a step on one rank.
-double data_bytes(const ModelSpec& spec, const Training& training, double rows) {
-  const double tokens = rows * static_cast<double>(training.micro_batches());
-  return spec.family == Family::kMlp
-             ? UnitMoments::kElement * tokens * static_cast<double>(spec.inputs + spec.outputs)
-             : kTokenBytes * tokens;
+/// Returns the bytes of all micro-batches of a step on one rank. Context ranks read whole
+/// sequences, and cut their columns out of those of one micro-batch.
+double data_bytes(const ModelSpec& spec, const Training& training, const MicroBatch& batch) {
+  const auto m = static_cast<double>(training.micro_batches());
+  if (spec.family == Family::kMlp) {
+    return UnitMoments::kElement * batch.rows() * m *
+           static_cast<double>(spec.inputs + spec.outputs);
+  }
+  const auto tokens = static_cast<double>(training.micro_batch * training.length(spec));
+  return kTokenBytes * (tokens * m + (batch.context_ranks > 1 ? batch.rows() : 0));
+}
+
+/// Returns the bytes of the rotary angles: each block has a table of all positions.
+double table_bytes(const ModelSpec& spec, const Training& training) {
+  if (spec.family == Family::kMlp || spec.positions != Positions::kRotary) return 0;
+  const double blocks = static_cast<double>(spec.layers) / static_cast<double>(training.degrees.pp);
+  return UnitMoments::kElement * blocks *
+         static_cast<double>(training.length(spec) * spec.head_size);
 }
 
 }  // namespace
 
+MicroBatch micro_batch(const ModelSpec& spec, const Training& training) {
+  const std::int64_t columns = spec.family == Family::kMlp ? 1 : training.length(spec);
+  return {.samples = training.micro_batch,
+          .columns = longest_part(columns, training.degrees.cp),
+          .element_bytes = UnitMoments::kElement,
+          .product_bytes = std::min(states_of(training).parameter, UnitMoments::kElement),
+          .tensor_ranks = training.degrees.tp,
+          .context_ranks = training.degrees.cp,
+          .exchanges_heads = training.ulysses,
+          .expert_ranks = training.degrees.ep,
+          .expert_imbalance = training.expert_imbalance};
+}
+
 UnitMoments::UnitMoments(const ModelSpec& spec, const Training& training)
     : spec_(spec),
       narrow_(states_of(training).parameter < kElement),
-      batch_{training.micro_batch, spec.family == Family::kMlp ? 1 : training.length(spec),
-             kElement, std::min(states_of(training).parameter, kElement), training.degrees.tp},
+      batch_(micro_batch(spec, training)),
       tensor_(static_cast<double>(training.degrees.tp)),
-      data_(data_bytes(spec, training, batch_.rows())),
+      threads_(training.threads),
+      data_(data_bytes(spec, training, batch_) + table_bytes(spec, training)),
       keeps_(training.kept) {
   if (keeps_.empty()) keeps_.assign(model::block_count(spec), kept_under(training.recompute));
   for (std::size_t b = 0; b < keeps_.size(); ++b)
@@ -62,37 +87,53 @@ std::vector<UnitMoments::Head> UnitMoments::head() const {
     // before.
     const double logits = kElement * n * v;
     if (narrow_) moments.push_back({logits, rounded(logits), false});
-    moments.push_back({rounded(logits), dx + std::max(packed(n, h, v), packed(v, h, n)), true});
+    moments.push_back(
+        {rounded(logits), dx + std::max(packed_operands(n, h, v), packed_operands(v, h, n)), true});
     return moments;
   }
   // fp32 logits of a block, and with 16-bit weights their rounded gradient beside them (half as
   // large).
   const double block = kElement * kLossRows * v * (narrow_ ? 1.5 : 1);
   const double dw = kElement * v * h;
-  moments.push_back({dw, block + dx + packed(v, h, kLossRows), false});
+  moments.push_back({dw, block + dx + packed_operands(v, h, kLossRows), false});
   moments.push_back({dw, dx, true});
   return moments;
 }
 
+double UnitMoments::feed_forward_backward(std::int64_t block) const {
+  if (spec_.experts > 0 && model::has_experts(spec_, block))
+    return mixture_backward(spec_, batch_, keeps_[static_cast<std::size_t>(block)]);
+  const double ffn = static_cast<double>(model::dense_width(spec_)) / tensor_;
+  return kElement * rows() * ffn * (spec_.gated ? 2 : 1) + exchanged() +
+         packed_operands(ffn, static_cast<double>(spec_.hidden), rows());
+}
+
 double UnitMoments::block_backward(std::int64_t block) const {
-  const double ffn = static_cast<double>(spec_.ffn) / tensor_;
-  const double wide = kElement * rows() * ffn * (spec_.gated ? 2 : 1);
-  const Keep keep = keeps_[static_cast<std::size_t>(block)];
-  return wide + width() * (keep == Keep::kEverything ? 1 : 2) + exchanged() +
-         packed(ffn, static_cast<double>(spec_.hidden), rows());
+  const bool repeats = keeps_[static_cast<std::size_t>(block)] != Keep::kEverything;
+  // The gradient of the block's result, and beside a repeated pass its result.
+  const double feed_forward = feed_forward_backward(block) + width() * (repeats ? 2 : 1);
+  if (spec_.family == Family::kMlp) return feed_forward;
+  // Behind the second norm the stream's gradient is another one; a repeated pass holds that of the
+  // result to the end.
+  const double attention = attention_backward(spec_, batch_, threads_) +
+                           stream() * (repeats ? 3 : 1) -
+                           costs_[static_cast<std::size_t>(block)].passed;
+  return std::max(feed_forward, attention);
 }
 
 // The input of each of the four linear layers (a gate shares that of the layer beside it), and the
 // gradient of its output.
-double UnitMoments::block_factors() const {
+double UnitMoments::block_factors(std::int64_t block) const {
   const double h = static_cast<double>(spec_.hidden);
   const double heads = static_cast<double>(spec_.heads * spec_.head_size) / tensor_;
   const double pairs = std::max(static_cast<double>(spec_.kv_heads) / tensor_, 1.0) *
                        static_cast<double>(spec_.head_size);
-  const double ffn = static_cast<double>(spec_.ffn) / tensor_;
-  const double inputs = h + heads + h + ffn;
-  const double gradients = heads + 2 * pairs + h + ffn * (spec_.gated ? 2 : 1) + h;
-  return batch_.product_bytes * rows() * (inputs + gradients);
+  const double attention = h + heads + heads + 2 * pairs + h;
+  if (spec_.experts > 0 && model::has_experts(spec_, block))
+    return batch_.product_bytes * rows() * attention + mixture_factors(spec_, batch_);
+  const double ffn = static_cast<double>(model::dense_width(spec_)) / tensor_;
+  const double feed_forward = h + ffn + ffn * (spec_.gated ? 2 : 1) + h;
+  return batch_.product_bytes * rows() * (attention + feed_forward);
 }
 
 double UnitMoments::head_factors() const {

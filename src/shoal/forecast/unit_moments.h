@@ -8,6 +8,9 @@
 
 namespace shoal::forecast {
 
+/// Returns a micro-batch as one rank of the job runs it: of context ranks the one that has most.
+MicroBatch micro_batch(const ModelSpec& spec, const Training& training);
+
 /// What the units of a transformer hold while one micro-batch goes through them, in bytes on one
 /// rank: what stays from forward to backward, and the temporaries of their worst moments. Models of
 /// other families have blocks alone.
@@ -32,7 +35,8 @@ class UnitMoments {
   double stream() const { return width() / tensor_; }
   /// Returns the bytes that an exchange between stream and all rows adds.
   double exchanged() const { return tensor_ > 1 ? stream() : 0; }
-  /// Returns the bytes of a step's micro-batches, which are all read before the first one runs.
+  /// Returns the bytes of a step's micro-batches, which are all read before the first one runs, and
+  /// of the tables of positions.
   double data() const { return data_; }
 
   /// What the head keeps beside the loss: its input, the input of its matmul, two numbers a row.
@@ -51,12 +55,13 @@ class UnitMoments {
   double block_backward(std::int64_t block) const;
   /// Returns what the products of a block hold that only weights want, until they are computed
   /// (nn/weight_gradients.h), and the same of the head.
-  double block_factors() const;
+  double block_factors(std::int64_t block) const;
   double head_factors() const;
   /// Returns the temporaries of the embedding's backward pass.
   double embedding_backward() const { return 2 * width() + exchanged(); }
 
  private:
+  double feed_forward_backward(std::int64_t block) const;
   /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
   double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
   double vocabulary() const;
@@ -65,6 +70,7 @@ class UnitMoments {
   bool narrow_;  ///< weights have 16 bits, and their operands are rounded to that
   model::MicroBatch batch_;
   double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
+  std::int64_t threads_;
   double data_;
   std::vector<Keep> keeps_;
   std::vector<model::BlockCost> costs_;

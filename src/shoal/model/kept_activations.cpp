@@ -6,6 +6,7 @@
 #include <array>
 
 #include "shoal/base/error.h"
+#include "shoal/model/mixture_tensors.h"
 
 namespace shoal::model {
 namespace {
@@ -24,8 +25,8 @@ BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::i
   // Kept is the input as it came; repeating the layer makes the result and, with 16-bit weights,
   // the rounded copy of the input. A matmul takes 2 FLOPs a weight and row.
   if (keep == Keep::kInput)
-    return {rows * in * e, product + (p < e ? input : 0), 2 * rows * in * out};
-  return {input + product, 0, 0};
+    return {rows * in * e, product + (p < e ? input : 0), 2 * rows * in * out, 0};
+  return {input + product, 0, 0, 0};
 }
 
 /// Bytes of the tensors of a transformer's block.
@@ -41,11 +42,13 @@ struct BlockTensors {
   double log_sums;
   double sum;
   double dropped;
-  double wide;
-  double activated;
-  double rounded;  ///< the copy of `attended` that the output projection multiplied
+  double feed_forward;  ///< what the layer behind the second norm keeps
+  double products;      ///< results of its matmuls
+  double repeated;      ///< what it makes again where these were kept
+  double rounded;       ///< the copy of `attended` that the output projection multiplied
+  double exchanged;     ///< what it multiplied where that came from ranks with other heads
 
-  BlockTensors(const ModelSpec& spec, const MicroBatch& batch) {
+  BlockTensors(const ModelSpec& spec, const MicroBatch& batch, bool mixture) {
     // Bytes: n rows, e bytes an activation, p bytes an activation that was rounded for a matmul.
     // What is fp32 whatever the types (statistics, logarithms) has 4.
     const double n = batch.rows();
@@ -66,56 +69,79 @@ struct BlockTensors {
     qkv = n * (heads + 2 * kv_heads) * head_size * e;
     // `changed` is the input of attention where that is not the matmul's result itself. Norms of
     // queries and keys keep that result too, and one root a head.
-    changed = spec.positions == Positions::kRotary || spec.qk_norm ? qkv : 0;
+    const bool exchanges = batch.context_ranks > 1 && batch.exchanges_heads;
+    const bool turned = spec.positions == Positions::kRotary || spec.qk_norm;
+    changed = turned || exchanges ? qkv : 0;
     raw = spec.qk_norm ? qkv : 0;
     head_statistics = spec.qk_norm ? 4 * n * (heads + kv_heads) : 0;
     attended = n * heads * head_size * e;
     rounded = p < e ? n * heads * head_size * p : 0;
+    // With exchanged heads a rank attends for other columns than it multiplies with.
+    exchanged = exchanges && p == e ? attended : 0;
     // one logarithm a row and head, from which attention's backward makes the probabilities again
     log_sums = 4 * n * heads;
     dropped = spec.dropout > 0 ? own * h * e : 0;  // the input of dropout: backward does not need
                                                    // it, a repeated forward pass does
-    activated = n * static_cast<double>(spec.ffn) / t * p;
-    wide = n * static_cast<double>(spec.ffn) / t * e * (spec.gated ? 2 : 1);
+    if (mixture) {
+      const MixtureTensors tensors(spec, batch);
+      feed_forward = tensors.everything();
+      products = tensors.products();
+      repeated = tensors.rebuilt();
+      return;
+    }
+    const double features = n * static_cast<double>(dense_width(spec)) / t;
+    const double activated = features * p;
+    const double wide = features * e * (spec.gated ? 2 : 1);
+    feed_forward = normed + wide + activated;
+    // The last product is added to the stream, and is the next block's input; with dropout it is a
+    // tensor of its own.
+    products = wide + dropped;
+    repeated = normed + activated;
   }
 
   // Queries, keys and values are saved as attention takes them, and with norms also as the norms
   // take them.
   double everything() const {
-    return input + sum + 2 * (normed + statistics) + qkv + raw + head_statistics + attended +
-           rounded + log_sums + wide + activated;
+    return input + sum + normed + 2 * statistics + qkv + raw + head_statistics + attended +
+           rounded + exchanged + log_sums + feed_forward;
   }
 };
 
-BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, Keep keep) {
-  const BlockTensors t(spec, batch);
+BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block,
+                           Keep keep) {
+  const bool mixture = has_experts(spec, block);
+  const BlockTensors t(spec, batch, mixture);
   const double n = batch.rows();
   const double h = static_cast<double>(spec.hidden);
   const auto ranks = static_cast<double>(batch.tensor_ranks);
   const double width = static_cast<double>(spec.heads * spec.head_size) / ranks;
-  const double attention =
-      2 * n * static_cast<double>(batch.columns) * width;  // the causal half of two matmuls
+  const double attention = 2 * n * static_cast<double>(batch.columns * batch.context_ranks) *
+                           width;  // the causal half of two matmuls
   // Norms, activations and dropout have no matmul: about ten operations for each element that they
   // write.
   const double pointwise = 10 * (t.everything() - t.qkv) / batch.element_bytes;
+  // Behind attention: the output projection's operand, the second norm and what follows it.
+  const double passed = t.rounded + t.exchanged + t.sum + t.statistics + t.feed_forward;
   switch (keep) {
     case Keep::kEverything:
-      return {t.everything(), 0, 0};
+      return {t.everything(), 0, 0, passed};
     // Kept are the results of matmuls and what the block adds to; the rest follows from them
     // without another matmul but attention's two.
     case Keep::kProducts:
-      return {t.input + t.qkv + t.sum + t.wide + t.dropped,
-              t.changed + t.head_statistics + 2 * (t.normed + t.statistics) + t.attended +
-                  t.rounded + t.log_sums + t.activated + (t.dropped > 0 ? t.sum : 0),
-              attention + pointwise};
+      return {t.input + t.qkv + t.sum + t.products,
+              t.changed + t.head_statistics + t.normed + 2 * t.statistics + t.attended + t.rounded +
+                  t.exchanged + t.log_sums + t.repeated + (t.dropped > 0 ? t.sum : 0),
+              attention + pointwise, t.rounded + t.exchanged + t.statistics + t.repeated};
     case Keep::kInput:
       break;
   }
   const double qkv = static_cast<double>((spec.heads + 2 * spec.kv_heads) * spec.head_size) / ranks;
-  const double ffn = static_cast<double>(spec.ffn) / ranks;
+  // Each row visits some experts, and the shared ones.
+  const std::int64_t visited = spec.experts_per_token * spec.ffn + spec.shared_ffn;
+  const double ffn = static_cast<double>(mixture ? visited : dense_width(spec)) / ranks;
   // all products of the block: 2 FLOPs a weight and row
   const double products = 2 * n * h * (qkv + width + ffn * (spec.gated ? 3 : 2));
-  return {t.input, t.everything() - t.input, attention + pointwise + products};
+  return {t.input, t.everything() - t.input, attention + pointwise + products, passed};
 }
 
 /// A choice for all blocks, with the bytes that it keeps and the FLOPs that it computes twice.
@@ -180,7 +206,7 @@ std::int64_t block_count(const ModelSpec& spec) {
 BlockCost block_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block,
                      Keep keep) {
   return spec.family == Family::kMlp ? perceptron_cost(spec, batch, block, keep)
-                                     : transformer_cost(spec, batch, keep);
+                                     : transformer_cost(spec, batch, block, keep);
 }
 
 std::vector<Keep> kept_by_block(const ModelSpec& spec, const MicroBatch& batch,

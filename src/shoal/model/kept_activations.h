@@ -18,12 +18,19 @@ enum class Keep { kEverything, kProducts, kInput };
 /// The samples that a rank runs at once.
 struct MicroBatch {
   std::int64_t samples = 1;
-  std::int64_t columns = 1;  ///< tokens of a sample; 1 for rows of a table
+  std::int64_t columns = 1;  ///< tokens of a sample on this rank; 1 for rows of a table
   double element_bytes = 4;  ///< one activation
   /// One activation as a matmul took it: 2 where weights have 16 bits, to which it was rounded.
   double product_bytes = 4;
   /// Ranks that divide heads, features and the residual stream; each runs all rows.
   std::int64_t tensor_ranks = 1;
+  /// Ranks that divide the columns of a sample.
+  std::int64_t context_ranks = 1;
+  /// They exchange columns for heads around attention; otherwise keys and values go round a ring.
+  bool exchanges_heads = false;
+  /// Ranks among which experts are divided, and the rows of this rank's experts over the mean.
+  std::int64_t expert_ranks = 1;
+  double expert_imbalance = 1;
 
   double rows() const { return static_cast<double>(samples) * static_cast<double>(columns); }
 };
@@ -33,6 +40,8 @@ struct BlockCost {
   double kept = 0;     ///< bytes held from forward to backward
   double rebuilt = 0;  ///< further bytes while its backward pass runs
   double flops = 0;    ///< FLOPs that are computed a second time
+  /// Bytes of `kept` and `rebuilt` that are free again when the backward pass reaches attention.
+  double passed = 0;
 };
 
 /// Returns the number of blocks that can be recomputed: those of a transformer, or the layers of an

@@ -109,6 +109,8 @@ struct Training {
   double staging_bytes = 0;
   /// Shoal only: stages of a rank that ZeRO-3 holds gathered at once; 0: all of them.
   std::int64_t gathered_stages = 0;
+  /// Shoal only: threads that compute on a rank, each with scores of attention of its own.
+  std::int64_t threads = 1;
   /// Blocks of each stage, in order of stages; empty: as even as possible.
   std::vector<std::int64_t> stage_layers;
 

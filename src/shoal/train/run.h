@@ -35,7 +35,9 @@ struct MemoryPlan {
   std::optional<plan::MemoryUse> peak;
   double all_ranks_bytes = 0;  ///< the peaks of all ranks, which differ in a pipeline
   double staging_bytes = 0;    ///< the most that copies for a checkpoint add to the peak
-  double limit_bytes = 0;      ///< the most that this rank may take; 0: unknown
+  /// The most that a rank of a mixture takes beyond its peak where tokens crowd at its experts.
+  double routing_bytes = 0;
+  double limit_bytes = 0;  ///< the most that this rank may take; 0: unknown
 };
 
 /// The state of one training run on one rank. RunSetup builds it, TrainingLoop advances it and

@@ -1,5 +1,6 @@
 #include "shoal/train/run_setup.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
+#include "shoal/forecast/memory.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/train/config/pipeline.h"
@@ -102,6 +104,7 @@ void RunSetup::plan_memory() {
   Job typed = job_;
   typed.config.precision.type = run_.record.precision;
   planned.training = planned_training(typed, spec, group.size());
+  planned.training.threads = at::get_num_threads();
 
   // The limit of an arena that ranks of one process share is that of all of them.
   const bool in_process = config_.parallelism.in_process;
@@ -116,7 +119,7 @@ void RunSetup::plan_memory() {
   const bool visible = in_process || host.visible_to_peers(at::empty({1}, at::kFloat));
   const bool shared = visible && group.size() % host.size() == 0;
   planned.hosts = planned_hosts(group.size(), shared ? host.size() : 1, limit);
-  if (!is_counted(typed.config, spec)) return;
+  if (!is_counted(typed.config)) return;
   // A rank that may not take so much throws before anything large is allocated, and train() aborts
   // the others.
   if (limit > 0) check_fits(spec, planned.training, planned.hosts);
@@ -129,6 +132,11 @@ void RunSetup::plan_memory() {
   // The part of its state that a rank copies for a checkpoint depends on how fast the checkpoint is
   // written. It is reported as a bound of its own.
   planned.staging_bytes = std::exchange(planned.peak->staging, 0);
+  // Planned are evenly spread tokens. What a rank's experts take at most is told beside it.
+  const auto worst = forecast::ShoalEstimator().memory(
+      spec, forecast::worst_routed(spec, planned.training), planned.hosts);
+  const plan::MemoryUse& most = plan::worst(worst).peak().use;
+  planned.routing_bytes = most.all() - most.staging - planned.peak->all();
   planned.limit_bytes = limit;
 }
 

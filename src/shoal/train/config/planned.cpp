@@ -9,6 +9,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/units.h"
 #include "shoal/forecast/estimator.h"
+#include "shoal/forecast/unit_moments.h"
 #include "shoal/train/config/degrees.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/validate.h"
@@ -19,19 +20,6 @@ namespace {
 using model::Keep;
 using model::RecomputePolicy;
 using plan::Training;
-
-/// The columns of the context rank that has most.
-std::int64_t longest_part(const model::ModelSpec& spec, const Training& training) {
-  const std::int64_t cp = training.degrees.cp;
-  return (training.length(spec) + cp - 1) / cp;
-}
-
-model::MicroBatch micro_batch(const model::ModelSpec& spec, const Training& training) {
-  return {.samples = training.micro_batch,
-          .columns = spec.family == model::Family::kMlp ? 1 : longest_part(spec, training),
-          .product_bytes = std::min(training.states->parameter, 4.0),
-          .tensor_ranks = training.degrees.tp};
-}
 
 /// Bytes of each number of the model's state, by the types of the job.
 plan::StateBytes state_bytes(const JobConfig& config) {
@@ -91,7 +79,8 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
     for (const auto& [mode, word] : {std::pair{RecomputePolicy::Mode::kSelective, "selective"},
                                      {RecomputePolicy::Mode::kFull, "full"}}) {
       Training again = training;
-      again.kept = model::kept_by_block(spec, micro_batch(spec, training), {.mode = mode});
+      again.kept =
+          model::kept_by_block(spec, forecast::micro_batch(spec, training), {.mode = mode});
       if (again.kept != training.kept)
         attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
     }
@@ -121,16 +110,13 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
-// The plan counts blocks alike and all of them, on whole sequences: exceptions by name, units of
-// other sizes, recipes other than the default one, schedules of files, divided sequences, and
-// experts, whose tensors depend on where tokens go, are beyond it.
-bool is_counted(const JobConfig& config, const model::ModelSpec& spec) {
-  if (spec.experts > 0) return false;
+// The plan counts all blocks by what they are: exceptions by name, units of other sizes, recipes
+// other than the default one, and schedules of files are beyond it.
+bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
          config.precision.gathers == Precision::kFp32 && blocks &&
-         config.parallelism.context_parallel_degree == 1 &&
          config.parallelism.pipeline_parallel_schedule_csv.empty() &&
          config.parallelism.layouts.empty();
 }
@@ -170,10 +156,12 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
       --training.stage_layers.back();
     }
   }
+  training.threads = std::max<std::int64_t>(p.threads_per_rank, 1);
   training.gather_ahead = static_cast<int>(p.gather_ahead);
   training.reshard_after_forward = p.reshard_after_forward;
   training.reduce_every_micro_batch = p.reduce_every_micro_batch;
-  training.kept = model::kept_by_block(spec, micro_batch(spec, training), recompute_policy(config));
+  training.kept =
+      model::kept_by_block(spec, forecast::micro_batch(spec, training), recompute_policy(config));
   const auto all = [&](Keep way) {
     return std::all_of(training.kept.begin(), training.kept.end(),
                        [&](Keep one) { return one == way; });
@@ -235,7 +223,7 @@ void check_fits(const model::ModelSpec& spec, const Training& training, const pl
 
 void check_fits_here(const Job& job, const model::ModelSpec& spec, int ranks, double rank_bytes) {
   const ParallelismSection& p = job.config.parallelism;
-  if (!is_counted(job.config, spec) || rank_bytes <= 0) return;
+  if (!is_counted(job.config) || rank_bytes <= 0) return;
   // Before ranks exist nothing can be tried out: what the job says decides whether they will share
   // a copy.
   const bool apart = p.transport == Transport::kTcp || p.transport == Transport::kMpi;

@@ -139,6 +139,10 @@ std::string RunReport::describe_plan() const {
     text += fmt::format("; up to {:.4g} MB a rank more while a checkpoint is written",
                         planned.staging_bytes / kMB);
   }
+  if (planned.routing_bytes > 0) {
+    text += fmt::format("; up to {:.4g} MB a rank more if all tokens go to the experts of one",
+                        planned.routing_bytes / kMB);
+  }
   if (planned.limit_bytes > 0)
     text += fmt::format("; a rank may take {:.4g} MB", planned.limit_bytes / kMB);
   return text + ".";

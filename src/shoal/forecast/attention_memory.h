@@ -1,0 +1,17 @@
+#pragma once
+
+#include "shoal/forecast/plan_names.h"
+
+namespace shoal::forecast {
+
+/// Returns the workspace of a matmul that packs its operands: ops/gemm_kernels.cpp, blocks of 1536
+/// rows, 320 columns, 512 deep.
+double packed_operands(double rows, double columns, double depth);
+
+/// Returns the bytes that the backward pass of a block's attention takes at its worst moment,
+/// beside what the block keeps: gradients of its result and of queries, keys and values, the scores
+/// of some rows of queries, and with context parallelism the blocks of keys and values that travel
+/// (ring), or the buffers in which heads are exchanged. `threads` compute on the rank.
+double attention_backward(const ModelSpec& spec, const MicroBatch& batch, std::int64_t threads);
+
+}  // namespace shoal::forecast

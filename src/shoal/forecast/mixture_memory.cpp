@@ -1,0 +1,36 @@
+#include "shoal/forecast/mixture_memory.h"
+
+#include <algorithm>
+
+#include "shoal/model/mixture_tensors.h"
+
+namespace shoal::forecast {
+
+double mixture_backward(const ModelSpec& spec, const MicroBatch& batch, Keep keep) {
+  const model::MixtureTensors t(spec, batch);
+  const bool travels = batch.expert_ranks > 1;
+  // Kept results of products stay until the block has run; all else is freed on the way.
+  const bool frees_products = keep != Keep::kProducts;
+  const double activated = t.hidden / batch.product_bytes * batch.element_bytes;
+  const double shared_activated = t.shared_hidden / batch.product_bytes * batch.element_bytes;
+  // Shared experts ran last and come first: the gradients of their activation and of its input.
+  const double shared = shared_activated + t.shared_wide;
+  // Then the routed ones, beside the gradient of the norm's result that the shared ones made.
+  const double before = t.shared_result - t.shared_hidden - (frees_products ? t.shared_wide : 0);
+  // Sums of the results by token are taken apart: a gradient of each row, which travels to its
+  // expert, where it is put in order.
+  const double returned = travels || frees_products ? t.sent : 0;
+  const double apart = travels ? 2 * t.results + t.sent - returned : t.sent;
+  const double down = t.results + activated - returned;
+  const double gate = activated + t.wide - t.hidden - returned;
+  return std::max(shared, before + std::max({apart, down, gate}));
+}
+
+double mixture_factors(const ModelSpec& spec, const MicroBatch& batch) {
+  const model::MixtureTensors t(spec, batch);
+  const double product = batch.product_bytes / batch.element_bytes;
+  const double shared = t.copies + t.shared_hidden + product * (t.shared_wide + t.shared_result);
+  return t.input + t.logits + t.arrived + t.hidden + product * (t.wide + t.results) + shared;
+}
+
+}  // namespace shoal::forecast

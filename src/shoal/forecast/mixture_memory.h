@@ -1,0 +1,15 @@
+#pragma once
+
+#include "shoal/forecast/plan_names.h"
+
+namespace shoal::forecast {
+
+/// Returns the bytes that the backward pass of a mixture of experts takes at its worst moment,
+/// beside what its block keeps and the gradients of the residual stream.
+double mixture_backward(const ModelSpec& spec, const MicroBatch& batch, Keep keep);
+
+/// Returns the bytes of the factors of its products that only weights want: each product's input
+/// and the gradient of its result.
+double mixture_factors(const ModelSpec& spec, const MicroBatch& batch);
+
+}  // namespace shoal::forecast
