@@ -42,9 +42,24 @@ def played_hosts(count, rank, size):
     return {"SHOAL_HOST": str(rank * count // size), "SHOAL_INTERFACE": "lo"}
 
 
-def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(), flight_directory=None, hosts=None, options=()):
+def store():
+    """The store that all ranks share."""
+    return dist.distributed_c10d._get_default_store()
+
+
+def say(word):
+    """Lets those ranks go on that wait for this word of the caller's in await_words()."""
+    store().set(f"{word} {dist.get_rank()}", "")
+
+
+def await_words(word, ranks):
+    """Returns when each of `ranks` has said the word: until then the caller is no part of any operation."""
+    store().wait([f"{word} {rank}" for rank in ranks], datetime.timedelta(seconds=60))
+
+
+def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(), flight_directory=None, hosts=None, options=(), stops=None):
     """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`. `hosts`: how many
-    they play. `options`: of shoal.Options. They meet through a TCPStore. (Through a FileStore about one group in a hundred hung: in PyTorch 2.11 a
+    they play. `options`: of shoal.Options. `stops`: the rank that stops itself, which is killed when the others have ended. They meet through a TCPStore. (Through a FileStore about one group in a hundred hung: in PyTorch 2.11 a
     rank that destroys the store while the last one deletes its file reads that file for ever.)"""
     context = multiprocessing.get_context(method)
     options = dict(options, **({"flight_directory": flight_directory} if flight_directory else {}))
@@ -59,15 +74,16 @@ def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", e
     for process in ranks:
         process.start()
     end = time.monotonic() + limit_s
-    codes = []
-    for process in ranks:
-        process.join(max(0.0, end - time.monotonic()))
+    codes = [None] * size
+    for rank in sorted(range(size), key=lambda rank: rank == stops):
+        process = ranks[rank]
+        process.join(0 if rank == stops else max(0.0, end - time.monotonic()))
         if process.is_alive():
             process.kill()
             process.join()
-            codes.append(124)
+            codes[rank] = 124
         else:
-            codes.append(process.exitcode)
+            codes[rank] = process.exitcode
     pipe.send("done")
     server.join()
     return codes

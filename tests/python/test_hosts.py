@@ -2,12 +2,11 @@
 import os
 import signal
 import tempfile
-import time
 import unittest
 
 import torch
 import torch.distributed as dist
-from ranks import on_ranks
+from ranks import await_words, on_ranks, say
 from test_collectives import foreign_memory, movements, reductions, scattered_sums, uneven
 from test_failures import expect, words_of
 from test_groups import coalesced, functional_collectives, groups, messages, objects, profiled, sequence_numbers, split, surface, unattended
@@ -124,9 +123,10 @@ def different_calls(rank, size):
 def absent(rank, size):
     dist.all_reduce(torch.ones(10))
     if rank == size - 1:
-        time.sleep(10)
+        await_words("in time", range(size - 1))
         os._exit(0)
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(10)))
+    say("in time")
     expect(text, "all_reduce")
     assert seconds < 9, seconds
     assert shoal._c10d.error(backend_of(dist.group.WORLD)) in ("timeout", "communication")
@@ -304,7 +304,7 @@ class Hosts(unittest.TestCase):
     def test_what_ranks_were_doing_is_written_down(self):
         for size, hosts in ((4, 2), (3, 3)):
             with tempfile.TemporaryDirectory() as folder:
-                codes = on_ranks(size, recorded, hosts=hosts, timeout_s=3, limit_s=20, flight_directory=folder)
+                codes = on_ranks(size, recorded, hosts=hosts, timeout_s=3, stops=size - 1, flight_directory=folder)
                 self.assertEqual(codes, [0] * (size - 1) + [124])
                 self.assertTrue({f"flight-rank-{r}.jsonl" for r in range(size - 1)} < set(os.listdir(folder)), os.listdir(folder))
 

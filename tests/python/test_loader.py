@@ -23,10 +23,11 @@ class Squares(Dataset):
 
 def loaders(rank, size):
     dist.all_reduce(torch.ones(1000))
-    for method in ("fork", "spawn"):
+    # The second pass forks from what the first one left. Spawned workers inherit nothing, and each imports Torch: once.
+    for method, passes in (("fork", 2), ("spawn", 1)):
         data = Squares()
         assert shoal.in_arena(data.numbers)
-        for _ in range(2):
+        for _ in range(passes):
             got = []
             for batch in DataLoader(data, batch_size=8, num_workers=2, multiprocessing_context=method):
                 dist.all_reduce(batch)  # a tensor that a worker made: foreign memory
