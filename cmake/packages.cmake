@@ -2,7 +2,6 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
-find_package(GTest REQUIRED)
 find_package(benchmark QUIET)
 find_package(hwy REQUIRED)
 # Kernels are compiled for AVX-512, AVX2, SSE4 and a plain loop. What lies between gains nothing and

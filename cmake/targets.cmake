@@ -1,3 +1,6 @@
+# The wheel of python/ builds rooms from a project of its own.
+cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH shoal_root)
+
 # shoal_precompile_headers(TARGET LIBRARY|PROGRAM [TORCH] [TEST])
 #   Most of the time that a source file takes to compile goes into the same few headers of the
 #   standard library, fmt and LibTorch. Each kind of target has them precompiled once, by the first
@@ -92,7 +95,7 @@ function(shoal_library room)
     add_library(shoal_${target} INTERFACE)
     set(scope INTERFACE)
   endif()
-  target_include_directories(shoal_${target} ${scope} ${PROJECT_SOURCE_DIR}/src)
+  target_include_directories(shoal_${target} ${scope} ${shoal_root}/src)
   foreach(link ${arg_LINKS})
     string(REPLACE "/" "_" link ${link})
     target_link_libraries(shoal_${target} ${scope} shoal_${link})

@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
 #include <stdexcept>
 #include <thread>
 #include <tuple>
@@ -312,12 +313,19 @@ TEST(Work, ThatIsEmptyIsComplete) {
 
 // Rank 1 gives its call up, which ends the group on both ranks; each keeps why.
 TEST(Work, AnAbortEndsTheGroup) {
-  run_on_threads(threads(2), [](const Group& group) {
+  // Rank 0 has looked at its call before rank 1 aborts: one that begins afterwards raises at once.
+  std::promise<void> looked;
+  run_on_threads(threads(2), [&](const Group& group) {
     const at::Tensor x = at::zeros({3});
     Work work = group.recv(x, 1 - group.rank(), 0, {.async = true});
     EXPECT_EQ(work.error(), nullptr);
     EXPECT_EQ(work.duration(), Duration::zero());
-    if (group.rank() == 1) work.abort();
+    if (group.rank() == 0) {
+      looked.set_value();
+    } else {
+      ASSERT_EQ(looked.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+      work.abort();
+    }
     const auto error = thrown([&] { work.wait(Deadline::in(std::chrono::seconds(60))); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::kAborted);

@@ -3,7 +3,7 @@
     documented_commands_test.py SOURCE BUILD PYTHON
 
 Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md is run in a scratch folder that sees the
-examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most. Programs come from BUILD. `make` is asked what it would do (`make test` would start this test),
+examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most and few sizes. Programs come from BUILD. `make` is asked what it would do (`make test` would start this test),
 and for `make bench` which cases it would run. `pip install` and the Python of that page run in PYTHON, where that has a whole PyTorch.
 Results that a page shows below commands that were not shortened (accuracies, errors, memory) must come out again, within 5 %.
 """
@@ -86,7 +86,9 @@ class Tree:
         if words[0] == "generate":
             return words + ["--tokens", "10"] if "--tokens" not in words else words
         if words[0] == "bench":
-            return [re.sub(r"^\d{9,}$", "67108864", word) for word in words] + ["--seconds", "0.01"]
+            shorter = [re.sub(r"^\d{9,}$", "67108864", word) for word in words] + ["--seconds", "0.01"]
+            # Every size up to 1 MiB takes 1000 calls.
+            return shorter + (["--factor", "1024"] if "--bytes" in words and "--factor" not in words else [])
         return [re.sub(r"step-(\d+)$", lambda step: f"step-{int(step[1]) * STEPS // self.documented_steps}", word) for word in words]
 
     def here(self, words):
