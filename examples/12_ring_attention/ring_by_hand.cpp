@@ -60,7 +60,8 @@ class Ring {
   std::pair<Tensor, Tensor> backward(const Tensor& q, Tensor block, const Tensor& out,
                                      const Tensor& d_out) {
     Tensor d_q = at::zeros(q.sizes(), q.options());
-    Tensor d_block, d_own;
+    Tensor d_block;
+    Tensor d_own;
     for (int step = 0; step < ranks_; ++step) {
       const Tensor seen = (scores_of(q, block[0], rank(-step)) - sums_).exp();
       const Tensor d_scores =

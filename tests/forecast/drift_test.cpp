@@ -24,12 +24,14 @@ struct Machine {
   std::map<std::string, std::vector<TimedKernel>> timed() const {
     std::map<std::string, std::vector<TimedKernel>> all;
     for (const KernelWork& work : kWorks) all["linear"].push_back({work, linear().seconds(work)});
-    for (const double count : {1e5, 1e6, 1e7})
+    for (const double count : {1e5, 1e6, 1e7}) {
       all["optimizer"].push_back(
           {plan::memory_work(count), optimizer().seconds(plan::memory_work(count))});
-    for (const double count : {1e5, 1e6, 1e7})
+    }
+    for (const double count : {1e5, 1e6, 1e7}) {
       all["all_reduce"].push_back(
           {plan::memory_work(count), all_reduce().seconds(plan::memory_work(count))});
+    }
     return all;
   }
   Cluster cluster() const {

@@ -105,9 +105,10 @@ std::string recipe_plot(const std::string& title, const std::vector<PlacedModule
   const double end = kFirstRow + kRankRow * tp;
   const double width = kPlotLeft + kColumn * static_cast<double>(drawn.size()) + 8;
   std::string text = svg::opening(width, end + 96, 8, title);
-  for (int rank = 0; rank < tp; ++rank)
-    text +=
-        svg::label(8, kFirstRow + kRankRow * rank + kWeight / 2 + 4, fmt::format("rank {}", rank));
+  for (int rank = 0; rank < tp; ++rank) {
+    const double y = kFirstRow + kRankRow * rank + kWeight / 2 + 4;
+    text += svg::label(8, y, fmt::format("rank {}", rank));
+  }
   for (std::size_t i = 0; i < drawn.size(); ++i) {
     const PlacedModule& one = *drawn[i];
     const double left = kPlotLeft + kColumn * static_cast<double>(i);
