@@ -1,6 +1,5 @@
 #pragma once
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <memory>
@@ -22,7 +21,7 @@ inline at::Tensor project(const at::Tensor& residual, const std::shared_ptr<Modu
                           const at::Tensor& x, const Context& context) {
   if (const Linear* linear = fusable<Linear>(module)) return linear->onto(residual, x, context);
   const at::Tensor y = (*module)(x, context);
-  return residual.defined() ? residual + y : y;
+  return residual.defined() ? residual.add(y) : y;
 }
 
 /// Returns the standard deviation of initial projections onto the residual stream, smaller so that
