@@ -657,6 +657,13 @@ TEST(ModelOfAJob, AShapeNeedsNoName) {
   EXPECT_EQ(perceptron.widths, (std::vector<std::int64_t>{16, 8}));
 }
 
+TEST(ModelOfAJob, ItsTokenizerNeedsAModelToStartFrom) {
+  const Job job =
+      job_with({"data.prepare=files", "data.prepare_from=[\"text\"]", "data.tokenizer=model"});
+  EXPECT_THAT(refusal([&] { validate(job, 1); }),
+              HasSubstr("data.tokenizer = \"model\": takes the tokenizer of model.from"));
+}
+
 TEST(ModelOfAJob, ModelAndDataMustFit) {
   EXPECT_THAT(refusal([] { model_spec(job_with({"model.vocab=256"}), {.vocab = 257}); }),
               HasSubstr("command line: model.vocab = 256"));

@@ -54,6 +54,14 @@ std::uint32_t Tokenizer::checksum() const { return crc32(serialize()); }
 
 void Tokenizer::save(const std::string& path) const { write_file(path, serialize()); }
 
+bool same_vocabulary(const Tokenizer& first, const Tokenizer& second) {
+  bool same = first.vocab_size() == second.vocab_size() &&
+              first.end_of_document() == second.end_of_document();
+  for (std::uint32_t id = 0; same && id < first.vocab_size(); ++id)
+    same = first.bytes_of(id) == second.bytes_of(id);
+  return same;
+}
+
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized,
                                                  const std::string& origin) {
   if (serialized == kByteFile) return byte_tokenizer();

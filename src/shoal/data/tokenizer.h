@@ -44,6 +44,9 @@ class Tokenizer {
   void save(const std::string& path) const;
 };
 
+/// Tells whether every token stands for the same bytes in both.
+bool same_vocabulary(const Tokenizer& first, const Tokenizer& second);
+
 /// Reads what `serialize` wrote; `origin` (a path) goes into errors. Throws Error(data) for text
 /// that is no tokenizer or a damaged one.
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized,

@@ -58,7 +58,8 @@ std::string of_preparation(const JobConfig& job) {
 
 std::string of_bpe(const JobConfig& job) {
   if (job.data.tokenizer == TokenizerChoice::kBpe) return {};
-  return "belongs to the BPE tokenizer, and data.tokenizer is \"byte\"";
+  return fmt::format("belongs to the BPE tokenizer, and data.tokenizer is \"{}\"",
+                     name_of(job.data.tokenizer));
 }
 
 std::string of_samples(const JobConfig& job) {
@@ -228,6 +229,9 @@ void list_model(std::vector<ConfigKey>& keys) {
   Lister<M>(keys, "model", &JobConfig::model)
       .key("name", &M::name, any(),
            "a named size; the other keys change it. Without a name they give the whole shape")
+      .key("from", &M::from, any(),
+           "weights to start from, in place of a name and a shape: a Hugging Face folder "
+           "(config.json, safetensors), a checkpoint or a run directory of Shoal")
       .key("family", &M::family, "kind of model; only where `name` is not set")
       .key("layers", &M::layers, at_least(1), "transformer blocks")
       .key("hidden", &M::hidden, at_least(1), "width of the residual stream")
@@ -304,7 +308,8 @@ void list_data(std::vector<ConfigKey>& keys) {
       .key("prepare_from", &D::prepare_from, any(),
            "tokens: files and folders to prepare from, with prepare = \"files\"")
       .only_with({of_tokens})
-      .key("tokenizer", &D::tokenizer, "tokens: tokenizer of a data set that is prepared")
+      .key("tokenizer", &D::tokenizer,
+           "tokens: tokenizer of a data set that is prepared; model: that of model.from")
       .only_with({of_tokens, of_preparation})
       .key("vocab_size", &D::vocab_size, between(258, 1000000),
            "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")
