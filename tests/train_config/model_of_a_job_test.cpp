@@ -7,7 +7,9 @@
 namespace shoal::train {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(ModelOfAJob, NamedSizesChangeTogether) {
   model::ModelSpec spec = model_spec(job_with({}), {.vocab = 256});
@@ -143,6 +145,9 @@ TEST(ModelOfAJob, AShapeNeedsNoName) {
   EXPECT_EQ(spec.vocab, 1024);
   EXPECT_EQ(spec.sequence, 64);
   EXPECT_EQ(spec.ffn, 256);
+  const Job plain = job_with({"model.name=", "model.family=transformer", "model.layers=1",
+                              "model.hidden=8", "model.heads=1"});
+  EXPECT_EQ(model_spec(plain, {.vocab = 9}).activation, model::ModelSpec().activation);
   EXPECT_EQ(spec.positions, model::Positions::kRotary);
   EXPECT_EQ(spec.norm, model::Norm::kRms);
   const Job mlp = table_with(
@@ -164,6 +169,26 @@ TEST(ModelOfAJob, ModelAndDataMustFit) {
               HasSubstr("data.source"));
   EXPECT_THAT(refusal([] { model_spec(job_with({"data.source=digits"}), {}); }),
               HasSubstr("a transformer learns from tokens"));
+}
+
+// Errors name the key that the job set, and where, and say of which model the other sizes are.
+TEST(ModelOfAJob, ErrorsNameTheKeyThatWasSet) {
+  const auto said = [](const std::vector<std::string>& sets) {
+    return refusal([&] { model_spec(job_with(sets), {.vocab = 256}); });
+  };
+  EXPECT_THAT(said({"model.heads=3"}),
+              HasSubstr("command line: model.heads = 3: must divide hidden = 128 when head_size is "
+                        "not given (model.name = \"gpt2-tiny\")"));
+  EXPECT_THAT(said({"model.hidden=130"}),
+              HasSubstr("command line: model.hidden = 130: heads = 4: must divide hidden = 130"));
+  EXPECT_THAT(said({"model.name=", "model.family=transformer", "model.hidden=64"}),
+              AllOf(HasSubstr("job.toml: model.layers = 0: "), Not(HasSubstr("model.name"))));
+  EXPECT_THAT(said({"model.rope_theta=9.0"}), HasSubstr("belongs to rotary positions"));
+  EXPECT_THAT(said({"model.name="}), HasSubstr("name a size, or set model.family"));
+  EXPECT_THAT(said({"model.family=transformer"}), HasSubstr("follows from model.name"));
+  EXPECT_THAT(
+      refusal([] { model_spec(table_with({"model.outputs=2"}), {.inputs = 64, .outputs = 1}); }),
+      HasSubstr("the data has 1 classes or targets"));
 }
 
 }  // namespace

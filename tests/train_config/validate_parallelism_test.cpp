@@ -1,7 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "shoal/schedule/gathers.h"
+#include "shoal/schedule/schedule_file.h"
+#include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/validate.h"
+#include "tests/error_of.h"
 #include "tests/train_config/jobs.h"
 
 namespace shoal::train {
@@ -26,6 +32,12 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
               HasSubstr("belongs to TCP"));
   validate(job_with({"parallelism.interface=lo", "parallelism.transport=tcp"}), 2);
   validate(job_with({"parallelism.interface=lo"}), 2, false);
+  EXPECT_THAT(refusal([] {
+                validate(
+                    job_with({"parallelism.interface=lo", "parallelism.transport=shared_memory"}),
+                    2, false);
+              }),
+              HasSubstr("belongs to TCP"));
   EXPECT_THAT(refused({"parallelism.ports=7000-7100"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refused({"parallelism.ports=9-8", "parallelism.transport=tcp"}),
               HasSubstr("parallelism.ports"));
@@ -89,6 +101,9 @@ TEST(Validate, ShardsAndReplicasMakeTheRanks) {
     EXPECT_NO_THROW(validate(job_with({stage, shards + s, replicas + r}), 4)) << s << " x " << r;
   EXPECT_THAT(refused({stage, shards + "2"}),
               HasSubstr("data_parallel_shard_degree = 2: shards x replicas must make the 4 ranks"));
+  EXPECT_THAT(refused({"parallelism.zero_stage=1", shards + "2"}), HasSubstr("shards x replicas"));
+  EXPECT_THAT(refused({stage, shards + "1", replicas + "2"}),
+              HasSubstr("data_parallel_shard_degree = 1: shards x replicas must make"));
   EXPECT_THAT(refused({stage, replicas + "3"}),
               HasSubstr("data_parallel_replicate_degree = 3: shards x replicas must make"));
   EXPECT_THAT(refused({stage, replicas + "8"}), HasSubstr("shards x replicas must make"));
@@ -112,6 +127,9 @@ TEST(Validate, TensorParallelDegreesDivideRanksAndModel) {
   const std::string tp = "parallelism.tensor_parallel_degree=";
   validate(job_with({tp + "2"}), 4);
   validate(job_with({tp + "4"}), 4);
+  validate(job_with({tp + "2", "activation_checkpoint.mode=budget",
+                     "activation_checkpoint.budget_mb=1"}),
+           2);
   EXPECT_THAT(refused({tp + "3"}),
               HasSubstr("parallelism.tensor_parallel_degree = 3: must divide the 4 ranks, as 2 or "
                         "4 does"));
@@ -161,6 +179,9 @@ TEST(Validate, ExpertParallelDegreesDivideExpertsAndRanks) {
   expected.router_bias_rate = 0.5, expected.shared_ffn = 10, expected.dense_layers = 2;
   expected.dense_ffn = 20;
   EXPECT_EQ(changed, expected);
+  EXPECT_NE(
+      model_spec(with({"model.router_bias=false", "model.router_bias_rate=0"}), {}).router_bias,
+      model_spec(with({"model.router_bias=true"}), {}).router_bias);
 }
 
 TEST(Validate, ContextParallelDegreesDivideRanksAndFitTheSequence) {
@@ -221,6 +242,8 @@ TEST(Validate, KeysOfGathersAreRefusedWhereNothingIsGathered) {
   const auto refused = [](const std::vector<std::string>& sets) {
     return refusal([&] { validate(job_with(sets), 4); });
   };
+  EXPECT_THAT(refused({"precision.gathers=bf16", "parallelism.zero_stage=3"}),
+              HasSubstr("no parameters are gathered"));
   for (const std::string set :
        {"parallelism.gather_ahead=2", "parallelism.reshard_after_forward=false"}) {
     for (const std::string stage : {"0", "1", "2"}) {
@@ -241,6 +264,84 @@ TEST(Validate, KeysOfGathersAreRefusedWhereNothingIsGathered) {
     validate(job_with({set, stage, "parallelism.arena=false", "parallelism.in_process=true"}), 4);
     validate(job_with({set, stage}), 4, false);
   }
+}
+
+TEST(Validate, KeysOfAPipelineBelongToOne) {
+  for (const char* set : {"virtual_stages=2", "stage_units=[3, 3]", "gathered_stages=1"}) {
+    EXPECT_THAT(refusal([&] {
+                  validate(job_with({std::string("parallelism.pipeline_parallel_") + set}), 2);
+                }),
+                HasSubstr("says how to run a pipeline"))
+        << set;
+  }
+  const std::string pp = "parallelism.pipeline_parallel_degree=2";
+  const auto units = [&](const std::string& list) {
+    validate(job_with({pp, "parallelism.pipeline_parallel_stage_units=" + list}), 2);
+  };
+  units("[2, 4]");
+  EXPECT_THAT(refusal([&] { units("[2, 3]"); }),
+              HasSubstr("parallelism.pipeline_parallel_stage_units = [2, 3]: "))
+      << "embedding, four blocks and head";
+  validate(job_with({pp, "parallelism.pipeline_parallel_schedule=interleaved",
+                     "parallelism.pipeline_parallel_virtual_stages=2", "training.micro_batch=2"}),
+           2);
+  EXPECT_EQ(
+      job_schedule(job_with({"parallelism.pipeline_parallel_schedule=dualpipe-v"}), 2, 8).stages(),
+      4);
+}
+
+// Of stages of ZeRO-3 alone: gathers stand in the table, or in the file.
+TEST(JobSchedule, GathersAreOfStageThreeAndOfFilesThatHaveNone) {
+  const std::string folder = testing::TempDir();
+  const auto file = [&](const std::string& text) {
+    std::ofstream(folder + "/shoal_table.csv") << text;
+    return "parallelism.pipeline_parallel_schedule_csv=" + folder + "/shoal_table.csv";
+  };
+  const std::string three = "parallelism.zero_stage=3";
+  const auto table = [](const std::vector<std::string>& sets) {
+    return job_schedule(job_with(sets), 2, 2);
+  };
+  EXPECT_FALSE(schedule::has_gathers(table({"parallelism.zero_stage=2"})));
+  EXPECT_TRUE(schedule::has_gathers(table({three})));
+  const std::string plain = schedule::to_csv(table({}));
+  EXPECT_FALSE(schedule::has_gathers(table({file(plain)})));
+  EXPECT_TRUE(schedule::has_gathers(table({file(plain), three})));
+  const std::string whole = schedule::to_csv(table({three}));
+  EXPECT_EQ(schedule::to_csv(table({file(whole), three})), whole);
+  EXPECT_THAT(refusal([&] {
+                table({file(whole), three, "parallelism.pipeline_parallel_gathered_stages=1"});
+              }),
+              HasSubstr("says when stages are gathered"));
+  // A file is of so many ranks and micro-batches, and is there.
+  EXPECT_THAT(refusal([&] { job_schedule(job_with({file(plain)}), 4, 2); }),
+              HasSubstr("is of 2 ranks, and pipeline_parallel_degree is 4"));
+  EXPECT_THAT(refusal([&] { job_schedule(job_with({file(plain)}), 2, 4); }),
+              HasSubstr("is of 2 micro-batches, and a step of this job has 4 a rank"));
+  const Job lost = job_with({"parallelism.pipeline_parallel_schedule_csv=/nowhere/table.csv"});
+  const Error error = error_of([&] { job_schedule(lost, 2, 2); });
+  EXPECT_EQ(error.kind(), ErrorKind::kInputMissing);
+  EXPECT_THAT(error.what(), HasSubstr("schedule_csv: /nowhere/table.csv: No such file"));
+}
+
+TEST(Validate, ContextRanksCountNoWholeSequences) {
+  const auto with = [](std::vector<std::string> sets) {
+    sets.insert(sets.begin(), {"model.name=deepseek-moe-tiny", "model.capacity_factor=0",
+                               "model.balance_loss=0", "parallelism.context_parallel_degree=2"});
+    validate(job_with(sets), 4);
+  };
+  with({});
+  for (const char* set : {"model.capacity_factor=0.5", "model.balance_loss=0.5"})
+    EXPECT_THAT(refusal([&] { with({set}); }), HasSubstr("count the tokens of whole sequences"));
+  const std::string cp = "parallelism.context_parallel_degree=";
+  const std::string heads = "parallelism.context_parallel_way=heads";
+  validate(job_with({cp + "64"}), 64);
+  validate(job_with({cp + "8"}), 8);
+  EXPECT_THAT(refusal([&] {
+                validate(job_with({cp + "2", heads, "parallelism.tensor_parallel_degree=4"}), 8);
+              }),
+              HasSubstr("= 8 must divide kv_heads = 4"));
+  EXPECT_THAT(refusal([&] { validate(table_with({cp + "2"}), 2); }),
+              HasSubstr("divides sequences, and so transformers only"));
 }
 
 }  // namespace

@@ -67,9 +67,11 @@ TEST(Validate, Precision) {
   EXPECT_THAT(refused({"precision.type=fp16", "precision.master_weights=false"}),
               HasSubstr("fp16 weights need fp32 ones behind them"));
   EXPECT_THAT(refused({"optimizer.name=sgd", "precision.type=bf16"}),
-              HasSubstr("optimizer.name is \"sgd\""));
-  EXPECT_THAT(refused({"optimizer.name=sgd", "precision.parameters=[\"*=bf16\"]"}),
-              HasSubstr("precision.parameters"));
+              HasSubstr("precision.type = \"bf16\": optimizer.name is \"sgd\""));
+  for (const std::string type : {"bf16", "fp16"}) {
+    EXPECT_THAT(refused({"optimizer.name=sgd", "precision.parameters=[\"*=" + type + "\"]"}),
+                HasSubstr("precision.parameters"));
+  }
   EXPECT_THAT(refused({"optimizer.name=sgd", "precision.gradients=bf16"}),
               HasSubstr("precision.gradients"));
   EXPECT_THAT(refused({"optimizer.name=sgd", "precision.moments=bf16"}),
@@ -129,6 +131,9 @@ TEST(TotalSteps, TheScheduleFitsIntoTheRunWhateverItsLengthIsGivenIn) {
     EXPECT_EQ(of({"lr_scheduler.warmup_steps=10"}), 10);
     EXPECT_THAT(refusal([&] { of({"lr_scheduler.warmup_steps=11"}); }),
                 HasSubstr("lr_scheduler.warmup_steps = 11: longer than the run: training."));
+    EXPECT_THAT(refusal([&] { of({"lr_scheduler.warmup_steps=11"}); }),
+                HasSubstr(std::string(length).substr(0, std::string(length).find('=')) + " = "))
+        << "the key that gave the length";
     EXPECT_EQ(of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=1.0"}), 10);
     EXPECT_EQ(of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=0.9",
                   "lr_scheduler.warmup_steps=1"}),
@@ -165,6 +170,8 @@ TEST(Validate, LimitsAreTheLastThatIsAllowed) {
   of_an_action.push_back("parallelism.pipeline_parallel_degree=2");
   validate(job_with(of_an_action), 2);
   of_an_action.push_back("debug.fault=nan");
+  EXPECT_THAT(refused(of_an_action, 2), HasSubstr("is for faults that end the rank"));
+  of_an_action.push_back("debug.fault=overflow");
   EXPECT_THAT(refused(of_an_action, 2), HasSubstr("is for faults that end the rank"));
   EXPECT_THAT(refused({"training.global_batch_tokens=100", "training.sequence_length=64"}, 1),
               HasSubstr("must be a multiple of training.sequence_length = 64"));
@@ -308,6 +315,42 @@ TEST(Validate, TheLossBelongsToTheData) {
               HasSubstr("belongs to a CSV table"));
   EXPECT_THAT(refusal([] { validate(table_with({"training.sequence_length=8"}), 1); }),
               HasSubstr("belongs to token data"));
+}
+
+TEST(Validate, ABatchAndALengthAreSaidOnce) {
+  const auto job = [](const std::string& training) {
+    return parse_job(
+        "[model]\nname = \"gpt2-tiny\"\n[data]\nfolders = [\"a\"]\n[training]\n" + training,
+        "job.toml");
+  };
+  const auto refused = [&](const std::string& training) {
+    return refusal([&] { validate(job(training), 1); });
+  };
+  const std::string batch = "global_batch_sequences = 24\n";
+  EXPECT_THAT(refused(batch + "global_batch_tokens = 6144\nsteps = 1\n"),
+              HasSubstr("training.global_batch_tokens = 6144: global_batch_sequences is set too"));
+  EXPECT_THAT(refused("steps = 1\n"), HasSubstr("how much data one step sees"));
+  EXPECT_THAT(refusal([&] { batch_plan(job("steps = 1\n"), 1); }),
+              HasSubstr("0 sequences do not divide among 1 ranks"));
+  EXPECT_THAT(refused(batch), HasSubstr("set one of steps, tokens and epochs"));
+  EXPECT_THAT(refused(batch + "steps = 1\ntokens = 6144\n"),
+              HasSubstr("training.tokens = 6144: exactly one"));
+  EXPECT_THAT(refused(batch + "steps = 1\nepochs = 2\n"),
+              HasSubstr("training.epochs = 2.0: exactly one"));
+  EXPECT_THAT(refused(batch + "tokens = 6144\nepochs = 2\n"),
+              HasSubstr("training.epochs = 2.0: exactly one"));
+}
+
+TEST(Validate, FoldersAndWhatIsPreparedFromAreNamed) {
+  const auto refused = [](const std::vector<std::string>& sets) {
+    return refusal([&] { validate(job_with(sets), 1); });
+  };
+  EXPECT_THAT(refused({"data.folders=[]"}), HasSubstr("data.folders = []: name at least one"));
+  EXPECT_THAT(refused({"data.prepare=files"}), HasSubstr("goes with data.prepare = \"files\""));
+  EXPECT_THAT(refused({"data.prepare=headers", "data.prepare_from=[\"x\"]"}),
+              HasSubstr("goes with data.prepare = \"files\""));
+  validate(table_with({"training.loss=cross_entropy"}), 1);
+  validate(table_with({"model.widths=[]"}), 1);
 }
 
 }  // namespace
