@@ -26,6 +26,8 @@ TEST(ExpertPlot, ShowsWhoHoldsWhatAndWhoMeetsWhom) {
 TEST(ExpertPlot, RefusesDegreesThatDivideNothing) {
   EXPECT_THROW(expert_plot("a", {.dp_shard = 4, .ep = 4}, 6), Error);
   EXPECT_THROW(expert_plot("a", {.dp_shard = 6, .ep = 4}, 8), Error);
+  EXPECT_THROW(expert_plot("a", {.ep = 0}, 8), Error);
+  EXPECT_NO_THROW(expert_plot("a", {.dp_shard = 2}, 2));
 }
 
 TEST(ExpertPlot, IsTheOneOfThePage) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/base/error.h"
 #include "shoal/schedule/generators.h"
 #include "tests/pictures.h"
 
@@ -40,6 +41,18 @@ TEST(SchedulePlot, ShowsEveryComputationAndEveryMessage) {
   EXPECT_THAT(picture, HasSubstr(">stages 1, 2</text>"));
   // gpipe: 3 (m + p - 1) and two messages of 0.05, of which 3 m are work: 1 - 9 / 12.1.
   EXPECT_THAT(picture, HasSubstr("</tspan>: 26 % of the time is lost"));
+}
+
+TEST(SchedulePlot, LeavesOutWhatIsTooNarrowAndRefusesWhatCannotRun) {
+  // Boxes of at least nine units have the number of their micro-batch.
+  const std::string numbers = "<g font-size=\"9\" text-anchor=\"middle\">\n<text";
+  EXPECT_EQ(count_of(schedule_plot("a", {schedule::gpipe(2, 3)}), numbers), 2u);
+  EXPECT_EQ(count_of(schedule_plot("a", {schedule::gpipe(2, 150)}), numbers), 0u);
+  // 1 - 3 / (8 x 3 + 14 x 0.05)
+  EXPECT_THAT(schedule_plot("a", {schedule::gpipe(8, 1)}), HasSubstr("88 % of the time is lost"));
+  schedule::Schedule cut = schedule::gpipe(2, 3);
+  cut.table[1].pop_back();
+  EXPECT_THROW(schedule_plot("a", {cut}), Error);
 }
 
 TEST(SchedulePlot, IsTheOneOfThePage) {
