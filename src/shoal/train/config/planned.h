@@ -14,9 +14,9 @@ namespace shoal::train {
 model::RecomputePolicy recompute_policy(const JobConfig& config);
 
 /// Returns true when the planner can count the job's memory as its operators allocate it: types are
-/// known ("auto" was decided) and depend on no names, blocks are alike (no experts) and the units
-/// of sharding, parameters are gathered in their own type, and neither parallelism.layouts
-/// nor a schedule file says otherwise than the planner assumes.
+/// known ("auto" was decided) and depend on no names, units of sharding are blocks, parameters are
+/// gathered in their own type, and neither parallelism.layouts nor a schedule file says otherwise
+/// than the planner assumes.
 bool is_counted(const JobConfig& config);
 
 /// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
