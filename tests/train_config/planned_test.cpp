@@ -13,10 +13,16 @@ namespace {
 
 using plan::Training;
 using ::testing::HasSubstr;
+using ::testing::AllOf;
 using ::testing::Not;
 using Sets = std::vector<std::string>;
 
 Job saved_job(const Sets& sets) {
+Sets operator+(Sets sets, const Sets& more) {
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
+
   return parse_job(
       "[model]\nname = \"gpt2-tiny\"\n[data]\nfolders = [\"a\"]\n[training]\n"
       "global_batch_sequences = 24\nsteps = 10\nsequence_length = 64\n[checkpoint]\ninterval = "
@@ -249,3 +255,28 @@ TEST(CheckFits, RanksThatShareNoMemoryNeedMore) {
 
 }  // namespace
 }  // namespace shoal::train
+// Tokens that crowd are refused by nobody: the user is told both figures.
+TEST(CheckFits, WarnsWhereOnlyTokensThatCrowdDoNotFit) {
+  const auto crowding = [](const Sets& sets) {
+    const Job job = saved_job(Sets{"model.name=moe-tiny"} + sets);
+    const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+    return crowding_bytes(spec, planned_training(job, spec, 4), planned_hosts(4, 4, 0), 1e6);
+  };
+  const std::string ep = "parallelism.expert_parallel_degree=";
+  // Beyond a plan of 1e6 bytes, the most that a rank takes.
+  const double evenly = needed({"model.name=moe-tiny", ep + "4"}, 4, 4);
+  EXPECT_GT(crowding({ep + "4"}) + 1e6, 1.02 * evenly);
+  // With the capacity of evenly spread tokens, those are the most that an expert takes.
+  EXPECT_EQ(crowding({ep + "4", "model.capacity_factor=1"}), 0);
+  EXPECT_LT(crowding({ep + "4", "model.capacity_factor=1.5"}), crowding({ep + "4"}));
+  EXPECT_EQ(crowding({}), 0) << "every rank has all experts";
+  EXPECT_EQ(crowding({ep + "2", "model.experts_per_token=4"}), 0) << "every token visits them all";
+  EXPECT_EQ(warn_of_crowding(10e6, 5e6, 15e6), std::nullopt);
+  EXPECT_EQ(warn_of_crowding(10e6, 5e6, 9e6), std::nullopt) << "it is refused";
+  EXPECT_EQ(warn_of_crowding(10e6, 5e6, 0), std::nullopt) << "nobody knows the limit";
+  EXPECT_EQ(warn_of_crowding(10e6, 0, 10e6), std::nullopt);
+  EXPECT_THAT(warn_of_crowding(10e6, 5e6, 14.9e6).value_or(""),
+              AllOf(HasSubstr("(10 MB a rank)"), HasSubstr("(15 MB)"),
+                    HasSubstr("may take 14.9 MB"), HasSubstr("model.capacity_factor")));
+}
+
