@@ -331,9 +331,9 @@ TEST(ContextParallel, RefusesWhatItCannotDivide) {
     return text;
   };
   EXPECT_THAT(refusal(llama(), {.cp = 3}, ContextWay::kHeads),
-              HasSubstr("tp x cp = 1 x 3 must divide kv_heads = 2"));
+              HasSubstr("tp x cp = 3 must divide kv_heads = 2"));
   EXPECT_THAT(refusal(llama(), {.cp = 2, .tp = 2}, ContextWay::kHeads),
-              HasSubstr("tp x cp = 2 x 2 must divide kv_heads = 2"));
+              HasSubstr("tp x cp = 4 must divide kv_heads = 2"));
   EXPECT_THAT(refusal(*model::named_model("mlp-digits"), {.cp = 2}, ContextWay::kRing),
               HasSubstr("divides sequences, and so transformers only"));
   EXPECT_THAT(complaint([] { columns_of(3, mesh::Placement::Cut::kEven, 4, 0); }),

@@ -406,7 +406,7 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
   EXPECT_LT(ulysses.time.communication, gathered.time.communication);
   spec.kv_heads = 4;
   EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
-              HasSubstr("cp = 8: ulysses gives each context rank whole heads"));
+              HasSubstr("cp = 8: an exchange of heads gives every rank whole key-value heads"));
 }
 
 TEST(Plan, OffloadedParametersLeaveTheDevice) {
