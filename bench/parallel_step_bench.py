@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Model-parallel training steps of GPT-2 124M, fp32, two ranks of one thread, beside PyTorch's over Gloo (bench/peers/torch_parallel.py).
 
-Ranks divide one model and train on the same tokens. The losses of our two ranks are laid on those of one rank of ours from the same weights:
-they must agree within 1e-4, relatively, or the case fails. bench/run.py says how this program is called.
+Ranks divide one model and train on the same tokens. The losses of our two ranks are laid on those of one rank of ours from the same weights: they
+must agree within 1e-4, relatively, or the case fails. Zero bubble is also measured beside our own 1F1B. bench/run.py says how this program is called.
 """
 import pathlib
 import shutil
@@ -24,6 +24,9 @@ CASES = {f"parallel_step/tp/gpt2-124m/fp32/{tokens}": (tokens, ["--tensor", 2], 
 CASES |= {f"parallel_step/pp_{name}/gpt2-124m/fp32/128": (128, ["--pipeline", 2, "--untied", "--schedule", ours], MICRO_BATCHES,
                                                          ["--mode", "pp", "--schedule", theirs], 3, 1, 1.3)
           for name, (ours, theirs) in SCHEDULES.items()}
+# Our schedules beside each other; a tuple: options of our own program in the peer's place.
+CASES["parallel_step/pp_zero_bubble_over_1f1b/gpt2-124m/fp32/128"] = (
+    128, ["--pipeline", 2, "--untied", "--schedule", "zb-h1"], MICRO_BATCHES, ("--pipeline", 2, "--untied", "--schedule", "1f1b"), 4, 2, 1.0)
 WARMUP = 2
 
 
@@ -41,8 +44,8 @@ def measure(case):
         losses = comparison.objects(train_step.ours([*given, *alone], 1))[0]["losses"]
         times = {"ours": [], "peer": []}
         for side in comparison.alternating(rounds):
-            if side == "ours":
-                result = comparison.objects(train_step.ours([*given, *options]))[0]
+            if side == "ours" or isinstance(peer, tuple):
+                result = comparison.objects(train_step.ours([*given, *(options if side == "ours" else peer)]))[0]
                 train_step.check_losses(case, result["losses"], losses)
             else:
                 peer_options = [*peer, *shared, "--microbatches", micro_batches]

@@ -268,7 +268,7 @@ std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextWa
   return bytes;
 }
 
-/// What the planner says of one such pass.
+/// The planner's count for one such pass.
 double planned_along_context(const ModelSpec& spec, int cp, ContextWay way, plan::Recompute again,
                              const char* precision = "fp32") {
   plan::Training training;

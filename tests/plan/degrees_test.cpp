@@ -12,6 +12,7 @@
 
 #include "shoal/base/error.h"
 #include "tests/complaint.h"
+#include "tests/error_of.h"
 
 namespace shoal::plan {
 namespace {
@@ -142,6 +143,12 @@ TEST(Degrees, ShardOverTheRanksAskedFor) {
   EXPECT_THAT(complaint([&] { plain.shard_over(3, 8); }),
               HasSubstr("shard = 3: must divide dp x cp = 8"));
   EXPECT_EQ(plain, Degrees()) << "a refused call changes nothing";
+  // Three of six ranks would cut sequences in halves.
+  EXPECT_THROW(d.shard_over(3, 3), Error);
+  const Error error = error_of([&] { d.shard_over(12, 8); });
+  EXPECT_THAT(error.message(), HasSubstr("divide dp x cp = 16 and be a multiple of cp = 2"));
+  EXPECT_EQ(error.hint(), "use 4 or 8 times 2");
+  EXPECT_EQ(error_of([&] { plain.shard_over(3, 8); }).hint(), "use 2 or 4");
 }
 
 TEST(Degrees, NearestDivisors) {
@@ -149,6 +156,9 @@ TEST(Degrees, NearestDivisors) {
   EXPECT_EQ(nearest_divisors(12, 13), "12");
   EXPECT_EQ(nearest_divisors(7, 2), "1 or 7");
   EXPECT_EQ(nearest_divisors(1, 1), "1");
+  EXPECT_EQ(nearest_divisors(12, 1), "2");
+  EXPECT_EQ(nearest_divisors(12, 4), "3 or 6") << "others than the value itself";
+  EXPECT_EQ(nearest_divisors(12, 12), "6");
 }
 
 TEST(AxisSets, AreSets) {
@@ -178,6 +188,9 @@ TEST(RankTable, ShowsWhoIsWhere) {
             "  rank    host      dp_shard            ep\n"
             "     0       0             0             0\n"
             "     1       0             1             1\n");
+  EXPECT_THAT(rank_table({.dp_shard = 4, .ep = 2}, 8),
+              HasSubstr("     3       0             3             1             1\n"))
+      << "the data ranks of an expert";
   EXPECT_EQ(rank_table({}, 1), "  rank    host\n     0       0\n");
 }
 

@@ -239,6 +239,8 @@ TEST(PublishedArithmetic, PipelineTrafficGrowsWithTheStagesOfARank) {
   EXPECT_DOUBLE_EQ(sent(2, "1f1b", 1), message);
   EXPECT_DOUBLE_EQ(sent(2, "interleaved", 3), 5 * message);
   EXPECT_DOUBLE_EQ(sent(2, "zb-v", 1), 2 * message);
+  EXPECT_DOUBLE_EQ(sent(2, "dualpipe-v", 1), 2 * message);
+  EXPECT_DOUBLE_EQ(sent(3, "1f1b", 1), 2 * message) << "the middle one has none";
 }
 
 TEST(PublishedArithmetic, ReductionInTheNetwork) {

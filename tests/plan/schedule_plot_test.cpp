@@ -3,29 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <fstream>
-#include <iterator>
-
+#include "shoal/base/error.h"
 #include "shoal/schedule/generators.h"
+#include "tests/pictures.h"
 
 namespace shoal::plan {
 namespace {
 
+using shoal::testing::count_of;
+using shoal::testing::expect_picture_of_page;
 using ::testing::HasSubstr;
-
-std::string picture_of_the_page() {
-  return schedule_plot("Four ranks, eight micro-batches",
-                       {schedule::one_forward_one_backward(4, 8), schedule::zero_bubble_h1(4, 8),
-                        schedule::zero_bubble_v(4, 8)});
-}
-
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
-    ++found;
-  return found;
-}
 
 /// The number of messages: pieces of the paths that show them.
 std::size_t messages_in(const std::string& picture) {
@@ -34,7 +21,7 @@ std::size_t messages_in(const std::string& picture) {
   for (std::size_t at = picture.find(begin); at != std::string::npos;
        at = picture.find(begin, at + 1)) {
     const std::size_t from = at + begin.size();
-    found += count(picture.substr(from, picture.find('"', from) - from), "M");
+    found += count_of(picture.substr(from, picture.find('"', from) - from), "M");
   }
   return found;
 }
@@ -44,7 +31,7 @@ TEST(SchedulePlot, ShowsEveryComputationAndEveryMessage) {
       schedule_plot("<two>", {schedule::gpipe(2, 3), schedule::zero_bubble_v(2, 3)});
   EXPECT_THAT(picture, HasSubstr(">&lt;two"));
   // Three micro-batches on two stages of whole backward passes, and on four of split ones.
-  EXPECT_EQ(count(picture, "z\" fill=") + count(picture, "zM"), 2 * 3 * 2 + 4 * 3 * 3 + 4u)
+  EXPECT_EQ(count_of(picture, "z\" fill=") + count_of(picture, "zM"), 2 * 3 * 2 + 4 * 3 * 3 + 4u)
       << "boxes, and what each of four rows holds";
   // One border in gpipe; in the V two of three, as one rank has both stages at the turn.
   EXPECT_EQ(messages_in(picture), 2 * 3 * 1 + 2 * 3 * 2u);
@@ -56,15 +43,24 @@ TEST(SchedulePlot, ShowsEveryComputationAndEveryMessage) {
   EXPECT_THAT(picture, HasSubstr("</tspan>: 26 % of the time is lost"));
 }
 
+TEST(SchedulePlot, LeavesOutWhatIsTooNarrowAndRefusesWhatCannotRun) {
+  // Boxes of at least nine units have the number of their micro-batch.
+  const std::string numbers = "<g font-size=\"9\" text-anchor=\"middle\">\n<text";
+  EXPECT_EQ(count_of(schedule_plot("a", {schedule::gpipe(2, 3)}), numbers), 2u);
+  EXPECT_EQ(count_of(schedule_plot("a", {schedule::gpipe(2, 150)}), numbers), 0u);
+  // 1 - 3 / (8 x 3 + 14 x 0.05)
+  EXPECT_THAT(schedule_plot("a", {schedule::gpipe(8, 1)}), HasSubstr("88 % of the time is lost"));
+  schedule::Schedule cut = schedule::gpipe(2, 3);
+  cut.table[1].pop_back();
+  EXPECT_THROW(schedule_plot("a", {cut}), Error);
+}
+
 TEST(SchedulePlot, IsTheOneOfThePage) {
-  std::ifstream file(SHOAL_DOCS "/concepts/pipeline_schedules.svg");
-  const std::string page{std::istreambuf_iterator<char>(file), {}};
-  const std::string picture = picture_of_the_page();
-  if (page == picture) return;
-  const std::string made = ::testing::TempDir() + "/pipeline_schedules.svg";
-  std::ofstream(made) << picture;
-  FAIL() << "docs/concepts/pipeline_schedules.svg is of other tables. Copy " << made
-         << " there, and look at it";
+  expect_picture_of_page(
+      "pipeline_schedules.svg",
+      schedule_plot("Four ranks, eight micro-batches",
+                    {schedule::one_forward_one_backward(4, 8), schedule::zero_bubble_h1(4, 8),
+                     schedule::zero_bubble_v(4, 8)}));
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ def _rank_main(body, rank, size, port, timeout_s, environment, options, argument
     timeout = datetime.timedelta(seconds=timeout_s)
     try:
         store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
-        dist.init_process_group("shoal", store=store, rank=rank, world_size=size, timeout=timeout, pg_options=shoal.Options(**options) if options else None)
+        given = shoal.Options(**options) if options else None
+        dist.init_process_group("shoal", store=store, rank=rank, world_size=size, timeout=timeout, pg_options=given)
         body(rank, size, *arguments)
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -57,7 +58,8 @@ def await_words(word, ranks):
     store().wait([f"{word} {rank}" for rank in ranks], datetime.timedelta(seconds=60))
 
 
-def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(), flight_directory=None, hosts=None, options=(), stops=None):
+def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(),
+             flight_directory=None, hosts=None, options=(), stops=None):
     """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`. `hosts`: how many
     they play. `options`: of shoal.Options. `stops`: the rank that stops itself, which is killed when the others have ended. They meet through a
     TCPStore. (Through a FileStore about one group in a hundred hung: in PyTorch 2.11 a rank that destroys the store while the last one deletes its
@@ -71,7 +73,8 @@ def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", e
     if not pipe.poll(limit_s):
         raise AssertionError("the store's process says nothing")
     port = pipe.recv()
-    ranks = [context.Process(target=_rank_main, args=(body, rank, size, port, timeout_s, words[rank], options, arguments)) for rank in range(size)]
+    ranks = [context.Process(target=_rank_main, args=(body, rank, size, port, timeout_s, words[rank], options, arguments))
+             for rank in range(size)]
     for process in ranks:
         process.start()
     end = time.monotonic() + limit_s

@@ -226,5 +226,21 @@ TEST(TomlText, NumbersAndControlCharacters) {
   EXPECT_EQ(number_text(0.25), "0.25");
 }
 
+TEST(Ranges, AreSaidInWords) {
+  const auto of = [](const char* section, const char* name) {
+    return describe_allowed(*find_key(section, name));
+  };
+  EXPECT_EQ(of("checkpoint", "writer_share"), "a number above 0 and at most 1");
+  EXPECT_EQ(of("model", "gate_scale"), "a number above 0");
+  EXPECT_EQ(of("model", "layers"), "a whole number of at least 1");
+  EXPECT_EQ(of("model", "dropout"), "a number from 0 to below 1");
+  EXPECT_EQ(of("parallelism", "zero_stage"), "a whole number from 0 to 3");
+  EXPECT_EQ(of("data", "weights"), "a list of numbers above 0");
+  EXPECT_EQ(of("job", "name"), "a text");
+  const auto sections = section_names();
+  EXPECT_EQ(sections.size(), 13u);
+  EXPECT_EQ(std::set<std::string>(sections.begin(), sections.end()).size(), 13u);
+}
+
 }  // namespace
 }  // namespace shoal::train

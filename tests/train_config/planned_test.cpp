@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/forecast/estimator.h"
 #include "shoal/train/config/validate.h"
 #include "tests/complaint.h"
 
@@ -68,6 +69,36 @@ TEST(PlannedTraining, TakesItsFiguresFromTheKeys) {
   EXPECT_EQ(planned({"optimizer.name=sgd"}).optimizer, plan::Optimizer::kMomentum);
   EXPECT_EQ(planned({"optimizer.name=sgd", "optimizer.momentum=0"}).optimizer,
             plan::Optimizer::kSgd);
+}
+
+TEST(PlannedTraining, HasTheDegreesOfTheJob) {
+  const Training one =
+      planned({"parallelism.pipeline_parallel_degree=2", "parallelism.context_parallel_degree=2",
+               "parallelism.tensor_parallel_degree=2", "parallelism.zero_stage=1",
+               "parallelism.data_parallel_replicate_degree=2"},
+              16);
+  EXPECT_EQ(one.degrees, (plan::Degrees{.pp = 2, .dp_replicate = 2, .cp = 2, .tp = 2}));
+  EXPECT_EQ(one.global_batch, 24);
+  EXPECT_EQ(one.micro_batch, 12) << "of two data-parallel ranks";
+  EXPECT_EQ(one.schedule, "1f1b");
+  EXPECT_EQ(one.stage_layers, (std::vector<std::int64_t>{2, 2})) << "blocks, of 3 + 3 units";
+  EXPECT_FALSE(one.ulysses);
+  const Training cut = planned({"parallelism.pipeline_parallel_degree=2",
+                                "parallelism.pipeline_parallel_schedule=interleaved",
+                                "parallelism.pipeline_parallel_virtual_stages=2",
+                                "parallelism.pipeline_parallel_stage_units=[1, 3, 1, 1]",
+                                "parallelism.pipeline_parallel_gathered_stages=1",
+                                "parallelism.zero_stage=3", "training.micro_batch=2"});
+  EXPECT_EQ(cut.schedule, "interleaved");
+  EXPECT_EQ(cut.virtual_stages, 2);
+  EXPECT_EQ(cut.gathered_stages, 1);
+  EXPECT_EQ(cut.stage_layers, (std::vector<std::int64_t>{0, 3, 1, 0}));
+  const std::string heads = "parallelism.context_parallel_way=heads";
+  EXPECT_TRUE(planned({"parallelism.context_parallel_degree=2", heads}).ulysses);
+  EXPECT_FALSE(planned({heads}).ulysses) << "there is nothing to exchange";
+  EXPECT_TRUE(planned({}).stage_layers.empty());
+  EXPECT_EQ(planned({}).threads, 1);
+  EXPECT_EQ(planned({"parallelism.threads_per_rank=3"}).threads, 3);
 }
 
 TEST(PlannedTraining, RecomputationIsThatOfTheBlocks) {
@@ -174,6 +205,7 @@ TEST(PlannedTraining, CopiesForACheckpointAreThoseBeforeTheEnd) {
   EXPECT_EQ(staging({}), 0) << "the only one is that of the last step";
   EXPECT_EQ(staging({"checkpoint.interval=9"}), 512e6);
   EXPECT_EQ(staging({"checkpoint.interval=9", "checkpoint.staging_mb=3"}), 3e6);
+  EXPECT_EQ(staging({"checkpoint.interval=1"}), 512e6);
   EXPECT_EQ(staging({"checkpoint.interval=0"}), 0);
   EXPECT_EQ(staging({"checkpoint.interval=9", "checkpoint.asynchronous=false"}), 0);
   EXPECT_EQ(staging({"training.epochs=1"}), 512e6) << "how long that is nobody knows yet";
@@ -188,6 +220,8 @@ TEST(PlannedTraining, WhatIsCounted) {
   EXPECT_FALSE(counted({"parallelism.zero_stage=3", "precision.gathers=bf16"}));
   EXPECT_FALSE(counted({"parallelism.zero_stage=1", "parallelism.shard_units=size"}));
   EXPECT_TRUE(counted({"parallelism.shard_units=size"})) << "nothing is sharded";
+  EXPECT_FALSE(counted({"parallelism.pipeline_parallel_schedule_csv=a.csv"}));
+  EXPECT_FALSE(counted({"parallelism.layouts=[\"*.mlp.*: weight replicate\"]"}));
 }
 
 TEST(PlannedHosts, AreThoseThatShareMemory) {
@@ -205,17 +239,17 @@ TEST(PlannedHosts, AreThoseThatShareMemory) {
 
 TEST(MemoryUse, IsToldLargestFirstWithoutCrumbs) {
   plan::MemoryUse use;
-  use.parameters = 20e6;
+  use.parameters = 20.8e6;
   use.gradients = 19.5e6;
   use.optimizer = 40e6;
   use.activations = 12.5e6;
   use.gathered = 3e6;
-  use.communication = 2e6;
+  use.communication = 1.2e6;
   use.workspace = 2e6;
   use.staging = 1e6;
   EXPECT_EQ(describe(use),
-            "optimizer 40 MB, parameters 20 MB, gradients 19.5 MB, activations 12.5 MB, gathered 3 "
-            "MB, buffers 2 MB, temporary 2 MB")
+            "optimizer 40 MB, parameters 20.8 MB, gradients 19.5 MB, activations 12.5 MB, gathered "
+            "3 MB, temporary 2 MB, buffers 1.2 MB")
       << "a hundredth itself is left out";
 }
 
@@ -325,9 +359,24 @@ TEST(CheckFits, RanksThatShareNoMemoryNeedMore) {
   EXPECT_FALSE(fits({"parallelism.transport=tcp"}, between));
   EXPECT_FALSE(fits({"parallelism.transport=mpi"}, between));
   EXPECT_TRUE(fits({"parallelism.transport=tcp"}, 1.01 * apart));
+  EXPECT_FALSE(fits({"parallelism.transport=tcp"}, 0.99 * apart));
   EXPECT_FALSE(fits({}, 1));
   EXPECT_TRUE(fits({}, 0)) << "nothing is known of the host";
   EXPECT_TRUE(fits({"precision.type=auto"}, 1)) << "it cannot be counted yet";
+}
+
+// A share of nine sequences divides in threes: halves of it are no micro-batches.
+TEST(CheckFits, MicroBatchesThatAreProposedDivideTheShare) {
+  const Job job = saved_job({"training.global_batch_sequences=36"});
+  const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+  const Training training = planned_training(job, spec, 4);
+  EXPECT_THAT(memory_remedies(spec, training, planned_hosts(4, 4, 0)),
+              HasSubstr("training.micro_batch = 1 ("));
+  const plan::Cluster host = planned_hosts(4, 4, 0);
+  plan::Cluster exact = host;
+  exact.device.memory_bytes =
+      plan::worst(forecast::ShoalEstimator().memory(spec, training, host)).peak().use.all();
+  EXPECT_NO_THROW(check_fits(spec, training, exact)) << "what is needed is there";
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ namespace shoal::parallel {
 inline constexpr int kSteps = 10, kUnclippedSteps = 2;
 inline constexpr double kLearningRate = 1e-2, kClipNorm = 0.25;
 inline constexpr std::int64_t kShortColumns = 8;
-/// Of losses, and of norms relative to themselves: a tenth of what is promised, and ten times what
-/// rounding makes of both.
+/// The bound of losses, and of norms relative to themselves: a tenth of what is promised, and ten
+/// times what rounding makes of both.
 inline constexpr double kBound = 1e-5;
 
 /// Whole parameters, put together from the ranges of all ranks, which are threads.

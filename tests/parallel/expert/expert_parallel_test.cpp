@@ -86,17 +86,21 @@ Tokens some_tokens(std::int64_t samples, std::int64_t columns) {
   return {all.slice(1, 0, columns).contiguous(), labels};
 }
 
+/// Number `part` of `parts` equal parts of the samples.
+Tokens part_of_samples(const Tokens& all, int part, int parts) {
+  const std::int64_t count = all.inputs.size(0) / parts;
+  return {all.inputs.narrow(0, part * count, count), all.labels.narrow(0, part * count, count)};
+}
+
 struct Pass {
   double loss = 0;
   std::map<std::string, at::Tensor> gradients;
 };
 
-/// Forward and backward of this rank's part of `all`, or of number `part` of `parts`; the loss with
-/// the balance losses.
-double run_pass(nn::Model& model, const Tokens& all, const BatchShare& share, int part = -1,
-                int parts = 0) {
-  const std::int64_t count = all.inputs.size(0) / (parts > 0 ? parts : share.ranks());
-  const std::int64_t first = (parts > 0 ? part : share.rank()) * count;
+/// Forward and backward of this rank's part of `all`; the loss with the balance losses.
+double run_pass(nn::Model& model, const Tokens& all, const BatchShare& share) {
+  const std::int64_t count = all.inputs.size(0) / share.ranks();
+  const std::int64_t first = share.rank() * count;
   const at::Tensor inputs = all.inputs.narrow(0, first, count);
   nn::LossSink extra;
   nn::Context context;
@@ -234,22 +238,26 @@ TEST(ExpertParallel, AllTokensMayGoToOneRank) {
   }
 }
 
+/// A model of float32 with weights drawn as in training, and its experts divided over `mesh`.
+std::shared_ptr<nn::Model> drawn_model(const ModelSpec& spec, const mesh::Mesh* mesh = nullptr) {
+  auto model = nn::make_model(spec);
+  if (mesh != nullptr) place_experts(*model, *mesh);
+  model->materialize();
+  model->reset_parameters(Key(4));
+  return model;
+}
+
 // In float32 by the kernels, whose rows do not depend on each other.
 TEST(ExpertParallel, LogitsHaveTheBitsOfOneRank) {
   for (const ModelSpec& spec : {mixtral(), deepseek()}) {
     const Tokens all = some_tokens(4, 12);
-    const auto whole = nn::make_model(spec);
-    whole->materialize();
-    whole->reset_parameters(Key(4));
+    const auto whole = drawn_model(spec);
     nn::Context plain;
     const at::Tensor logits = (*whole)(all.inputs, plain).detach();
     for (const int ranks : {2, 4}) {
       on_ranks(ranks, [&](const comm::Group& world) {
         const mesh::Mesh mesh(world, {.dp_shard = ranks, .ep = ranks});
-        const auto model = nn::make_model(spec);
-        place_experts(*model, mesh);
-        model->materialize();
-        model->reset_parameters(Key(4));
+        const auto model = drawn_model(spec, &mesh);
         for (const auto& parameter : model->parameters()) {
           const at::Tensor wanted =
               part_of(whole->find_parameter(parameter->name())->tensor(), parameter->box());
@@ -275,22 +283,17 @@ TEST(ExpertParallel, LogitsHaveTheBitsOfOneRank) {
 TEST(ExpertParallel, LossHasTheBitsOfOneRank) {
   for (const ModelSpec& spec : {mixtral(), deepseek()}) {
     const Tokens all = some_tokens(8, 12);
-    const auto whole = nn::make_model(spec);
-    whole->materialize();
-    whole->reset_parameters(Key(4));
+    const auto whole = drawn_model(spec);
     for (const int ranks : {2, 4}) {
       std::vector<double> losses;
       double sum = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        losses.push_back(run_pass(*whole, all, {}, rank, ranks));
+        losses.push_back(run_pass(*whole, part_of_samples(all, rank, ranks), {}));
         sum += losses.back();
       }
       on_ranks(ranks, [&](const comm::Group& world) {
         const mesh::Mesh mesh(world, {.dp_shard = ranks, .ep = ranks});
-        const auto model = nn::make_model(spec);
-        place_experts(*model, mesh);
-        model->materialize();
-        model->reset_parameters(Key(4));
+        const auto model = drawn_model(spec, &mesh);
         const double loss = run_pass(*model, all, BatchShare(mesh));
         EXPECT_EQ(loss, losses[static_cast<std::size_t>(world.rank())]) << spec.name;
         EXPECT_EQ(world.sum(loss), sum) << spec.name << " on " << ranks;

@@ -1,18 +1,10 @@
 #pragma once
 
-#include <vector>
-
 #include "shoal/comm/group.h"
 #include "shoal/mesh/layout.h"
 #include "shoal/nn/attention_core.h"
-#include "shoal/ops/key_ranges.h"
 
 namespace shoal::parallel {
-
-/// Returns the tokens that each rank holds of the sequence of `context`. Throws Error(usage) when
-/// the positions of this rank are not its columns of `cut`.
-std::vector<ops::TokenPlaces> places_of_ranks(const nn::Context& context, const comm::Group& ranks,
-                                              mesh::Placement::Cut cut);
 
 /// Attention of context-parallel ranks, each with the queries, keys and values of its own columns:
 /// what the two ways to divide it have in common.

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -10,10 +12,12 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/ops/attention_part.h"
 #include "shoal/ops/differentiable.h"
 #include "shoal/ops/key_ranges.h"
+#include "shoal/parallel/context/sequence_cut.h"
 
 namespace shoal::parallel {
 namespace {
@@ -41,6 +45,29 @@ struct Arrival {
 /// message carries both.
 HeadTensors with_block(const at::Tensor& q, const at::Tensor& block) {
   return {q, block.select(3, 0), block.select(3, 1)};
+}
+
+/// The tokens that each rank holds of the sequence of `context`. Throws Error(usage) when the
+/// positions of this rank are not its columns of `cut`.
+std::vector<ops::TokenPlaces> places_of_ranks(const nn::Context& context, const comm::Group& ranks,
+                                              mesh::Placement::Cut cut) {
+  const nn::Sequence& sequence = context.sequence;
+  std::vector<ops::TokenPlaces> places;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    const at::Tensor columns = columns_of(sequence.columns, cut, ranks.size(), rank);
+    at::Tensor documents;
+    if (sequence.documents.defined()) documents = sequence.documents.index_select(1, columns);
+    places.push_back({columns.size(0), columns, documents});
+  }
+  const auto own = static_cast<std::size_t>(ranks.rank());
+  SHOAL_USER_CHECK(context.positions.defined() &&
+                       context.positions.sizes() == places[own].positions.sizes() &&
+                       at::equal(context.positions, places[own].positions),
+                   "context parallel",
+                   "rank {} of {}: the positions are not its columns of {}: make inputs and "
+                   "context by cut_sequence",
+                   ranks.rank(), ranks.size(), sequence.columns);
+  return places;
 }
 
 /// True where at least one query sees a key.

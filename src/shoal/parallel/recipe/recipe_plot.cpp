@@ -65,7 +65,7 @@ const char* color_of(const std::string& move) {
   return move == "reduce-scatter" ? kScatterColor : kOtherMove;
 }
 
-/// What travels at `x`, through all rows: a bar with its name; where nothing does, a line a rank.
+/// The transfer at `x`, through all rows: a bar with its name; without one, a line a rank.
 std::string move_at(const std::string& move, double x, int tp) {
   const double middle = x + kMoveWidth / 2;
   if (move.empty()) {

@@ -10,8 +10,8 @@
 namespace shoal::train {
 
 /// A job file as plain data: one struct a section, each key with the default that a user would
-/// want. The table in keys.cpp lists every key with its range, its conditions and its line of the
-/// reference page; parsing, printing and that page come from the table. An `optional` that is empty
+/// want. The tables in *_keys.cpp list every key with its range, its conditions and its line of the
+/// reference page; parsing, printing and that page come from them. An `optional` that is empty
 /// was not set.
 
 struct JobSection {

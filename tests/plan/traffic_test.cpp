@@ -1,0 +1,155 @@
+// What a device sends for each technique, and what of it leaves its host, counted by hand.
+#include "shoal/plan/traffic.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "shoal/plan/memory.h"
+#include "tests/plan/small_model.h"
+
+namespace shoal::plan {
+namespace {
+
+/// Hosts of so many devices, eight in all.
+Cluster hosts_of(int devices) {
+  Cluster cluster = with_devices(*cluster_preset("a100"), 8);
+  cluster.devices_per_host = devices;
+  cluster.hosts = 8 / devices;
+  return cluster;
+}
+
+/// The part of a technique's bytes that crosses the link between hosts.
+double crossing(const Training& training, int devices, const char* technique,
+                const ModelSpec& spec = small()) {
+  const auto sent = traffic(spec, training, hosts_of(devices));
+  return between_bytes(sent, technique) / traffic_bytes(sent, technique);
+}
+
+// Four ranks on two hosts of two: a gather or a sum sends 1/2 of half the buffer between them, of
+// 3/4 in all; an exchange sends two thirds. On one host nothing crosses.
+TEST(Traffic, WhatCrossesTheLinkBetweenHosts) {
+  const double third = 1.0 / 3;
+  EXPECT_DOUBLE_EQ(crossing(on(2, 4), 2, "tensor"), third);
+  EXPECT_DOUBLE_EQ(crossing(on(2, 4), 2, "vocabulary"), third);
+  Training context = on(2);
+  context.degrees.cp = 4;
+  EXPECT_DOUBLE_EQ(crossing(context, 2, "context"), third);
+  context.ulysses = true;
+  EXPECT_DOUBLE_EQ(crossing(context, 2, "context"), 2 * third);
+  EXPECT_EQ(crossing(context, 8, "context"), 0);
+  Training replicas = on(8);
+  replicas.zero_stage = 1;
+  replicas.degrees.shard_over(2, 8);
+  EXPECT_DOUBLE_EQ(crossing(replicas, 4, "replica"), third);
+  EXPECT_EQ(crossing(replicas, 4, "shard"), 0);
+  replicas.flat_rings = true;
+  EXPECT_EQ(crossing(replicas, 4, "shard"), 0) << "a ring within a host";
+  Training offloaded = on(8);
+  offloaded.offload_optimizer = true;
+  EXPECT_EQ(crossing(offloaded, 1, "offload"), 0);
+  EXPECT_EQ(crossing(on(4, 1, 2), 2, "pipeline"), 1);
+  EXPECT_EQ(crossing(on(4, 1, 2), 8, "pipeline"), 0);
+  ModelSpec mixture = small();
+  mixture.experts = 8;
+  mixture.experts_per_token = 2;
+  Training experts = on(8);
+  experts.expert_tensor = 4;
+  EXPECT_DOUBLE_EQ(crossing(experts, 2, "expert tensor", mixture), third);
+  experts.expert_tensor = 1;
+  experts.degrees.ep = 4;
+  EXPECT_EQ(crossing(experts, 8, "expert", mixture), 0);
+}
+
+// Two samples of 128 tokens in each of m micro-batches, blocks of 64 features.
+TEST(Traffic, TrafficOfAttentionAndExpertsByHand) {
+  ModelSpec spec = small();
+  const double L = 4;
+  Training training = on(2, 2);
+  training.degrees.cp = 2;
+  training.precision = "bf16";
+  const double m = 6;
+  const auto sent = [&](const char* what) {
+    return traffic_bytes(traffic(spec, training, hosts_of(8)), what);
+  };
+  // 64 columns of a rank, 32 features of its heads: keys and values go round once forward and
+  // twice backward.
+  const double ring = 2 * m * L * 3 * (2 * 2 * 64 * 32);
+  EXPECT_DOUBLE_EQ(sent("context"), ring);
+  training.recompute = Recompute::kFull;
+  EXPECT_DOUBLE_EQ(sent("context"), ring * 4 / 3);
+  training.recompute = Recompute::kSelective;
+  EXPECT_DOUBLE_EQ(sent("context"), ring) << "others keep the result of attention";
+  Cluster shoal = hosts_of(8);
+  shoal.runtime = Runtime::kShoal;
+  const auto of_shoal = [&] { return traffic_bytes(traffic(spec, training, shoal), "context"); };
+  EXPECT_DOUBLE_EQ(of_shoal(), ring * 4 / 3);
+  training.recompute = Recompute::kNone;
+  EXPECT_DOUBLE_EQ(of_shoal(), ring);
+  training.kept = {Keep::kEverything, Keep::kInput, Keep::kEverything, Keep::kEverything};
+  EXPECT_DOUBLE_EQ(of_shoal(), ring * (1 + 0.25 / 3));
+  training.kept.clear();
+  training.ulysses = true;
+  // Half of four tensors as wide, there and back.
+  EXPECT_DOUBLE_EQ(sent("context"), 2 * m * L * 2 * (4 * 2 * 64 * 32) / 2);
+  // Rows of 2 samples to two experts a token, there and back, forward and backward.
+  spec.experts = 8;
+  spec.experts_per_token = 2;
+  training = on(4);
+  training.precision = "bf16";
+  training.degrees.ep = 4;
+  const double n = 3;
+  const double rows = 2 * 128 * 2;
+  EXPECT_DOUBLE_EQ(sent("expert"), 2 * n * L * 4 * rows * 64 * 3 / 4);
+  training.degrees.ep = 1;
+  training.expert_tensor = 4;
+  const double copies = expert_copies(training);
+  EXPECT_DOUBLE_EQ(sent("expert tensor"), 2 * n * L * 4 * rows * copies * 64 * 3 / 4);
+  training.recompute = Recompute::kFull;
+  EXPECT_DOUBLE_EQ(sent("expert tensor"), 2 * n * L * 6 * rows * copies * 64 * 3 / 4);
+}
+
+TEST(Traffic, TechniquesThatAJobDoesNotUseSendNothing) {
+  const auto names = [](const Training& training) {
+    std::vector<std::string> list;
+    for (const Traffic& one : traffic(small(), training, hosts_of(2)))
+      list.push_back(one.technique);
+    return list;
+  };
+  using Names = std::vector<std::string>;
+  Training training = on(8);
+  EXPECT_EQ(names(training), (Names{"data"}));
+  training.zero_plus_plus = true;
+  EXPECT_EQ(names(training), (Names{"data"}));
+  training.zero_stage = 3;
+  EXPECT_EQ(names(training), (Names{"shard", "second shard"}));
+  training.reshard_after_forward = false;
+  EXPECT_EQ(names(training), (Names{"shard"}));
+  training.zero_plus_plus = false;
+  training.reshard_after_forward = true;
+  EXPECT_EQ(names(training), (Names{"shard"}));
+  // Offloading moves all of a rank's parameters, or its shard; where parameters stay there too,
+  // for every gather.
+  training = on(8);
+  training.offload_optimizer = true;
+  const auto moved = [&] {
+    return traffic_bytes(traffic(small(), training, hosts_of(8)), "offload");
+  };
+  const double whole = moved();
+  training.zero_stage = 1;
+  EXPECT_DOUBLE_EQ(moved(), whole / 8);
+  const StateBytes state = precision(training.precision, training.optimizer)->state;
+  EXPECT_DOUBLE_EQ(whole, count_of(small()) * (state.parameter + state.gradient));
+  training.zero_stage = 3;
+  training.offload_parameters = true;
+  training.micro_batch = 1;
+  EXPECT_DOUBLE_EQ(moved(), whole / 8 / (state.parameter + state.gradient) *
+                                (state.gradient + 3 * 2 * state.parameter));
+  training.reshard_after_forward = false;
+  EXPECT_DOUBLE_EQ(moved(), whole / 8 / (state.parameter + state.gradient) *
+                                (state.gradient + 3 * state.parameter));
+}
+
+}  // namespace
+}  // namespace shoal::plan
