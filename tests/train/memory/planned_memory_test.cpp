@@ -91,7 +91,6 @@ class PlannedMemory : public testing::Test {
   double staged() const { return memory_.at("staged_bytes"); }
   double measured() const { return memory_.at("peak_bytes").get<double>() - staged(); }
 
-  TemporaryFolder folder_;
   double fullest() const {
     double most = 0;
     for (const auto& rank : memory_.at("ranks"))
@@ -107,6 +106,7 @@ class PlannedMemory : public testing::Test {
     return planned() / static_cast<double>(memory_.at("ranks").size()) + 1e6 * more;
   }
 
+  TemporaryFolder folder_;
   int runs_ = 0;
   std::string said_;
   nlohmann::json memory_;
@@ -266,8 +266,11 @@ TEST_F(PlannedMemory, OfContextParallelRanks) {
   for (const auto& [ranks, sets] :
        {std::pair{1, kLong}, {2, ring + kLong}, {2, heads + kLong}, {4, around + kLong}}) {
     train_job(sets, ranks);
-    // Scores differ with the columns that a rank has: planned is the fullest one.
-    EXPECT_NEAR(planned() / ranks / fullest(), 1, 0.02) << words(sets);
+    // Scores differ with the columns that a rank has: planned is the fullest one. Of more than two
+    // ranks the next one may have taken in time what was sent last, 4 % of the memory.
+    const double most = ranks > 2 ? 1.05 : 1.02;
+    EXPECT_THAT(planned() / ranks / fullest(), testing::AllOf(testing::Ge(0.98), testing::Le(most)))
+        << words(sets);
   }
 }
 
