@@ -200,7 +200,7 @@ TEST(Validate, ContextParallelDegreesDivideRanksAndFitTheSequence) {
                         "context_parallel_degree) = 2"));
   EXPECT_THAT(refused({cp + "8", heads}, 8), HasSubstr("= 8 must divide kv_heads = 4, as 4 does"));
   EXPECT_THAT(refused({heads}), HasSubstr("parallelism.context_parallel_degree is 1"));
-  EXPECT_THAT(refused({cp + "512"}, 512), HasSubstr("must be at most training.sequence_length"));
+  EXPECT_THAT(refused({cp + "512"}, 512), HasSubstr("must be at most the 64 tokens of a sequence"));
 }
 
 TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
