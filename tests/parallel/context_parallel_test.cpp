@@ -28,7 +28,7 @@
 #include "tests/complaint.h"
 #include "tests/parallel/small_transformers.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::context_parallel_test {
 namespace {
 
 using plan::Degrees;
@@ -381,4 +381,4 @@ TEST(CutSequence, PartsAreAPartition) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::context_parallel_test

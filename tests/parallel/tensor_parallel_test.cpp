@@ -27,7 +27,7 @@
 #include "tests/complaint.h"
 #include "tests/parallel/one_rank.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::tensor_parallel_test {
 namespace {
 
 using model::ModelSpec;
@@ -323,4 +323,4 @@ TEST(CutStream, CutsSamplesWhereTheyDivideElseColumns) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::tensor_parallel_test

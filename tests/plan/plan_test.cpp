@@ -21,7 +21,7 @@
 #include "tests/plan/published.h"
 #include "tests/support/collective_closed_forms.h"
 
-namespace shoal::plan {
+namespace shoal::plan::plan_test {
 namespace {
 
 using testing::HasSubstr;
@@ -571,4 +571,4 @@ TEST(Simulator, RandomFailuresMeetDalysModel) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::plan_test

@@ -9,7 +9,7 @@
 #include "shoal/plan/memory.h"
 #include "tests/plan/small_model.h"
 
-namespace shoal::plan {
+namespace shoal::plan::traffic_test {
 namespace {
 
 /// Hosts of so many devices, eight in all.
@@ -154,4 +154,4 @@ TEST(Traffic, TechniquesThatAJobDoesNotUseSendNothing) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::traffic_test

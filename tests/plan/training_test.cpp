@@ -7,7 +7,7 @@
 #include "shoal/plan/memory.h"
 #include "tests/complaint.h"
 
-namespace shoal::plan {
+namespace shoal::plan::training_test {
 namespace {
 
 using testing::HasSubstr;
@@ -321,4 +321,4 @@ TEST(Precisions, StagesShardOneStateMoreEach) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::training_test

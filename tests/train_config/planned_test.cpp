@@ -10,7 +10,7 @@
 #include "shoal/train/config/validate.h"
 #include "tests/complaint.h"
 
-namespace shoal::train {
+namespace shoal::train::planned_test {
 namespace {
 
 using plan::Training;
@@ -380,4 +380,4 @@ TEST(CheckFits, MicroBatchesThatAreProposedDivideTheShare) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::planned_test

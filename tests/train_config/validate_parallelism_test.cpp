@@ -10,7 +10,7 @@
 #include "tests/error_of.h"
 #include "tests/train_config/jobs.h"
 
-namespace shoal::train {
+namespace shoal::train::validate_parallelism_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -345,4 +345,4 @@ TEST(Validate, ContextRanksCountNoWholeSequences) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::validate_parallelism_test

@@ -26,7 +26,7 @@
 #include "shoal/plan/traffic.h"
 #include "tests/complaint.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::expert_parallel_test {
 namespace {
 
 using model::ModelSpec;
@@ -380,4 +380,4 @@ TEST(ExpertParallel, RefusesDegreesThatDivideNothing) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::expert_parallel_test

@@ -16,7 +16,7 @@
 #include "shoal/base/error.h"
 #include "shoal/train/config/link_costs.h"
 
-namespace shoal::apps {
+namespace shoal::apps::plan_command_test {
 namespace {
 
 using testing::HasSubstr;
@@ -665,4 +665,4 @@ TEST(TransformerMath, EveryNumberComesFromTheCommandBesideIt) {
 }
 
 }  // namespace
-}  // namespace shoal::apps
+}  // namespace shoal::apps::plan_command_test

@@ -16,7 +16,7 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::planned_memory_test {
 namespace {
 
 /// Many small blocks, so that one more or less whose gradient is on its way to its owner counts
@@ -463,4 +463,4 @@ TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::planned_memory_test
