@@ -49,7 +49,8 @@ endfunction()
 #   fewer units are most of what a first build can save; small batches keep an incremental build
 #   within seconds. Kernels for several instruction sets include themselves and stay alone. Sources
 #   of one batch share anonymous namespaces: two of them may not give one name to different things.
-#   Tests are compiled alone: a name of one test would silently hide that of a header in another.
+#   In a test program a name of one source could silently hide that of a header in another: each has
+#   a namespace of its own inside its room's, named as the file (tools/check_layers.py).
 #   -DSHOAL_BATCHES=OFF compiles each source alone, as the preset `dev` does for editors and
 #   debuggers.
 option(SHOAL_BATCHES "Compile the sources of a room in batches" ON)
@@ -147,6 +148,7 @@ function(shoal_test name)
     endif()
   endforeach()
   shoal_precompile_headers(${name} PROGRAM TEST ${torch})
+  shoal_compile_together(${name} 4)
   # What is tested is compiled as users get it, in the libraries; the tests themselves with fewer
   # optimizations, which saves a fifth to a third of the compiler's time. The precompiled headers
   # serve both.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Do the rooms stand on each other as docs/architecture.md says?
 
-Checks that includes go downward only and are covered by the link lists of CMake, that these go downward too, and that this file, the
-table in the page and the lists in CMakeLists.txt agree. Prints one line a violation and exits with 1.
+Checks that includes go downward only and are covered by the link lists of CMake, that these go downward too, that this file, the
+table in the page and the lists in CMakeLists.txt agree, and that every test source has its own namespace. Prints one line a violation and exits with 1.
 """
 import argparse
 import pathlib
@@ -180,6 +180,16 @@ def check_folders(root):
     return [f"src/shoal/{name}: no room of that name stands in the table" for name in sorted(folders) if name not in known]
 
 
+def check_tests(root):
+    """Test sources that are compiled in one batch hide no name of each other: each has a namespace of its own."""
+    problems = []
+    for path in sorted((root / "tests").rglob("*_test.cpp")):
+        spaces = re.findall(r"^namespace (shoal::[\w:]*) \{", path.read_text(errors="replace"), re.M)
+        if not spaces or any(not space.endswith(f"::{path.stem}") for space in spaces):
+            problems.append(f"{path.relative_to(root)}: its namespace must be shoal::<room>::{path.stem}")
+    return problems
+
+
 def describe(room):
     return f"{room} (floor {ROOMS[room][0]}{'' if ROOMS[room][1] else ', no Torch'})"
 
@@ -189,7 +199,7 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
     root = parser.parse_args().root
     problems = []
-    for check in (check_table, check_room_lists, check_folders, check_links, check_includes):
+    for check in (check_table, check_room_lists, check_folders, check_links, check_includes, check_tests):
         problems += check(root)
     for problem in problems:
         print(problem)

@@ -4,7 +4,7 @@
 
 #include "tests/apps/program.h"
 
-namespace shoal::apps::testing {
+namespace shoal::apps::testing::arguments_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -56,4 +56,4 @@ TEST(Arguments, OfEval) {
 }
 
 }  // namespace
-}  // namespace shoal::apps::testing
+}  // namespace shoal::apps::testing::arguments_test

@@ -7,7 +7,7 @@
 
 #include "tests/apps/program.h"
 
-namespace shoal::apps::testing {
+namespace shoal::apps::testing::bench_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -170,4 +170,4 @@ TEST(Bench, RefusesWhatIsOutOfItsRange) {
 }
 
 }  // namespace
-}  // namespace shoal::apps::testing
+}  // namespace shoal::apps::testing::bench_test

@@ -8,7 +8,7 @@
 #include "shoal/train/config/keys.h"
 #include "tests/apps/program.h"
 
-namespace shoal::apps::testing {
+namespace shoal::apps::testing::broken_jobs_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -520,4 +520,4 @@ TEST_F(BrokenJobs, WhatCannotBePrintedIsAnError) {
 }
 
 }  // namespace
-}  // namespace shoal::apps::testing
+}  // namespace shoal::apps::testing::broken_jobs_test

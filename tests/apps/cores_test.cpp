@@ -8,7 +8,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::apps {
+namespace shoal::apps::cores_test {
 namespace {
 
 TEST(Cores, ThisProcessHasThoseOfItsMask) {
@@ -71,4 +71,4 @@ TEST(Cores, KeepingToThemHolds) {
 }
 
 }  // namespace
-}  // namespace shoal::apps
+}  // namespace shoal::apps::cores_test

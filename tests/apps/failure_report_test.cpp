@@ -10,7 +10,7 @@
 #include "apps/shoal/exit_code.h"
 #include "shoal/base/error.h"
 
-namespace shoal::apps {
+namespace shoal::apps::failure_report_test {
 namespace {
 
 TEST(Ending, OfEveryException) {
@@ -103,4 +103,4 @@ TEST(FailureReport, IsCutToWhatAPipeTakes) {
 }
 
 }  // namespace
-}  // namespace shoal::apps
+}  // namespace shoal::apps::failure_report_test

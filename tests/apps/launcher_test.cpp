@@ -11,7 +11,7 @@
 
 #include "tests/apps/program.h"
 
-namespace shoal::apps::testing {
+namespace shoal::apps::testing::launcher_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -306,4 +306,4 @@ TEST_F(LauncherTest, RefusesAnotherNumberThanItsLauncherStarted) {
 }
 
 }  // namespace
-}  // namespace shoal::apps::testing
+}  // namespace shoal::apps::testing::launcher_test

@@ -7,7 +7,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::apps {
+namespace shoal::apps::rank_environment_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -223,4 +223,4 @@ TEST(RankEnvironment, TheKeyHasEveryVariableOfAStart) {
 }
 
 }  // namespace
-}  // namespace shoal::apps
+}  // namespace shoal::apps::rank_environment_test

@@ -15,7 +15,7 @@
 
 #include "tests/apps/program.h"
 
-namespace shoal::apps::testing {
+namespace shoal::apps::testing::trained_run_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -495,4 +495,4 @@ steps = 1
 }
 
 }  // namespace
-}  // namespace shoal::apps::testing
+}  // namespace shoal::apps::testing::trained_run_test

@@ -4,7 +4,7 @@
 
 #include "shoal/base/duration.h"
 
-namespace shoal {
+namespace shoal::clock_test {
 namespace {
 
 using std::chrono::hours, std::chrono::milliseconds;
@@ -38,4 +38,4 @@ TEST(Duration, InSeconds) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::clock_test

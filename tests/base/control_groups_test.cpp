@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace shoal {
+namespace shoal::control_groups_test {
 namespace {
 
 class ControlGroups : public testing::Test {
@@ -95,4 +95,4 @@ TEST_F(ControlGroups, ThatAreNotThereLimitNothing) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::control_groups_test

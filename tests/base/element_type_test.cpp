@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace shoal {
+namespace shoal::element_type_test {
 namespace {
 
 struct Row {
@@ -43,4 +43,4 @@ TEST(ElementType, OfAPeerThatSendsNonsenseIsUnknown) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::element_type_test

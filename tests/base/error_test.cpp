@@ -7,7 +7,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/system_error.h"
 
-namespace shoal {
+namespace shoal::error_test {
 namespace {
 
 TEST(Error, SaysWhatWhereWhoAndWhatToDo) {
@@ -83,4 +83,4 @@ TEST(Error, SystemErrorsKeepTheirWords) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::error_test

@@ -12,7 +12,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal {
+namespace shoal::file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -97,4 +97,4 @@ TEST_F(File, AReplacementThatFailsKeepsTheOldFile) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::file_test

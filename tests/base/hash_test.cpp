@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace shoal {
+namespace shoal::hash_test {
 namespace {
 
 // The first numbers of the published generator (prng.di.unimi.it/splitmix64.c) from state 0, whose
@@ -16,4 +16,4 @@ TEST(Hash, SplitMix64EqualsThePublishedGenerator) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::hash_test

@@ -8,7 +8,7 @@
 
 #include "tests/complaint.h"
 
-namespace shoal {
+namespace shoal::instruction_sets_test {
 namespace {
 
 using testing::HasSubstr;
@@ -138,4 +138,4 @@ TEST(InstructionSets, LibTorchIsToldOfNothingThatTheProcessorLacks) {
 #endif
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::instruction_sets_test

@@ -9,7 +9,7 @@
 
 #include "shoal/base/file.h"
 
-namespace shoal {
+namespace shoal::log_test {
 namespace {
 
 using testing::HasSubstr;
@@ -66,4 +66,4 @@ TEST_F(LogOfARank, WithoutALoggerIsSilent) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::log_test

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace shoal {
+namespace shoal::memory_category_test {
 namespace {
 
 TEST(MemoryCategory, HasAName) {
@@ -47,4 +47,4 @@ TEST(MemoryCategory, EveryThreadHasItsOwn) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::memory_category_test

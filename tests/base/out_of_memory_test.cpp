@@ -5,7 +5,7 @@
 #include <new>
 #include <stdexcept>
 
-namespace shoal {
+namespace shoal::out_of_memory_test {
 namespace {
 
 TEST(OutOfMemory, IsToldFromOtherExceptions) {
@@ -21,4 +21,4 @@ TEST(OutOfMemory, IsToldFromOtherExceptions) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::out_of_memory_test

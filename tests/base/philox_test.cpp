@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace shoal {
+namespace shoal::philox_test {
 namespace {
 
 // Known answers that Random123 ships as kat_vectors for philox4x32-10.
@@ -68,4 +68,4 @@ TEST(Key, BelowStaysBelowAndReachesEveryValue) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::philox_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace shoal::svg {
+namespace shoal::svg::svg_test {
 namespace {
 
 using testing::DoubleNear;
@@ -52,4 +52,4 @@ TEST(Axis, LogarithmicTicksAreThoseOfEveryDecade) {
 TEST(Axis, TextIsEscaped) { EXPECT_EQ(escaped("a<b & c>\"d\""), "a&lt;b &amp; c>\"d\""); }
 
 }  // namespace
-}  // namespace shoal::svg
+}  // namespace shoal::svg::svg_test

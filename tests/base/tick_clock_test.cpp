@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-namespace shoal {
+namespace shoal::tick_clock_test {
 namespace {
 
 // Within a twentieth of the time that has passed. What is held is the conversion: clocks that were
@@ -47,4 +47,4 @@ TEST(TickClock, CountsAsTheSystemDoes) {
 }
 
 }  // namespace
-}  // namespace shoal
+}  // namespace shoal::tick_clock_test

@@ -19,7 +19,7 @@
 #include "tests/checkpoint/sharded_state.h"
 #include "tests/checkpoint_format/scratch.h"
 
-namespace shoal::checkpoint {
+namespace shoal::checkpoint::crash_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -148,4 +148,4 @@ TEST(Crash, WhenWritingFailsThePreviousCheckpointStaysAndTheRestGoes) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint
+}  // namespace shoal::checkpoint::crash_test

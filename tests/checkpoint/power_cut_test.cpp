@@ -29,7 +29,7 @@
 #include "tests/checkpoint/thread_ranks.h"
 #include "tests/checkpoint_format/scratch.h"
 
-namespace shoal::checkpoint {
+namespace shoal::checkpoint::power_cut_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -245,35 +245,35 @@ std::string path_of(int descriptor) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint
+}  // namespace shoal::checkpoint::power_cut_test
 
 // The libraries under test find these before the system's.
 extern "C" {
 int fsync(int descriptor) {
-  using namespace shoal::checkpoint;
+  using namespace shoal::checkpoint::power_cut_test;
   return Watch::call("fsync", path_of(descriptor), descriptor,
                      [&] { return static_cast<int>(::syscall(SYS_fsync, descriptor)); });
 }
 int fdatasync(int descriptor) {
-  using namespace shoal::checkpoint;
+  using namespace shoal::checkpoint::power_cut_test;
   return Watch::call("fdatasync", path_of(descriptor), descriptor,
                      [&] { return static_cast<int>(::syscall(SYS_fdatasync, descriptor)); });
 }
 int rename(const char* from, const char* to) noexcept {
-  using namespace shoal::checkpoint;
+  using namespace shoal::checkpoint::power_cut_test;
   return Watch::call("rename", to, -1, [&] {
     return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
   });
 }
 int renameat2(int from_folder, const char* from, int to_folder, const char* to,
               unsigned flags) noexcept {
-  using namespace shoal::checkpoint;
+  using namespace shoal::checkpoint::power_cut_test;
   return Watch::call(flags == RENAME_EXCHANGE ? "exchange" : "rename", to, -1, [&] {
     return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
   });
 }
 int unlinkat(int folder, const char* name, int flags) noexcept {
-  using namespace shoal::checkpoint;
+  using namespace shoal::checkpoint::power_cut_test;
   const std::string path = folder == AT_FDCWD ? name : path_of(folder) + "/" + name;
   return Watch::call("remove", path, -1, [&] {
     return static_cast<int>(::syscall(SYS_unlinkat, folder, name, flags));
@@ -281,7 +281,7 @@ int unlinkat(int folder, const char* name, int flags) noexcept {
 }
 }
 
-namespace shoal::checkpoint {
+namespace shoal::checkpoint::power_cut_test {
 namespace {
 
 using namespace testing;
@@ -431,4 +431,4 @@ TEST(PowerCut, ADiskThatDoesNotTakeTheBytesIsAnErrorAndThePreviousCheckpointStay
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint
+}  // namespace shoal::checkpoint::power_cut_test

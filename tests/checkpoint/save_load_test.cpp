@@ -16,7 +16,7 @@
 #include "tests/checkpoint_format/scratch.h"
 #include "tests/complaint.h"
 
-namespace shoal::checkpoint {
+namespace shoal::checkpoint::save_load_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -391,4 +391,4 @@ TEST(SaveLoad, ACheckpointStandsThoughAnOlderOneCannotBeRemoved) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint
+}  // namespace shoal::checkpoint::save_load_test

@@ -16,7 +16,7 @@
 #include "tests/checkpoint/thread_ranks.h"
 #include "tests/checkpoint_format/scratch.h"
 
-namespace shoal::checkpoint {
+namespace shoal::checkpoint::saver_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -211,4 +211,4 @@ TEST(Saver, TellsItsTimeAndItsMemory) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint
+}  // namespace shoal::checkpoint::saver_test

@@ -13,7 +13,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::checkpoint {
+namespace shoal::checkpoint::snapshot_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -132,4 +132,4 @@ TEST(Snapshot, GivenUpItHoldsNobody) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint
+}  // namespace shoal::checkpoint::snapshot_test

@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::box_test {
 namespace {
 
 /// Row-major global indices of the elements of a box, by counting coordinates up one by one.
@@ -89,4 +89,4 @@ TEST(Box, FitsOnlyInsideTheShape) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::box_test

@@ -11,7 +11,7 @@
 #include "tests/checkpoint_format/scratch.h"
 #include "tests/checkpoint_format/written_checkpoint.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::command_test {
 namespace {
 
 using ::testing::AllOf;
@@ -102,4 +102,4 @@ TEST_F(Command, DiffAndReshardAgree) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::command_test

@@ -21,7 +21,7 @@
 #include "shoal/model/model_json.h"
 #include "tests/checkpoint_format/scratch.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::hugging_face_test {
 namespace {
 
 using ::testing::AllOf;
@@ -507,4 +507,4 @@ TEST(Widen, EveryHalfIsItsValue) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::hugging_face_test

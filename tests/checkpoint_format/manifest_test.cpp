@@ -9,7 +9,7 @@
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/value_checksum.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::manifest_test {
 namespace {
 
 using nlohmann::json;
@@ -156,4 +156,4 @@ TEST(Manifest, RefusesMetadataThatIsNoObject) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::manifest_test

@@ -10,7 +10,7 @@
 #include "tests/checkpoint_format/scratch.h"
 #include "tests/checkpoint_format/written_checkpoint.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::reader_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -190,4 +190,4 @@ TEST_F(Damage, ByRandomMutationNeverCrashes) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::reader_test

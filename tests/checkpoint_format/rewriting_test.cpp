@@ -11,7 +11,7 @@
 #include "tests/checkpoint_format/scratch.h"
 #include "tests/checkpoint_format/written_checkpoint.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::rewriting_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -141,4 +141,4 @@ TEST(Compare, KnowsTheTypesOfNumbers) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::rewriting_test

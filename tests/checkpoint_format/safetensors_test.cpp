@@ -8,7 +8,7 @@
 #include "shoal/base/error.h"
 #include "tests/checkpoint_format/scratch.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::safetensors_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -179,4 +179,4 @@ TEST(Safetensors, NoMutationGetsPastTheParserWithAnExtentOutsideTheFile) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::safetensors_test

@@ -9,7 +9,7 @@
 #include "tests/checkpoint_format/scratch.h"
 #include "tests/checkpoint_format/written_checkpoint.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::shard_writer_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -124,4 +124,4 @@ TEST(File, ManyBuffersReachIt) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::shard_writer_test

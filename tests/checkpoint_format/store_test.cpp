@@ -10,7 +10,7 @@
 #include "tests/checkpoint_format/scratch.h"
 #include "tests/checkpoint_format/written_checkpoint.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -133,4 +133,4 @@ TEST(Store, SaysWhereItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::store_test

@@ -7,7 +7,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::checkpoint::format {
+namespace shoal::checkpoint::format::value_checksum_test {
 namespace {
 
 /// The definition, one element at a time.
@@ -113,4 +113,4 @@ TEST(ValueChecksum, KnowsEveryElementSize) {
 }
 
 }  // namespace
-}  // namespace shoal::checkpoint::format
+}  // namespace shoal::checkpoint::format::value_checksum_test

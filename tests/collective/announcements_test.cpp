@@ -10,7 +10,7 @@
 
 #include "tests/collective/one_block.h"
 
-namespace shoal::collective {
+namespace shoal::collective::announcements_test {
 namespace {
 
 using testing::HasSubstr;
@@ -198,4 +198,4 @@ TEST(Announcements, AReportNamesWhoIsWhere) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::announcements_test

@@ -14,7 +14,7 @@
 #include "shoal/collective/fold/fold.h"
 #include "tests/collective/on_hosts.h"
 
-namespace shoal::collective {
+namespace shoal::collective::between_and_inside_hosts_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -497,4 +497,4 @@ TEST(InRankOrder, EveryArrangementGivesTheBitsOfOneFold) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::between_and_inside_hosts_test

@@ -8,7 +8,7 @@
 
 #include "tests/collective/host_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::chain_of_waits_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -98,4 +98,4 @@ TEST(ChainOfWaits, RanksThatWaitForEachOtherAreShown) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::chain_of_waits_test

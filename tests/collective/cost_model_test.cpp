@@ -8,7 +8,7 @@
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/collective/algorithm/direct.h"
 
-namespace shoal::collective {
+namespace shoal::collective::cost_model_test {
 namespace {
 
 constexpr std::size_t kBytes = 10;
@@ -185,4 +185,4 @@ TEST(Choice, PrintsALineForEachKindAndSize) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::cost_model_test

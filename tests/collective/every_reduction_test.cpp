@@ -18,7 +18,7 @@
 #include "shoal/collective/fold/fold.h"
 #include "tests/collective/host_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::every_reduction_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -339,4 +339,4 @@ TEST(EveryReduction, OfPrivateMemoryHasTheSameBits) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::every_reduction_test

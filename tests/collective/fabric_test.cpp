@@ -15,7 +15,7 @@
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::fabric_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -246,4 +246,4 @@ TEST(Fabric, AGroupWithoutThisRankIsRefused) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::fabric_test

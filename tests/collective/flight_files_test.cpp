@@ -16,7 +16,7 @@
 
 #include "tests/collective/on_hosts.h"
 
-namespace shoal::collective {
+namespace shoal::collective::flight_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -290,4 +290,4 @@ TEST_F(FlightFiles, GroupsOfOneHostAreReadByEveryRank) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::flight_files_test

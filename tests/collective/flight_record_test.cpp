@@ -10,7 +10,7 @@
 #include "shoal/collective/flight/host_flight.h"
 #include "tests/collective/one_block.h"
 
-namespace shoal::collective {
+namespace shoal::collective::flight_record_test {
 namespace {
 
 using testing::HasSubstr;
@@ -149,4 +149,4 @@ TEST(HostFlight, LeavesOutWhatIsAboutToBeOverwritten) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::flight_record_test

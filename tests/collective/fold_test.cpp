@@ -14,7 +14,7 @@
 #include "tests/every_target.h"
 #include "tests/support/fold_plain.h"
 
-namespace shoal::collective {
+namespace shoal::collective::fold_test {
 namespace {
 
 constexpr int kTypes = static_cast<int>(ElementType::kC128) + 1,
@@ -288,4 +288,4 @@ TEST(NarrowFloat, BFloat16RoundsToNearestEven) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::fold_test

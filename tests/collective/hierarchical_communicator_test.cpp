@@ -13,7 +13,7 @@
 #include "tests/collective/kind_check.h"
 #include "tests/collective/on_hosts.h"
 
-namespace shoal::collective {
+namespace shoal::collective::hierarchical_communicator_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -416,4 +416,4 @@ TEST(HierarchicalCommunicator, TimesOutAndAbortsOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::hierarchical_communicator_test

@@ -12,7 +12,7 @@
 #include "shoal/base/error.h"
 #include "shoal/collective/shared_memory/contribution.h"
 
-namespace shoal::collective {
+namespace shoal::collective::hierarchical_program_test {
 namespace {
 
 /// An address that is never used.
@@ -251,4 +251,4 @@ TEST(HostLayout, ARankThatIsNoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::hierarchical_program_test

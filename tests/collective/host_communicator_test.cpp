@@ -16,7 +16,7 @@
 #include "tests/collective/host_calls.h"
 #include "tests/collective/host_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::host_communicator_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -492,4 +492,4 @@ TEST(HostCommunicator, ALongRandomScheduleStaysRight) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::host_communicator_test

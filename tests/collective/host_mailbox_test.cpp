@@ -9,7 +9,7 @@
 
 #include "tests/collective/host_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::host_mailbox_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -282,4 +282,4 @@ TEST(HostMailbox, ARankThatLeftIsNotWaitedFor) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::host_mailbox_test

@@ -18,7 +18,7 @@
 #include "tests/collective/host_calls.h"
 #include "tests/collective/host_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::host_priority_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -541,4 +541,4 @@ TEST(HostPriority, WhoHasGivenMayLeave) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::host_priority_test

@@ -11,7 +11,7 @@
 
 #include "shoal/collective/shared_memory/host_block.h"
 
-namespace shoal::collective {
+namespace shoal::collective::host_world_test {
 namespace {
 
 using testing::HasSubstr;
@@ -121,4 +121,4 @@ TEST_F(WorldOfThree, BelievesNoPlaceThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::host_world_test

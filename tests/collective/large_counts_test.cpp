@@ -19,7 +19,7 @@
 #include "shoal/collective/work_vector.h"
 #include "shoal/wire/chunk_header.h"
 
-namespace shoal::collective {
+namespace shoal::collective::large_counts_test {
 namespace {
 
 constexpr std::size_t kUnit =
@@ -292,4 +292,4 @@ TEST(LargeCounts, MessagesArriveChunkByChunkToTheEnd) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::large_counts_test

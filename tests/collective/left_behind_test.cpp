@@ -26,7 +26,7 @@
 #include "tests/collective/host_ranks.h"
 #include "tests/collective/on_hosts.h"
 
-namespace shoal::collective {
+namespace shoal::collective::left_behind_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -259,4 +259,4 @@ INSTANTIATE_TEST_SUITE_P(Fates, LeftBehindByProcesses,
                          name_of);
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::left_behind_test

@@ -6,7 +6,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::collective {
+namespace shoal::collective::memory_map_test {
 namespace {
 
 class MapOfThreeRanks : public testing::Test {
@@ -65,4 +65,4 @@ TEST(MemoryMap, OfThreadsEveryPointerStandsForItself) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::memory_map_test

@@ -17,7 +17,7 @@
 #include "tests/collective/network_ranks.h"
 #include "tests/collective/on_hosts.h"
 
-namespace shoal::collective {
+namespace shoal::collective::operation_check_test {
 namespace {
 
 constexpr int kCheckRanks = 3;
@@ -255,4 +255,4 @@ INSTANTIATE_TEST_SUITE_P(Carriers, OperationCheck,
                          testing::PrintToStringParamName());
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::operation_check_test

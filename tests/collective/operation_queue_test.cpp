@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-namespace shoal::collective {
+namespace shoal::collective::operation_queue_test {
 namespace {
 
 /// Counts the operations from 1 on that are all in `set`.
@@ -151,4 +151,4 @@ TEST(PendingOperation, AwaitsThoseWhoseDataItNeeds) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::operation_queue_test

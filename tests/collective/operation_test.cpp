@@ -5,7 +5,7 @@
 #include "shoal/collective/fabric.h"
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
 
-namespace shoal::collective {
+namespace shoal::collective::operation_test {
 namespace {
 
 struct Row {
@@ -70,4 +70,4 @@ TEST(Operation, HasTheDefaultsOfItsDocumentation) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::operation_test

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-namespace shoal::collective {
+namespace shoal::collective::priority_order_test {
 namespace {
 
 /// A queue with operations of given priorities, all of them published.
@@ -147,4 +147,4 @@ TEST(PriorityOrder, NamesTheOperationThatHoldsAnotherUp) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::priority_order_test

@@ -12,7 +12,7 @@
 #include "shoal/collective/fabric.h"
 #include "tests/collective/network_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::progress_test {
 namespace {
 
 /// How ranks are connected: all in one memory, each on a host of its own, or two a host.
@@ -206,4 +206,4 @@ INSTANTIATE_TEST_SUITE_P(Transports, ProgressOf,
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::progress_test

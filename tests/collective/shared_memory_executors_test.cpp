@@ -11,7 +11,7 @@
 #include "tests/collective/kind_check.h"
 #include "tests/collective/one_block.h"
 
-namespace shoal::collective {
+namespace shoal::collective::shared_memory_executors_test {
 namespace {
 
 constexpr int kExecutorRanks = 3;
@@ -234,4 +234,4 @@ TEST(StagedExecutor, OffersTheFirstChunkEarlyOnce) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::shared_memory_executors_test

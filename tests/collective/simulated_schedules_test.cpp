@@ -17,7 +17,7 @@
 #include "tests/collective/simulated_network.h"
 #include "tests/support/fold_plain.h"
 
-namespace shoal::collective {
+namespace shoal::collective::simulated_schedules_test {
 namespace {
 
 using Random = std::mt19937_64;
@@ -375,4 +375,4 @@ TEST(SimulatedSchedules, AThousandInFlightEndTogetherWhenOneAborts) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::simulated_schedules_test

@@ -17,7 +17,7 @@
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::slow_link_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -141,4 +141,4 @@ TEST(SlowLink, ARankThatStillReceivesLearnsTheCause) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::slow_link_test

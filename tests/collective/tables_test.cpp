@@ -11,7 +11,7 @@
 #include "shoal/collective/algorithm/ring.h"
 #include "tests/support/check_table.h"
 
-namespace shoal::collective {
+namespace shoal::collective::tables_test {
 namespace {
 
 constexpr Kind kTableKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadcast,
@@ -205,4 +205,4 @@ TEST(Choice, ObeysOverridesAndRefusesUnknownWords) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::tables_test

@@ -11,7 +11,7 @@
 #include "shoal/wire/tcp_transport.h"
 #include "tests/collective/network_ranks.h"
 
-namespace shoal::collective {
+namespace shoal::collective::tcp_call_test {
 namespace {
 
 TcpCall call_of(const Operation& operation) { return TcpCall::of(operation, Algorithm::kDirect); }
@@ -265,4 +265,4 @@ TEST(TcpCommunicator, GroupsOfMembersNeedANumberAndThisRank) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::tcp_call_test

@@ -23,7 +23,7 @@
 #include "tests/collective/network_ranks.h"
 #include "tests/support/fold_plain.h"
 
-namespace shoal::collective {
+namespace shoal::collective::tcp_communicator_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -684,4 +684,4 @@ TEST(TcpCommunicator, CountsBytesPerLink) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::tcp_communicator_test

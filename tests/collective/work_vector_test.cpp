@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-namespace shoal::collective {
+namespace shoal::collective::work_vector_test {
 namespace {
 
 constexpr std::size_t kCount = 4;
@@ -91,4 +91,4 @@ TEST_F(WorkVectorOfRank1, HasNoMemoryForWhatTheRankNeverTouches) {
 }
 
 }  // namespace
-}  // namespace shoal::collective
+}  // namespace shoal::collective::work_vector_test

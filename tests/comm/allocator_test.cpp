@@ -16,7 +16,7 @@
 
 #include "shoal/comm/world.h"
 
-namespace shoal::comm {
+namespace shoal::comm::allocator_test {
 namespace {
 
 /// Runs `body(group)` in `ranks` processes, forked before this process has computed anything with
@@ -203,4 +203,4 @@ TEST(Allocator, AForkedChildComputesAndDisturbsNobody) {
 }
 
 }  // namespace
-}  // namespace shoal::comm
+}  // namespace shoal::comm::allocator_test

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-namespace shoal::comm {
+namespace shoal::comm::carrier_test {
 namespace {
 
 using collective::Reduction;
@@ -137,4 +137,4 @@ TEST(Carrier, SendersScaleAndReceiversDivide) {
 }
 
 }  // namespace
-}  // namespace shoal::comm
+}  // namespace shoal::comm::carrier_test

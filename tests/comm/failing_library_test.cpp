@@ -7,7 +7,7 @@
 #include "shoal/base/error.h"
 #include "shoal/comm/library_communicator.h"
 
-namespace shoal::comm {
+namespace shoal::comm::failing_library_test {
 namespace {
 
 /// Is never complete to `done`, fails in the first wait, and then claims to be complete: MPI
@@ -85,4 +85,4 @@ TEST(LibraryCommunicator, AFailureInWaitIsRecordedAndPublished) {
 }
 
 }  // namespace
-}  // namespace shoal::comm
+}  // namespace shoal::comm::failing_library_test

@@ -23,7 +23,7 @@
 #include "tests/comm/group_checks.h"
 #include "tests/support/fake_communicator.h"
 
-namespace shoal::comm {
+namespace shoal::comm::group_test {
 namespace {
 
 WorldOptions threads(int ranks, bool arena = true) {
@@ -437,4 +437,4 @@ TEST(FakeCommunicator, PeersDoWhatThisRankDoes) {
 }
 
 }  // namespace
-}  // namespace shoal::comm
+}  // namespace shoal::comm::group_test

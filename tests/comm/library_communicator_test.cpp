@@ -12,7 +12,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::comm {
+namespace shoal::comm::library_communicator_test {
 namespace {
 
 using collective::Handle;
@@ -307,4 +307,4 @@ TEST(LibraryCommunicator, APartHasItsMembersByKeyAndRank) {
 }
 
 }  // namespace
-}  // namespace shoal::comm
+}  // namespace shoal::comm::library_communicator_test

@@ -13,7 +13,7 @@
 #include "shoal/base/error.h"
 #include "tests/comm/group_checks.h"
 
-namespace shoal::comm {
+namespace shoal::comm::mpi_engine_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -128,4 +128,4 @@ TEST(MpiEngine, AWaitEndsWithItsDeadline) {
 }
 
 }  // namespace
-}  // namespace shoal::comm
+}  // namespace shoal::comm::mpi_engine_test

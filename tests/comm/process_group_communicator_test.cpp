@@ -15,7 +15,7 @@
 #include "tests/comm/gloo.h"
 #include "tests/comm/group_checks.h"
 
-namespace shoal::comm {
+namespace shoal::comm::process_group_communicator_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -126,4 +126,4 @@ TEST(ProcessGroupCommunicator, TakesTheCpuBackendOfAProcessGroup) {
 }
 
 }  // namespace
-}  // namespace shoal::comm
+}  // namespace shoal::comm::process_group_communicator_test

@@ -20,7 +20,7 @@
 #include "tests/comm/group_checks.h"
 #include "tests/comm/rank_processes.h"
 
-namespace shoal::comm {
+namespace shoal::comm::tcp_world_test {
 namespace {
 
 bool no_memory_is_shared(const Group& group) {
@@ -161,4 +161,4 @@ TEST(TcpWorld, ARankThatFailsIsNamedOnAll) {
 }
 
 }  // namespace
-}  // namespace shoal::comm
+}  // namespace shoal::comm::tcp_world_test

@@ -11,7 +11,7 @@
 #include "tests/complaint.h"
 #include "tests/data/folder.h"
 
-namespace shoal::data {
+namespace shoal::data::corpus_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -149,4 +149,4 @@ TEST(PinnedList, WhatDiffersIsNamed) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::corpus_test

@@ -12,7 +12,7 @@
 #include "shoal/data/prepare.h"
 #include "tests/data/folder.h"
 
-namespace shoal::data {
+namespace shoal::data::cursor_test {
 namespace {
 
 TEST(Permutation, IsABijection) {
@@ -254,4 +254,4 @@ TEST(Cursor, NeverReadsBeyondTheEnd) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::cursor_test

@@ -10,7 +10,7 @@
 #include "shoal/data/prepare.h"
 #include "tests/data/folder.h"
 
-namespace shoal::data {
+namespace shoal::data::dataset_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -139,4 +139,4 @@ TEST(Dataset, LooksAtEveryTokenUnlessToldNotTo) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::dataset_test

@@ -9,7 +9,7 @@
 #include "shoal/data/file.h"
 #include "shoal/data/headers.h"
 
-namespace shoal::data {
+namespace shoal::data::duplicates_test {
 namespace {
 
 std::vector<std::string> words(int seed, int count) {
@@ -134,4 +134,4 @@ TEST(Headers, WhatIsLeftOfTheCorpusIsPinned) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::duplicates_test

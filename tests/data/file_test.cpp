@@ -16,7 +16,7 @@
 #include "shoal/data/parallel.h"
 #include "tests/data/folder.h"
 
-namespace shoal::data {
+namespace shoal::data::file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -46,11 +46,12 @@ struct SyncWatch {
 };
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::file_test
 
 // The library under test finds this before the system's.
 extern "C" int fsync(int descriptor) {
   using namespace shoal::data;
+  using namespace file_test;
   if (SyncWatch* watch = SyncWatch::current) {
     const std::string path = path_of(descriptor);
     watch->seen.push_back({fs::path(path).filename(), content(path), content(watch->target)});
@@ -62,7 +63,7 @@ extern "C" int fsync(int descriptor) {
   return static_cast<int>(::syscall(SYS_fsync, descriptor));
 }
 
-namespace shoal::data {
+namespace shoal::data::file_test {
 namespace {
 
 ErrorKind kind_of(const std::function<void()>& call) {
@@ -162,4 +163,4 @@ TEST(ForEachIndex, TheFirstErrorStopsTheRest) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::file_test

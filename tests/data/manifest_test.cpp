@@ -7,7 +7,7 @@
 #include "shoal/base/error.h"
 #include "tests/data/folder.h"
 
-namespace shoal::data {
+namespace shoal::data::manifest_test {
 namespace {
 
 using nlohmann::json;
@@ -117,4 +117,4 @@ TEST(DatasetManifest, OneThatIsMissingSaysWhetherPreparingWasInterrupted) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::manifest_test

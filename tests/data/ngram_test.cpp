@@ -7,7 +7,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::data {
+namespace shoal::data::ngram_test {
 namespace {
 
 constexpr std::uint32_t kEnd = 0;
@@ -124,4 +124,4 @@ TEST(Ngram, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::ngram_test

@@ -18,7 +18,7 @@
 #include "tests/data/folder.h"
 #include "tests/data/sentencepiece_model.h"
 
-namespace shoal::data {
+namespace shoal::data::prepare_test {
 namespace {
 
 /// Writes `count` files of made-up code below folder/in.
@@ -521,4 +521,4 @@ TEST(Prepare, KilledAnywhereItGoesOnToTheSameBytes) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::prepare_test

@@ -10,7 +10,7 @@
 #include "shoal/base/error.h"
 #include "tests/data/folder.h"
 
-namespace shoal::data {
+namespace shoal::data::shard_test {
 namespace {
 
 std::string write_shard(const Folder& folder, std::uint32_t token_bytes) {
@@ -171,4 +171,4 @@ TEST(Shard, AWriterBeginsAnewAfterWriting) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::shard_test

@@ -14,7 +14,7 @@
 #include "shoal/data/dataset.h"
 #include "tests/data/folder.h"
 
-namespace shoal::data {
+namespace shoal::data::stats_test {
 namespace {
 
 constexpr int kEndOfDocument = 256;
@@ -214,4 +214,4 @@ TEST(Stats, BitsOfNgramModelsAreThoseOfAnIndependentCount) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::stats_test

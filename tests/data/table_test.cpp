@@ -9,7 +9,7 @@
 #include "shoal/base/error.h"
 #include "tests/data/folder.h"
 
-namespace shoal::data {
+namespace shoal::data::table_test {
 namespace {
 
 void expect_refused(const std::string& text, const CsvOptions& options, const std::string& words) {
@@ -253,4 +253,4 @@ TEST(Table, AnEpochShowsEveryRowOnce) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::table_test

@@ -14,7 +14,7 @@
 #include "shoal/data/pretoken.h"
 #include "tests/data/sentencepiece_model.h"
 
-namespace shoal::data {
+namespace shoal::data::tokenizer_test {
 namespace {
 
 constexpr const char* kCode = R"(#pragma once
@@ -327,4 +327,4 @@ TEST(Pretoken, IsCutAtItsLongest) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::tokenizer_test

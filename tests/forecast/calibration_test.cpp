@@ -7,7 +7,7 @@
 #include "shoal/plan/collective_cost.h"
 #include "shoal/plan/operations.h"
 
-namespace shoal::forecast {
+namespace shoal::forecast::calibration_test {
 namespace {
 
 // Times made from known constants must give the constants back, and predictions the times.
@@ -81,4 +81,4 @@ TEST(Calibration, RefusesWhatTellsNothing) {
 }
 
 }  // namespace
-}  // namespace shoal::forecast
+}  // namespace shoal::forecast::calibration_test

@@ -4,7 +4,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::forecast {
+namespace shoal::forecast::drift_test {
 namespace {
 
 const std::vector<KernelWork> kWorks{
@@ -102,4 +102,4 @@ TEST(Drift, RefusesWhatTellsNothing) {
 }
 
 }  // namespace
-}  // namespace shoal::forecast
+}  // namespace shoal::forecast::drift_test

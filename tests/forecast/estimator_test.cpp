@@ -8,7 +8,7 @@
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/step_time.h"
 
-namespace shoal::forecast {
+namespace shoal::forecast::estimator_test {
 namespace {
 
 struct Planned {
@@ -217,4 +217,4 @@ TEST(ShoalMemory, ShardsShareTheParameters) {
 }
 
 }  // namespace
-}  // namespace shoal::forecast
+}  // namespace shoal::forecast::estimator_test

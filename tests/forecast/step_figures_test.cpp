@@ -13,7 +13,7 @@
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/step_time.h"
 
-namespace shoal::forecast {
+namespace shoal::forecast::step_figures_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -439,4 +439,4 @@ TEST(Drifts, ChangeEveryPartOfAKernel) {
 }
 
 }  // namespace
-}  // namespace shoal::forecast
+}  // namespace shoal::forecast::step_figures_test

@@ -4,7 +4,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::forecast {
+namespace shoal::forecast::trimmed_mean_test {
 namespace {
 
 TEST(TypicalTime, IsTheMeanWithoutTheSlowestQuarter) {
@@ -35,4 +35,4 @@ TEST(MeanTime, HoldsWhatInterruptsFewOfManyCalls) {
 }
 
 }  // namespace
-}  // namespace shoal::forecast
+}  // namespace shoal::forecast::trimmed_mean_test

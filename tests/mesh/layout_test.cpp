@@ -4,7 +4,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::mesh {
+namespace shoal::mesh::layout_test {
 namespace {
 
 TEST(Layout, EvenPartsCoverAndEarlierAreNeverSmaller) {
@@ -141,4 +141,4 @@ TEST(Layout, SaysWhatItIs) {
 }
 
 }  // namespace
-}  // namespace shoal::mesh
+}  // namespace shoal::mesh::layout_test

@@ -10,7 +10,7 @@
 #include "tests/complaint.h"
 #include "tests/support/fake_communicator.h"
 
-namespace shoal::mesh {
+namespace shoal::mesh::mesh_test {
 namespace {
 
 const std::vector<AxisSet> kSets{Axis::kPipeline,
@@ -91,4 +91,4 @@ TEST(Mesh, DegreesMustFit) {
 }
 
 }  // namespace
-}  // namespace shoal::mesh
+}  // namespace shoal::mesh::mesh_test

@@ -4,7 +4,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::model {
+namespace shoal::model::kept_activations_test {
 namespace {
 
 using Mode = RecomputePolicy::Mode;
@@ -194,4 +194,4 @@ TEST(KeptActivations, EveryKthBlock) {
 }
 
 }  // namespace
-}  // namespace shoal::model
+}  // namespace shoal::model::kept_activations_test

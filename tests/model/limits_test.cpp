@@ -10,7 +10,7 @@
 #include "shoal/model/model_spec.h"
 #include "tests/complaint.h"
 
-namespace shoal::model {
+namespace shoal::model::limits_test {
 namespace {
 
 using testing::HasSubstr;
@@ -191,4 +191,4 @@ TEST(ModelLimits, NamedModelsHaveThePublishedShapes) {
 }
 
 }  // namespace
-}  // namespace shoal::model
+}  // namespace shoal::model::limits_test

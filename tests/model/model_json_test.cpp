@@ -5,7 +5,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::model {
+namespace shoal::model::model_json_test {
 namespace {
 
 using testing::HasSubstr;
@@ -341,4 +341,4 @@ TEST(HuggingFaceConfig, MistakesNameFileKeyAndRule) {
 }
 
 }  // namespace
-}  // namespace shoal::model
+}  // namespace shoal::model::model_json_test

@@ -8,7 +8,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::model {
+namespace shoal::model::model_spec_test {
 namespace {
 
 using testing::HasSubstr;
@@ -268,4 +268,4 @@ TEST(ModelSpec, NonsenseIsNamed) {
 }
 
 }  // namespace
-}  // namespace shoal::model
+}  // namespace shoal::model::model_spec_test

@@ -21,7 +21,7 @@
 #include "shoal/nn/replay.h"
 #include "shoal/ops/dropout.h"
 
-namespace shoal::nn {
+namespace shoal::nn::forward_test {
 namespace {
 
 std::shared_ptr<Model> made(const model::ModelSpec& spec, Loss loss = Loss::kCrossEntropy) {
@@ -308,4 +308,4 @@ TEST(Stream, LayersFindTheirPlacesInADividedStream) {
 }
 
 }  // namespace
-}  // namespace shoal::nn
+}  // namespace shoal::nn::forward_test

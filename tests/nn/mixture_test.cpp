@@ -22,7 +22,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::nn {
+namespace shoal::nn::mixture_test {
 namespace {
 
 using model::ModelSpec;
@@ -295,4 +295,4 @@ TEST(Mixture, ExpertsNeedARouter) {
 }
 
 }  // namespace
-}  // namespace shoal::nn
+}  // namespace shoal::nn::mixture_test

@@ -27,7 +27,7 @@
 #include "shoal/nn/key_value_cache.h"
 #include "shoal/nn/module.h"
 
-namespace shoal::nn {
+namespace shoal::nn::model_test {
 namespace {
 
 std::shared_ptr<Model> ready_model(const model::ModelSpec& spec, at::ScalarType type = at::kFloat,
@@ -385,4 +385,4 @@ TEST(Perceptron, LossesAreThoseOfTheComposition) {
 }
 
 }  // namespace
-}  // namespace shoal::nn
+}  // namespace shoal::nn::model_test

@@ -16,7 +16,7 @@
 #include "shoal/nn/layers.h"
 #include "shoal/nn/transformer.h"
 
-namespace shoal::nn {
+namespace shoal::nn::module_test {
 namespace {
 
 std::shared_ptr<Model> tiny() {
@@ -242,4 +242,4 @@ TEST(Parameter, LivesInGivenMemory) {
 }
 
 }  // namespace
-}  // namespace shoal::nn
+}  // namespace shoal::nn::module_test

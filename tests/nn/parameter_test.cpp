@@ -18,7 +18,7 @@
 #include "shoal/comm/world.h"
 #include "shoal/ops/linear.h"
 
-namespace shoal::nn {
+namespace shoal::nn::parameter_test {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -201,4 +201,4 @@ TEST(Parameter, MemoryIsCountedAsParametersAndGradients) {
 }
 
 }  // namespace
-}  // namespace shoal::nn
+}  // namespace shoal::nn::parameter_test

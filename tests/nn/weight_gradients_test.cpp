@@ -14,7 +14,7 @@
 #include "shoal/ops/linear.h"
 #include "shoal/ops/loss.h"
 
-namespace shoal::nn {
+namespace shoal::nn::weight_gradients_test {
 namespace {
 
 std::shared_ptr<Parameter> made(const std::vector<std::int64_t>& shape) {
@@ -109,4 +109,4 @@ TEST(WeightGradients, AStepThatWasGivenUpLeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace shoal::nn
+}  // namespace shoal::nn::weight_gradients_test

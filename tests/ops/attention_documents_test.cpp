@@ -24,7 +24,7 @@
 #include "tests/ops/dense_attention.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::attention_documents_test {
 namespace {
 
 /// [B or 1, T, T] bool: the same document, and a position that is not behind that of the query.
@@ -224,4 +224,4 @@ TEST(AttentionOfDocuments, TakesMemoryThatGrowsWithTheTokens) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::attention_documents_test

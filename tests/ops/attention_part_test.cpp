@@ -25,7 +25,7 @@
 #include "tests/ops/dense_attention.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::attention_part_test {
 namespace {
 
 // The sums of fp32 run over up to 300 keys and 400 queries in another order than those of fp64.
@@ -376,4 +376,4 @@ TEST(AttentionPart, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::attention_part_test

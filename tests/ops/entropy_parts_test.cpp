@@ -16,7 +16,7 @@
 #include "shoal/ops/loss.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::entropy_parts_test {
 namespace {
 
 /// Three parts, one without classes, against the softmax of the whole row. Logits go up to 90,
@@ -79,4 +79,4 @@ TEST(AddRows, AddsBiasAndResidualWithTheirGradients) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::entropy_parts_test

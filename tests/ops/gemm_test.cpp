@@ -13,7 +13,7 @@
 #include "shoal/ops/matmul.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::gemm_test {
 namespace {
 
 at::Tensor floats(std::int64_t rows, std::int64_t columns, int seed) {
@@ -171,4 +171,4 @@ TEST(Matmul, WritesViewsAndAccumulates) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::gemm_test

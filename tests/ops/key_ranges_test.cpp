@@ -22,7 +22,7 @@
 #include "shoal/ops/attention_kernels.h"
 #include "tests/ops/dense_attention.h"
 
-namespace shoal::ops {
+namespace shoal::ops::key_ranges_test {
 namespace {
 
 at::Tensor longs(const std::vector<std::int64_t>& values) { return at::tensor(values, at::kLong); }
@@ -184,4 +184,4 @@ TEST(AttentionBlocks, ComputeLittleBesideThePairsThatSeeEachOther) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::key_ranges_test

@@ -22,7 +22,7 @@
 #include "shoal/ops/random_fill.h"
 #include "shoal/ops/rotary.h"
 
-namespace shoal::ops {
+namespace shoal::ops::limits_test {
 namespace {
 
 using Shape = std::vector<std::int64_t>;
@@ -137,4 +137,4 @@ TEST(Limits, OfBoxes) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::limits_test

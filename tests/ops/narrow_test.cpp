@@ -10,7 +10,7 @@
 #include "shoal/ops/narrow_kernels.h"
 #include "tests/every_target.h"
 
-namespace shoal::ops::kernels {
+namespace shoal::ops::kernels::narrow_test {
 namespace {
 
 float value_of(std::uint16_t bf16) {
@@ -157,4 +157,4 @@ TEST(StochasticRounding, KeysAndNeighboursDrawIndependently) {
 }
 
 }  // namespace
-}  // namespace shoal::ops::kernels
+}  // namespace shoal::ops::kernels::narrow_test

@@ -13,7 +13,7 @@
 #include "shoal/ops/norm.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::narrow_weights_test {
 namespace {
 
 constexpr at::ScalarType kTypes[] = {at::kBFloat16, at::kHalf};
@@ -206,4 +206,4 @@ TEST(NarrowWeights, NormsOfQueriesAndKeysAreReadAsFloat32) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::narrow_weights_test

@@ -34,7 +34,7 @@
 #include "shoal/ops/rotary.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::operators_test {
 namespace {
 
 using Inputs = std::vector<at::Tensor>;
@@ -487,4 +487,4 @@ TEST(GradientSink, OfTheNormsOfQueriesAndKeys) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::operators_test

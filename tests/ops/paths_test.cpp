@@ -30,7 +30,7 @@
 #include "shoal/ops/rotary.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::paths_test {
 namespace {
 
 using Inputs = std::vector<at::Tensor>;
@@ -287,4 +287,4 @@ TEST(Paths, ABoxOfSixteenBitsIsTheRoundedOne) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::paths_test

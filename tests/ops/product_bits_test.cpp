@@ -15,7 +15,7 @@
 #include "tests/every_target.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::product_bits_test {
 namespace {
 
 at::Tensor floats(at::IntArrayRef sizes, int seed) {
@@ -131,4 +131,4 @@ TEST(AttentionBits, DoNotDependOnWhereItsInputLies) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::product_bits_test

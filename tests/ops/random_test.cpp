@@ -14,7 +14,7 @@
 #include "shoal/ops/random_kernels.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::random_test {
 namespace {
 
 TEST(RandomKernels, AreThePlainLoops) {
@@ -123,4 +123,4 @@ TEST(Dropout, GradientsPassTheSameMask) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::random_test

@@ -25,7 +25,7 @@
 #include "shoal/ops/grouped_linear.h"
 #include "tests/ops/gradient_check.h"
 
-namespace shoal::ops {
+namespace shoal::ops::routing_test {
 namespace {
 
 using Choices = std::vector<std::vector<std::int64_t>>;
@@ -242,4 +242,4 @@ TEST(GroupedLinear, ARowHasTheSameBitsWhateverTheOthersAre) {
 }
 
 }  // namespace
-}  // namespace shoal::ops
+}  // namespace shoal::ops::routing_test

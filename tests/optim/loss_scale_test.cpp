@@ -7,7 +7,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::optim {
+namespace shoal::optim::loss_scale_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -96,4 +96,4 @@ TEST(LossScale, RefusesOptionsThatMakeNoSense) {
 }
 
 }  // namespace
-}  // namespace shoal::optim
+}  // namespace shoal::optim::loss_scale_test

@@ -17,7 +17,7 @@
 #include "shoal/comm/world.h"
 #include "shoal/optim/clipping.h"
 
-namespace shoal::optim {
+namespace shoal::optim::optimizer_test {
 namespace {
 
 at::Tensor random(const std::string& name, at::IntArrayRef shape) {
@@ -384,4 +384,4 @@ TEST(Clipping, GradientsOfSixteenBitsCountAsTheirValues) {
 }
 
 }  // namespace
-}  // namespace shoal::optim
+}  // namespace shoal::optim::optimizer_test

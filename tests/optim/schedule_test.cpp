@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace shoal::optim {
+namespace shoal::optim::schedule_test {
 namespace {
 
 constexpr double kExact =
@@ -95,4 +95,4 @@ TEST(Schedule, DefaultsAreThoseOfTheHeader) {
 }
 
 }  // namespace
-}  // namespace shoal::optim
+}  // namespace shoal::optim::schedule_test

@@ -15,7 +15,7 @@
 #include "shoal/base/error.h"
 #include "shoal/optim/optimizer.h"
 
-namespace shoal::optim {
+namespace shoal::optim::state_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,4 +108,4 @@ TEST_F(StateFile, AnOptimizerWhoseStateLiesThereUpdatesTheSame) {
 }
 
 }  // namespace
-}  // namespace shoal::optim
+}  // namespace shoal::optim::state_file_test

@@ -9,7 +9,7 @@
 #include "shoal/base/error.h"
 #include "shoal/ops/narrow_kernels.h"
 
-namespace shoal::optim {
+namespace shoal::optim::stored_update_test {
 namespace {
 
 constexpr AdamWFactors kFactors{1e-2, 0.9, 0.95, 1e-8, 0.1, 1 - 0.729, 1 - 0.857375, 0.5};
@@ -164,4 +164,4 @@ TEST(StoredUpdate, SumOfSquaresOfHalfWordsIsThatOfTheirValues) {
 }
 
 }  // namespace
-}  // namespace shoal::optim
+}  // namespace shoal::optim::stored_update_test

@@ -8,7 +8,7 @@
 #include "shoal/base/philox.h"
 #include "tests/every_target.h"
 
-namespace shoal::optim {
+namespace shoal::optim::update_test {
 namespace {
 
 std::vector<float> normal(const char* name, std::size_t count, double scale) {
@@ -203,4 +203,4 @@ TEST(SumOfSquares, SeesNonFiniteValues) {
 }
 
 }  // namespace
-}  // namespace shoal::optim
+}  // namespace shoal::optim::update_test

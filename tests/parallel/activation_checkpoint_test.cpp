@@ -9,7 +9,7 @@
 #include "shoal/nn/replay.h"
 #include "shoal/parallel/data/gradient_reduction.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::activation_checkpoint_test {
 namespace {
 
 using model::Keep;
@@ -353,4 +353,4 @@ TEST(ActivationCheckpoint, MemoryFallsAsThePlanSays) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::activation_checkpoint_test

@@ -28,7 +28,7 @@
 #include "tests/complaint.h"
 #include "tests/parallel/small_transformers.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::context_parallel_test {
 namespace {
 
 using plan::Degrees;
@@ -43,13 +43,19 @@ void on_ranks(const Degrees& degrees, const std::function<void(const mesh::Mesh&
                        [&](const comm::Group& world) { body(mesh::Mesh(world, degrees)); });
 }
 
-/// A model in double, divided as the mesh says.
+/// A model in double, divided as the mesh says. In bf16 its matrices alone are that, as in a job.
 std::shared_ptr<nn::Model> divided(const ModelSpec& spec, const mesh::Mesh& mesh, ContextWay way,
                                    at::ScalarType type = at::kDouble) {
   auto model = nn::make_model(spec);
   split_tensors(*model, mesh);
   split_sequence(*model, mesh, way);
-  model->materialize(type);
+  if (type == at::kBFloat16) {
+    for (const auto& parameter : model->parameters())
+      if (parameter->global_shape().size() > 1) parameter->set_types(type, at::kFloat);
+    model->materialize();
+  } else {
+    model->materialize(type);
+  }
   fill(*model);
   return model;
 }
@@ -243,12 +249,13 @@ TEST(ContextParallel, MasksAndPositionsAreThoseOfOneRank) {
   }
 }
 
-/// Bytes that the ranks of cp send among themselves for one forward and backward pass in fp32.
+/// Bytes that the ranks of cp send among themselves for one forward and backward pass.
 std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextWay way,
-                                        const Data& all, model::Keep keep) {
+                                        const Data& all, model::Keep keep,
+                                        at::ScalarType weights = at::kFloat) {
   std::vector<double> bytes(static_cast<std::size_t>(cp));
   on_ranks({.cp = cp}, [&](const mesh::Mesh& mesh) {
-    const auto model = divided(spec, mesh, way, at::kFloat);
+    const auto model = divided(spec, mesh, way, weights);
     checkpoint_activations(*model,
                            std::vector<model::Keep>(static_cast<std::size_t>(spec.layers), keep));
     const comm::Group& ranks = mesh.along(mesh::Axis::kContext);
@@ -262,15 +269,17 @@ std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextWa
 }
 
 /// The planner's count for one such pass.
-double planned_along_context(const ModelSpec& spec, int cp, ContextWay way, plan::Recompute again) {
+double planned_along_context(const ModelSpec& spec, int cp, ContextWay way, plan::Recompute again,
+                             const char* precision = "fp32") {
   plan::Training training;
   training.degrees.cp = cp;
   training.micro_batch = training.global_batch = 3;
   training.sequence = 16;
-  training.precision = "fp32";
+  training.precision = precision;
   training.ulysses = way == ContextWay::kHeads;
   training.recompute = again;
-  for (const plan::Traffic& part : plan::traffic(spec, training, plan::Cluster{}))
+  const plan::Cluster shoal{.runtime = plan::Runtime::kShoal};
+  for (const plan::Traffic& part : plan::traffic(spec, training, shoal))
     if (part.technique == "context") return part.bytes;
   return 0;
 }
@@ -294,6 +303,10 @@ TEST(ContextParallel, SendsWhatTheFormulasSay) {
                   Each(bytes + again));
       EXPECT_DOUBLE_EQ(planned_along_context(spec, cp, way, plan::Recompute::kNone), bytes);
       EXPECT_DOUBLE_EQ(planned_along_context(spec, cp, way, plan::Recompute::kFull), bytes + again);
+      // Activations are fp32 beside bf16 weights too.
+      EXPECT_THAT(bytes_along_context(spec, cp, way, all, model::Keep::kEverything, at::kBFloat16),
+                  Each(bytes));
+      EXPECT_DOUBLE_EQ(planned_along_context(spec, cp, way, plan::Recompute::kNone, "bf16"), bytes);
     }
   }
   // Fewer key-value heads, and columns in chunks of 3 3 2 2 2 2: ranks have 5, 5 and 4. Each rank
@@ -318,9 +331,9 @@ TEST(ContextParallel, RefusesWhatItCannotDivide) {
     return text;
   };
   EXPECT_THAT(refusal(llama(), {.cp = 3}, ContextWay::kHeads),
-              HasSubstr("tp x cp = 1 x 3 must divide kv_heads = 2"));
+              HasSubstr("tp x cp = 3 must divide kv_heads = 2"));
   EXPECT_THAT(refusal(llama(), {.cp = 2, .tp = 2}, ContextWay::kHeads),
-              HasSubstr("tp x cp = 2 x 2 must divide kv_heads = 2"));
+              HasSubstr("tp x cp = 4 must divide kv_heads = 2"));
   EXPECT_THAT(refusal(*model::named_model("mlp-digits"), {.cp = 2}, ContextWay::kRing),
               HasSubstr("divides sequences, and so transformers only"));
   EXPECT_THAT(complaint([] { columns_of(3, mesh::Placement::Cut::kEven, 4, 0); }),
@@ -368,4 +381,4 @@ TEST(CutSequence, PartsAreAPartition) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::context_parallel_test

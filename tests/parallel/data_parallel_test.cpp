@@ -12,7 +12,7 @@
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "tests/parallel/branches.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::data_parallel_test {
 namespace {
 
 using Strategy = DataParallelOptions::Strategy;
@@ -216,4 +216,4 @@ TEST(CountedParts, AreAPartitionOfTheGradient) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::data_parallel_test

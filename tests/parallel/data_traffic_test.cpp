@@ -8,7 +8,7 @@
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/plan/traffic.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::data_traffic_test {
 namespace {
 
 constexpr int kMicroBatches = 2;
@@ -130,4 +130,4 @@ TEST(DataTraffic, IsThatOfTheFormulas) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::data_traffic_test

@@ -16,7 +16,7 @@
 #include "shoal/wire/local_rendezvous.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::pipeline_faults_on_hosts_test {
 namespace {
 
 constexpr int kFaultRanks = 4, kFaultMicroBatches = 8;
@@ -224,4 +224,4 @@ TEST(PipelineFaults, EverySurvivorNamesARankThatStandsStill) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::pipeline_faults_on_hosts_test

@@ -12,7 +12,7 @@
 #include "tests/comm/rank_processes.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::pipeline_on_hosts_test {
 namespace {
 
 constexpr int kRanks = 4, kMicroBatches = 8;
@@ -157,4 +157,4 @@ TEST(PipelineOnHosts, AMessageArrivesWhileItsSenderComputes) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::pipeline_on_hosts_test

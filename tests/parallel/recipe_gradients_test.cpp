@@ -11,7 +11,7 @@
 #include "tests/complaint.h"
 #include "tests/parallel/one_rank.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::recipe_gradients_test {
 namespace {
 
 using testing::HasSubstr;
@@ -184,4 +184,4 @@ TEST(RecipeGradients, RulesNeedMoreThanOneRank) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::recipe_gradients_test

@@ -19,7 +19,7 @@
 #include "shoal/ops/differentiable.h"
 #include "tests/complaint.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::redistribute_test {
 namespace {
 
 using mesh::Box;
@@ -211,4 +211,4 @@ TEST(Moves, SendWhatTheyMust) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::redistribute_test

@@ -14,7 +14,7 @@
 #include "tests/comm/rank_processes.h"
 #include "tests/parallel/tiny_training.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::sharding_on_hosts_test {
 namespace {
 
 using Copies = ShardingOptions::Copies;
@@ -196,4 +196,4 @@ TEST(ShardingOnHosts, WhatIsGatheredExistsOncePerHost) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::sharding_on_hosts_test

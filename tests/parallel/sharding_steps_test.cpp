@@ -9,7 +9,7 @@
 #include "shoal/parallel/shard/sharding.h"
 #include "tests/parallel/branches.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::sharding_steps_test {
 namespace {
 
 using Copies = ShardingOptions::Copies;
@@ -83,4 +83,4 @@ TEST(ShardingSteps, WhatOwnersWriteReachesEveryRank) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::sharding_steps_test

@@ -18,7 +18,7 @@
 #include "tests/parallel/branches.h"
 #include "tests/parallel/tiny_training.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::sharding_test {
 namespace {
 
 using Copies = ShardingOptions::Copies;
@@ -654,4 +654,4 @@ TEST(Sharding, TheTableGathersAheadAndReleases) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::sharding_test

@@ -27,7 +27,7 @@
 #include "tests/complaint.h"
 #include "tests/parallel/one_rank.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::tensor_parallel_test {
 namespace {
 
 using model::ModelSpec;
@@ -224,6 +224,21 @@ double sent(const ModelSpec& spec, int tp, const Data& all, model::Keep keep) {
   return bytes;
 }
 
+/// What the planner says of one such pass in bf16, beside which activations are fp32.
+double planned(const ModelSpec& spec, int tp, model::Keep keep) {
+  plan::Training training;
+  training.degrees.tp = tp;
+  training.micro_batch = training.global_batch = 4;
+  training.sequence = 12;
+  training.precision = "bf16";
+  training.kept.assign(static_cast<std::size_t>(spec.layers), keep);
+  const plan::Cluster shoal{.runtime = plan::Runtime::kShoal};
+  double bytes = 0;
+  for (const plan::Traffic& part : plan::traffic(spec, training, shoal))
+    if (part.technique == "tensor" || part.technique == "vocabulary") bytes += part.bytes;
+  return bytes;
+}
+
 // The planner's formulas: 8 of b s h (p - 1) / p elements a block, 12 where its forward pass runs
 // twice, 10 where the sums of the first are kept; 4 for embedding and head together; two float64 a
 // row for the loss.
@@ -240,6 +255,7 @@ TEST(TensorParallel, SendsWhatTheFormulasSay) {
       const double ends = 4 * 4 * 12 * hidden * (tp - 1) / tp;
       const double losses = 16.0 * 4 * 12 * (tp - 1);
       EXPECT_EQ(sent(spec, tp, all, keep), 4 * (blocks + ends) + losses);
+      EXPECT_DOUBLE_EQ(planned(spec, tp, keep), 4 * (blocks + ends) + losses);
     }
   }
 }
@@ -307,4 +323,4 @@ TEST(CutStream, CutsSamplesWhereTheyDivideElseColumns) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::tensor_parallel_test

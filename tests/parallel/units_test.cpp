@@ -15,7 +15,7 @@
 #include "shoal/parallel/shard/sharding.h"
 #include "tests/parallel/tiny_training.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::units_test {
 namespace {
 
 using By = Wrapping::By;
@@ -241,4 +241,4 @@ TEST(ShardingMemory, WhatIsReleasedIsFree) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::units_test

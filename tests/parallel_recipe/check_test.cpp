@@ -12,7 +12,7 @@
 #include "tests/complaint.h"
 #include "tests/parallel_recipe/tiny_models.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::check_test {
 namespace {
 
 using model::ModelSpec;
@@ -284,4 +284,4 @@ TEST(PrintRecipe, GivesTheJobKeyThatMakesTheSame) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::check_test

@@ -5,7 +5,7 @@
 
 #include "tests/complaint.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::parse_test {
 namespace {
 
 TEST(ParseRule, ReadsWhatARuleSays) {
@@ -68,4 +68,4 @@ TEST(ParseRule, SaysWhereAMistakeStandsAndWhatShouldStandThere) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::parse_test

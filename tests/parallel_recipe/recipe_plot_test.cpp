@@ -9,7 +9,7 @@
 #include "tests/parallel_recipe/tiny_models.h"
 #include "tests/pictures.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::recipe_plot_test {
 namespace {
 
 using shoal::testing::count_of;
@@ -51,4 +51,4 @@ TEST(RecipePlot, IsTheOneOfThePage) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::recipe_plot_test

@@ -11,7 +11,7 @@
 #include "tests/complaint.h"
 #include "tests/plan/gib.h"
 
-namespace shoal::plan {
+namespace shoal::plan::cluster_test {
 namespace {
 
 using testing::HasSubstr;
@@ -227,4 +227,4 @@ TEST(Cluster, EveryFigureIsChecked) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::cluster_test

@@ -14,7 +14,7 @@
 #include "tests/complaint.h"
 #include "tests/error_of.h"
 
-namespace shoal::plan {
+namespace shoal::plan::degrees_test {
 namespace {
 
 using testing::ElementsAre;
@@ -195,4 +195,4 @@ TEST(RankTable, ShowsWhoIsWhere) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::degrees_test

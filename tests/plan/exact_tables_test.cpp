@@ -14,7 +14,7 @@
 #include "tests/support/collective_closed_forms.h"
 #include "tests/support/published_formulas.h"
 
-namespace shoal::plan {
+namespace shoal::plan::exact_tables_test {
 namespace {
 
 TEST(ExactTables, ZeroTable1) {
@@ -325,4 +325,4 @@ TEST(ExactTables, PlannedTrafficIsTheClosedForms) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::exact_tables_test

@@ -6,7 +6,7 @@
 #include "shoal/base/error.h"
 #include "tests/pictures.h"
 
-namespace shoal::plan {
+namespace shoal::plan::expert_plot_test {
 namespace {
 
 using shoal::testing::count_of;
@@ -36,4 +36,4 @@ TEST(ExpertPlot, IsTheOneOfThePage) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::expert_plot_test

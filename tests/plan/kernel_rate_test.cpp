@@ -6,7 +6,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::plan {
+namespace shoal::plan::kernel_rate_test {
 namespace {
 
 std::vector<TimedKernel> timed(const KernelRate& rate) {
@@ -75,4 +75,4 @@ TEST(KernelRate, AttentionCountsThePairsThatItComputes) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::kernel_rate_test

@@ -12,7 +12,7 @@
 #include "tests/plan/gib.h"
 #include "tests/plan/published.h"
 
-namespace shoal::plan {
+namespace shoal::plan::known_mistakes_test {
 namespace {
 
 ModelSpec neox_20b() {
@@ -247,4 +247,4 @@ TEST(KnownMistakes, CheckpointsDoNotDependOnTheMesh) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::known_mistakes_test

@@ -11,7 +11,7 @@
 #include "shoal/plan/plan.h"
 #include "tests/plan/small_model.h"
 
-namespace shoal::plan {
+namespace shoal::plan::memory_figures_test {
 namespace {
 
 const MemoryUse& phase(const std::vector<RankMemory>& ranks, std::size_t rank, const char* name) {
@@ -211,4 +211,4 @@ TEST(OffloadedBytes, AreThoseOfTheFullestRank) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::memory_figures_test

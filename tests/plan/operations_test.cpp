@@ -8,7 +8,7 @@
 
 #include "tests/plan/small_model.h"
 
-namespace shoal::plan {
+namespace shoal::plan::operations_test {
 namespace {
 
 ModelSpec llama() {
@@ -327,4 +327,4 @@ TEST(OptimizerBytes, OfEveryPrecision) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::operations_test

@@ -16,7 +16,7 @@
 #include "tests/complaint.h"
 #include "tests/plan/small_model.h"
 
-namespace shoal::plan {
+namespace shoal::plan::plan_figures_test {
 namespace {
 
 using testing::HasSubstr;
@@ -270,4 +270,4 @@ TEST(PlanText, NamesTheWholeMesh) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::plan_figures_test

@@ -21,10 +21,11 @@
 #include "tests/plan/published.h"
 #include "tests/support/collective_closed_forms.h"
 
-namespace shoal::plan {
+namespace shoal::plan::plan_test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t global_batch) {
   Training training;
@@ -108,6 +109,27 @@ TEST(Plan, HybridShardingIsNamed) {
   training.degrees.shard_over(16, training.degrees.dp());
   EXPECT_THAT(to_text(make_plan(PublishedEstimator(), spec, training, cluster)),
               HasSubstr("ZeRO 3, mixed"));
+}
+
+// What context and expert parallelism take in Shoal follows from work and bytes alone.
+TEST(Plan, SaysWhichTimesWereNeverCompared) {
+  const auto said = [](const Degrees& degrees, const char* preset) {
+    const ModelSpec spec = *named_model("moe-tiny");
+    Training training;
+    training.degrees = degrees;
+    training.global_batch = degrees.dp();
+    training.precision = "fp32";
+    const Cluster cluster = with_devices(*cluster_preset(preset), degrees.ranks());
+    const Plan plan = make_plan(PublishedEstimator(), spec, training, cluster);
+    const bool listed = to_json(plan).find("\"step_time_not_measured\": []") == std::string::npos;
+    const std::string text = to_text(plan);
+    EXPECT_EQ(listed, text.find("not measured") != std::string::npos);
+    return text;
+  };
+  EXPECT_THAT(said({.cp = 2, .ep = 2}, "cpu"), HasSubstr("not measured     cp and ep: their time"));
+  EXPECT_THAT(said({.dp_shard = 2, .ep = 2}, "cpu"), HasSubstr("not measured     ep: their time"));
+  EXPECT_THAT(said({.dp_shard = 2, .tp = 2}, "cpu"), Not(HasSubstr("not measured")));
+  EXPECT_THAT(said({.cp = 2, .ep = 2}, "a100"), Not(HasSubstr("not measured")));
 }
 
 TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
@@ -384,7 +406,7 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
   EXPECT_LT(ulysses.time.communication, gathered.time.communication);
   spec.kv_heads = 4;
   EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
-              HasSubstr("cp = 8: ulysses gives each context rank whole heads"));
+              HasSubstr("cp = 8: an exchange of heads gives every rank whole key-value heads"));
 }
 
 TEST(Plan, OffloadedParametersLeaveTheDevice) {
@@ -549,4 +571,4 @@ TEST(Simulator, RandomFailuresMeetDalysModel) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::plan_test

@@ -9,7 +9,7 @@
 #include "shoal/plan/trace.h"
 #include "tests/plan/published.h"
 
-namespace shoal::plan {
+namespace shoal::plan::plots_test {
 namespace {
 
 struct Box {
@@ -114,4 +114,4 @@ TEST(Plots, NamesAreEscaped) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::plots_test

@@ -16,7 +16,7 @@
 #include "tests/support/collective_closed_forms.h"
 #include "tests/support/published_formulas.h"
 
-namespace shoal::plan {
+namespace shoal::plan::published_arithmetic_test {
 namespace {
 
 ModelSpec sixteen_experts() {
@@ -284,4 +284,4 @@ TEST(PublishedArithmetic, BestNumberOfCheckpoints) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::published_arithmetic_test

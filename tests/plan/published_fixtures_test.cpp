@@ -18,7 +18,7 @@
 #include "tests/plan/published.h"
 #include "tests/support/published_formulas.h"
 
-namespace shoal::plan {
+namespace shoal::plan::published_fixtures_test {
 namespace {
 
 /// The model of Megatron-Bridge's tests; with `experts` of them in every layer.
@@ -312,4 +312,4 @@ TEST(PublishedFixtures, HiddenExchangeIsNotFree) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::published_fixtures_test

@@ -8,7 +8,7 @@
 #include "shoal/plan/flops.h"
 #include "tests/plan/published_times.h"
 
-namespace shoal::plan {
+namespace shoal::plan::published_page_test {
 namespace {
 
 struct Predicted {
@@ -267,4 +267,4 @@ TEST(PublishedPage, HoldsWhatIsComputed) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::published_page_test

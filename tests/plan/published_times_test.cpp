@@ -10,7 +10,7 @@
 
 #include "shoal/plan/flops.h"
 
-namespace shoal::plan {
+namespace shoal::plan::published_times_test {
 namespace {
 
 struct Errors {
@@ -230,4 +230,4 @@ TEST(KnownFacts, Zero3LosesThroughputAsDevicesDoubleAtFixedBatch) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::published_times_test

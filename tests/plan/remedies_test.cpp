@@ -9,7 +9,7 @@
 #include "shoal/plan/plan.h"
 #include "tests/plan/small_model.h"
 
-namespace shoal::plan {
+namespace shoal::plan::remedies_test {
 namespace {
 
 using testing::Contains;
@@ -133,4 +133,4 @@ TEST(Remedies, NoneWhereThePlanFits) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::remedies_test

@@ -7,7 +7,7 @@
 #include "shoal/schedule/generators.h"
 #include "tests/pictures.h"
 
-namespace shoal::plan {
+namespace shoal::plan::schedule_plot_test {
 namespace {
 
 using shoal::testing::count_of;
@@ -64,4 +64,4 @@ TEST(SchedulePlot, IsTheOneOfThePage) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::schedule_plot_test

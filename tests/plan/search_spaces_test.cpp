@@ -9,7 +9,7 @@
 #include "shoal/plan/search.h"
 #include "tests/plan/small_model.h"
 
-namespace shoal::plan {
+namespace shoal::plan::search_spaces_test {
 namespace {
 
 std::vector<Candidate> candidates(const ModelSpec& spec, const Training& start,
@@ -187,4 +187,4 @@ TEST(SearchSpaces, StatesBelongToTheirPrecision) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::search_spaces_test

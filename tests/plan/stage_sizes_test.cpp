@@ -10,7 +10,7 @@
 #include "shoal/base/philox.h"
 #include "tests/complaint.h"
 
-namespace shoal::plan {
+namespace shoal::plan::stage_sizes_test {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
@@ -114,4 +114,4 @@ TEST(StageSizes, WhatCannotBeIsRefusedWithTheRule) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::stage_sizes_test

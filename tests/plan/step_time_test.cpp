@@ -9,7 +9,7 @@
 #include "shoal/plan/topology.h"
 #include "tests/plan/small_model.h"
 
-namespace shoal::plan {
+namespace shoal::plan::step_time_test {
 namespace {
 
 constexpr double kFast = 1e30;
@@ -331,4 +331,4 @@ TEST(OptimizerTime, OffTheDevice) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::step_time_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace shoal::plan {
+namespace shoal::plan::topology_test {
 namespace {
 
 void expect_shape(GroupShape shape, std::int64_t inside, std::int64_t hosts) {
@@ -160,4 +160,4 @@ TEST(CollectiveTimes, OfAllToAll) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::topology_test

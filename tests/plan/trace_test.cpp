@@ -12,7 +12,7 @@
 #include "shoal/schedule/generators.h"
 #include "tests/plan/published.h"
 
-namespace shoal::plan {
+namespace shoal::plan::trace_test {
 namespace {
 
 using testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST(Trace, HoldsEveryComputationOnce) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::trace_test

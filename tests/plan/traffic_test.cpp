@@ -9,7 +9,7 @@
 #include "shoal/plan/memory.h"
 #include "tests/plan/small_model.h"
 
-namespace shoal::plan {
+namespace shoal::plan::traffic_test {
 namespace {
 
 /// Hosts of so many devices, eight in all.
@@ -84,11 +84,13 @@ TEST(Traffic, TrafficOfAttentionAndExpertsByHand) {
   Cluster shoal = hosts_of(8);
   shoal.runtime = Runtime::kShoal;
   const auto of_shoal = [&] { return traffic_bytes(traffic(spec, training, shoal), "context"); };
-  EXPECT_DOUBLE_EQ(of_shoal(), ring * 4 / 3);
+  // Its activations travel in fp32, as they lie in memory.
+  const double wide = 2 * ring;
+  EXPECT_DOUBLE_EQ(of_shoal(), wide * 4 / 3);
   training.recompute = Recompute::kNone;
-  EXPECT_DOUBLE_EQ(of_shoal(), ring);
+  EXPECT_DOUBLE_EQ(of_shoal(), wide);
   training.kept = {Keep::kEverything, Keep::kInput, Keep::kEverything, Keep::kEverything};
-  EXPECT_DOUBLE_EQ(of_shoal(), ring * (1 + 0.25 / 3));
+  EXPECT_DOUBLE_EQ(of_shoal(), wide * (1 + 0.25 / 3));
   training.kept.clear();
   training.ulysses = true;
   // Half of four tensors as wide, there and back.
@@ -152,4 +154,4 @@ TEST(Traffic, TechniquesThatAJobDoesNotUseSendNothing) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::traffic_test

@@ -9,7 +9,7 @@
 #include "shoal/base/error.h"
 #include "tests/complaint.h"
 
-namespace shoal::plan {
+namespace shoal::plan::turning_points_test {
 namespace {
 
 using testing::HasSubstr;
@@ -136,4 +136,4 @@ TEST(TurningPoints, NothingFitsIsNamed) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::turning_points_test

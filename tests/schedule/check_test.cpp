@@ -12,7 +12,7 @@
 #include "shoal/schedule/timeline.h"
 #include "tests/complaint.h"
 
-namespace shoal::schedule {
+namespace shoal::schedule::check_test {
 namespace {
 
 using testing::HasSubstr;
@@ -229,4 +229,4 @@ TEST(ScheduleFile, MistakesAreThoseOfAConfiguration) {
 }
 
 }  // namespace
-}  // namespace shoal::schedule
+}  // namespace shoal::schedule::check_test

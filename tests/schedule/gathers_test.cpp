@@ -10,7 +10,7 @@
 #include "shoal/schedule/schedule_file.h"
 #include "shoal/schedule/timeline.h"
 
-namespace shoal::schedule {
+namespace shoal::schedule::gathers_test {
 namespace {
 
 Schedule table_of(const std::string& name, int ranks) {
@@ -101,4 +101,4 @@ TEST(Gathers, DamagedTablesAreRefused) {
 }
 
 }  // namespace
-}  // namespace shoal::schedule
+}  // namespace shoal::schedule::gathers_test

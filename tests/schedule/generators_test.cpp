@@ -12,7 +12,7 @@
 #include "shoal/base/error.h"
 #include "shoal/schedule/timeline.h"
 
-namespace shoal::schedule {
+namespace shoal::schedule::generators_test {
 namespace {
 
 /// Forward, input and weight gradient equally long; activations of one unit a rank, however many
@@ -223,4 +223,4 @@ TEST(Generators, WrongCountsAreRefused) {
 }
 
 }  // namespace
-}  // namespace shoal::schedule
+}  // namespace shoal::schedule::generators_test

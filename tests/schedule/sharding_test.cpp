@@ -5,7 +5,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::schedule {
+namespace shoal::schedule::sharding_test {
 namespace {
 
 std::string actions_of(const ShardPlan& plan) { return to_string(shard_table(plan)); }
@@ -65,4 +65,4 @@ TEST(ShardPlan, HasTheDefaultsOfItsDocumentation) {
 }
 
 }  // namespace
-}  // namespace shoal::schedule
+}  // namespace shoal::schedule::sharding_test

@@ -11,7 +11,7 @@
 #include "shoal/schedule/generators.h"
 #include "tests/complaint.h"
 
-namespace shoal::schedule {
+namespace shoal::schedule::timeline_test {
 namespace {
 
 using testing::HasSubstr;
@@ -134,4 +134,4 @@ TEST(Action, HasTheMarksOfPyTorch) {
 }
 
 }  // namespace
-}  // namespace shoal::schedule
+}  // namespace shoal::schedule::timeline_test

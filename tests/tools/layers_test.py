@@ -76,6 +76,14 @@ class LayersTest(project.ProjectTest):
         self.write("src/shoal/wire/CMakeLists.txt", "shoal_library(wires LINKS base)\n")
         self.assert_fails(self.check(), "src/shoal/wire/CMakeLists.txt", "'wires'")
 
+    def test_test_without_its_namespace(self):
+        self.write("tests/wire/a_test.cpp", "namespace shoal::wire::a_test {\n")
+        self.assert_passes(self.check())
+        self.write("tests/wire/b_test.cpp", "namespace shoal::wire {\n")
+        self.assert_fails(self.check(), "tests/wire/b_test.cpp", "shoal::<room>::b_test")
+        self.write("tests/wire/b_test.cpp", "namespace shoal::wire::b_test {\n}\nnamespace shoal::wire {\n")
+        self.assert_fails(self.check(), "tests/wire/b_test.cpp", "shoal::<room>::b_test")
+
     def test_page_disagrees(self):
         page = (self.root / "docs/architecture.md").read_text()
         self.write("docs/architecture.md", page.replace("| 1 | `wire/`", "| 2 | `wire/`"))

@@ -16,7 +16,7 @@
 #include "tests/train/temporary_folder.h"
 
 // What any number of ranks saved in any way of sharding, any other goes on with.
-namespace shoal::train {
+namespace shoal::train::checkpoint_matrix_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -248,4 +248,4 @@ TEST(CheckpointKeys, SayHowIsSaved) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::checkpoint_matrix_test

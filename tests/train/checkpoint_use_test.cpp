@@ -11,7 +11,7 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::checkpoint_use_test {
 namespace {
 
 void prepare_with_bpe(const std::string& folder) {
@@ -76,4 +76,4 @@ TEST(CheckpointUse, ImportedModelNeedsATokenizerBesideIt) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::checkpoint_use_test

@@ -11,7 +11,7 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::combination_test {
 namespace {
 
 class Combination : public ::testing::Test {
@@ -275,4 +275,4 @@ TEST_F(Combination, MemoryThatRunsOutWithoutAnArenaIsExplained) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::combination_test

@@ -6,7 +6,7 @@
 
 #include "shoal/base/philox.h"
 
-namespace shoal::train {
+namespace shoal::train::copied_run_test {
 namespace {
 
 std::int64_t longest_plain(const std::vector<std::uint32_t>& a,
@@ -53,4 +53,4 @@ TEST(CopiedRun, NothingShared) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::copied_run_test

@@ -10,7 +10,7 @@
 #include "tests/train/temporary_folder.h"
 #include "tests/train/token_corpus.h"
 
-namespace shoal::train {
+namespace shoal::train::equivalence_test {
 namespace {
 
 class Equivalence : public ::testing::Test {
@@ -352,4 +352,4 @@ TEST_F(Equivalence, AFinishedRunIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::equivalence_test

@@ -14,7 +14,7 @@
 #include "tests/train/temporary_folder.h"
 #include "tests/train/token_corpus.h"
 
-namespace shoal::train {
+namespace shoal::train::evaluation_test {
 namespace {
 
 constexpr std::int64_t kLength = 16;
@@ -170,4 +170,4 @@ TEST_F(EvaluationSums, APartOfASplitIsSpreadOverIt) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::evaluation_test

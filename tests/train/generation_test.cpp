@@ -8,7 +8,7 @@
 #include "shoal/model/model_spec.h"
 #include "tests/complaint.h"
 
-namespace shoal::train {
+namespace shoal::train::generation_test {
 namespace {
 
 std::shared_ptr<nn::Model> small(const char* name) {
@@ -98,4 +98,4 @@ TEST(Generation, StaysInTheVocabulary) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::generation_test

@@ -17,7 +17,7 @@
 #include "tests/train/temporary_folder.h"
 #include "tests/train/token_corpus.h"
 
-namespace shoal::train {
+namespace shoal::train::job_keys_test {
 namespace {
 
 /// Every run is checked as `shoal train` checks it, so that a key counts only where it may be set.
@@ -444,4 +444,4 @@ TEST_F(JobKeys, OptionsAreThoseOfTheirKeys) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::job_keys_test

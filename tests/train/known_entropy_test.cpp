@@ -11,7 +11,7 @@
 #include "tests/train/temporary_folder.h"
 #include "tests/train/token_corpus.h"
 
-namespace shoal::train {
+namespace shoal::train::known_entropy_test {
 namespace {
 
 constexpr int kLetters = 12;
@@ -121,4 +121,4 @@ TEST(KnownEntropy, TheLossComesDownToItAndNotBelow) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::known_entropy_test

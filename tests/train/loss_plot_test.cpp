@@ -5,7 +5,7 @@
 #include <cmath>
 #include <regex>
 
-namespace shoal::train {
+namespace shoal::train::loss_plot_test {
 namespace {
 
 std::vector<StepMetrics> run_of(int steps, double first, double last) {
@@ -56,4 +56,4 @@ TEST(LossPlot, NothingAndOneStep) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::loss_plot_test

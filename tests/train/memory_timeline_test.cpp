@@ -6,7 +6,7 @@
 
 #include <regex>
 
-namespace shoal::train {
+namespace shoal::train::memory_timeline_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -55,4 +55,4 @@ TEST(MemoryTimeline, NothingWasWatched) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::memory_timeline_test

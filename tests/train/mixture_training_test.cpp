@@ -17,7 +17,7 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::mixture_training_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -208,4 +208,4 @@ TEST_F(MixtureTraining, TrainsInSixteenBits) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::mixture_training_test

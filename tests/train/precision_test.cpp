@@ -12,7 +12,7 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::precision_test {
 namespace {
 
 const Sets kBf16{"precision.type=bf16"};
@@ -287,4 +287,4 @@ TEST_F(PrecisionTest, ProductsAreMeasuredOnEveryRankAlike) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::precision_test

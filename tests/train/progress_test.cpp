@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <sstream>
 
-namespace shoal::train {
+namespace shoal::train::progress_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -104,4 +104,4 @@ TEST(Progress, NumbersAndTheirUnits) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::progress_test

@@ -18,7 +18,7 @@
 #include "tests/train/temporary_folder.h"
 
 // The program as users start it, with real ranks.
-namespace shoal::train {
+namespace shoal::train::recovery_test {
 namespace {
 
 using apps::testing::Outcome;
@@ -259,4 +259,4 @@ TEST_F(Recovery, GenerateAndEvaluateReadTheRun) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::recovery_test

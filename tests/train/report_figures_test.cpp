@@ -25,7 +25,7 @@
 #include "tests/complaint.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::report_figures_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -453,4 +453,4 @@ TEST(RunRecords, TellWhatAResumedRunMustKeep) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::report_figures_test

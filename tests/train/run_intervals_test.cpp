@@ -9,7 +9,7 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::run_intervals_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -149,4 +149,4 @@ TEST_F(RunIntervals, MicroBatchesAreCounted) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::run_intervals_test

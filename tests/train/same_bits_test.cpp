@@ -14,7 +14,7 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::same_bits_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -141,4 +141,4 @@ TEST_F(SameBits, LinkCostsChooseTheAlgorithm) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::same_bits_test

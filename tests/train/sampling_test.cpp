@@ -8,7 +8,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/philox.h"
 
-namespace shoal::train {
+namespace shoal::train::sampling_test {
 namespace {
 
 const std::vector<float> kLogits = {0.5f, 2.0f, -1.0f, 2.0f, 1.0f};
@@ -64,4 +64,4 @@ TEST(Sampling, RefusesNonsense) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::sampling_test

@@ -8,7 +8,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::train {
+namespace shoal::train::step_test {
 namespace {
 
 /// y = 2 x0 - x1 + 0.5 at random points.
@@ -144,4 +144,4 @@ TEST(TrainingStep, ANonFiniteLossChangesNothing) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::step_test

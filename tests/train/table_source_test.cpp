@@ -8,7 +8,7 @@
 #include "shoal/train/data_source.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::table_source_test {
 namespace {
 
 /// The fingerprint of a table of 20 rows, in which the class of row `changed` is another one.
@@ -41,4 +41,4 @@ TEST(TableSource, TheFingerprintNamesEveryRow) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::table_source_test

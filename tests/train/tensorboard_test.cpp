@@ -9,7 +9,7 @@
 
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::tensorboard_test {
 namespace {
 
 template <class T>
@@ -100,4 +100,4 @@ TEST(EventFile, HoldsWhatWasWritten) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::tensorboard_test

@@ -17,7 +17,7 @@
 #include "tests/train/temporary_folder.h"
 #include "tests/train/token_corpus.h"
 
-namespace shoal::train {
+namespace shoal::train::token_source_test {
 namespace {
 
 using Tokens = std::vector<std::int64_t>;
@@ -377,4 +377,4 @@ TEST_F(TokenSource, AThoroughOpeningFindsDamage) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::token_source_test

@@ -13,7 +13,7 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::trainer_test {
 namespace {
 
 /// Rank 0 of 2. Throws `Failure` when it is to start an operation, and notes the causes of aborts.
@@ -77,4 +77,4 @@ TEST(Trainer, TellsTheOtherRanksThatMemoryRanOut) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::trainer_test

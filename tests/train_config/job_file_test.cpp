@@ -10,7 +10,7 @@
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/toml_text.h"
 
-namespace shoal::train {
+namespace shoal::train::job_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -175,4 +175,4 @@ TEST(Nearest, LongerWordsMayHaveMoreMistakes) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::job_file_test

@@ -11,7 +11,7 @@
 #include "tests/train/temporary_folder.h"
 #include "tests/train/token_corpus.h"
 
-namespace shoal::train {
+namespace shoal::train::job_inputs_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -163,4 +163,4 @@ TEST(JobInputs, OfTokensHoldOneSampleAtLeast) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::job_inputs_test

@@ -12,7 +12,7 @@
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/config/toml_text.h"
 
-namespace shoal::train {
+namespace shoal::train::keys_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -243,4 +243,4 @@ TEST(Ranges, AreSaidInWords) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::keys_test

@@ -8,7 +8,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::train {
+namespace shoal::train::link_costs_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -82,4 +82,4 @@ TEST(LinkCosts, AFileMustBeThereAndHaveTheSection) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::link_costs_test

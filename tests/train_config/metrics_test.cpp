@@ -14,7 +14,7 @@
 #include "tests/train/file_size_limit.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::metrics_test {
 namespace {
 
 StepMetrics step(std::int64_t number) {
@@ -182,4 +182,4 @@ TEST(Metrics, AFullDiskIsAnErrorAndKeepsWhatWasWritten) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::metrics_test

@@ -4,7 +4,7 @@
 #include "shoal/train/config/validate.h"
 #include "tests/train_config/jobs.h"
 
-namespace shoal::train {
+namespace shoal::train::model_of_a_job_test {
 namespace {
 
 using ::testing::AllOf;
@@ -199,4 +199,4 @@ TEST(ModelOfAJob, ErrorsNameTheKeyThatWasSet) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::model_of_a_job_test

@@ -7,7 +7,7 @@
 #include "shoal/train/config/validate.h"
 #include "tests/complaint.h"
 
-namespace shoal::train {
+namespace shoal::train::parallel_mistakes_test {
 namespace {
 
 using testing::HasSubstr;
@@ -138,4 +138,4 @@ TEST(ParallelMistakes, TheSameWithoutTheMistakeIsAccepted) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::parallel_mistakes_test

@@ -2,6 +2,7 @@
 #include "shoal/train/config/planned.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,13 +10,19 @@
 #include "shoal/train/config/validate.h"
 #include "tests/complaint.h"
 
-namespace shoal::train {
+namespace shoal::train::planned_test {
 namespace {
 
 using plan::Training;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using Sets = std::vector<std::string>;
+
+Sets operator+(Sets sets, const Sets& more) {
+  sets.insert(sets.end(), more.begin(), more.end());
+  return sets;
+}
 
 Job saved_job(const Sets& sets) {
   return parse_job(
@@ -141,6 +148,57 @@ TEST(PlannedTraining, StatesHaveTheTypesOfTheJob) {
   EXPECT_EQ(planned({"precision.type=bf16", "precision.moments=bf16"}).precision, "bf16-moments");
 }
 
+// A plan that is accepted can be run, and a job that can be run is planned.
+TEST(PlannedTraining, IsRefusedWhereTheJobIs) {
+  const std::string p = "parallelism.";
+  const auto degree = [&](const char* axis, int ranks) {
+    return fmt::format("parallelism.{}_parallel_degree={}", axis, ranks);
+  };
+  const std::string heads = p + "context_parallel_way=heads";
+  const Sets mixture{"model.name=moe-tiny", "model.balance_loss=0", "model.capacity_factor=0"};
+  struct Case {
+    Sets sets;
+    int ranks;
+    bool runs;
+  };
+  for (const Case& one : std::vector<Case>{
+           {{degree("context", 3)}, 3, true},
+           {{degree("context", 3), degree("tensor", 2)}, 6, true},
+           {{degree("context", 64)}, 64, true},
+           {{degree("context", 65)}, 65, false},
+           {{degree("context", 2), heads}, 2, true},
+           {{degree("context", 3), heads}, 3, false},
+           {{degree("context", 4), degree("tensor", 2), heads}, 8, false},
+           {{degree("tensor", 3)}, 3, false},
+           // Four blocks, embedding and head.
+           {{degree("pipeline", 6)}, 6, true},
+           {{degree("pipeline", 7)}, 7, false},
+           {{degree("pipeline", 3), p + "pipeline_parallel_schedule=zb-v"}, 3, true},
+           {{degree("pipeline", 4), p + "pipeline_parallel_schedule=zb-v"}, 4, false},
+           {mixture + Sets{degree("expert", 2)}, 4, true},
+           {mixture + Sets{degree("expert", 3)}, 3, false},
+           {mixture + Sets{degree("expert", 4), p + "zero_stage=2",
+                           p + "data_parallel_replicate_degree=2"},
+            4, false},
+           {mixture + Sets{degree("expert", 2), p + "zero_stage=2",
+                           p + "data_parallel_replicate_degree=2"},
+            4, true},
+           {mixture + Sets{degree("context", 2)}, 2, true},
+           {mixture + Sets{degree("context", 2), "model.capacity_factor=2"}, 2, false},
+           {mixture + Sets{degree("context", 2), "model.balance_loss=0.1"}, 2, false}}) {
+    const std::string job_says = complaint([&] { validate(saved_job(one.sets), one.ranks); });
+    const std::string plan_says = complaint([&] {
+      const Job job = saved_job(one.sets);
+      const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+      plan::validate(spec, planned_training(job, spec, one.ranks), plan::Runtime::kShoal);
+    });
+    EXPECT_EQ(job_says.empty(), one.runs)
+        << fmt::format("{} {}", fmt::join(one.sets, " "), job_says);
+    EXPECT_EQ(plan_says.empty(), one.runs)
+        << fmt::format("{} {}", fmt::join(one.sets, " "), plan_says);
+  }
+}
+
 // A checkpoint is written behind training where one comes before the last step.
 TEST(PlannedTraining, CopiesForACheckpointAreThoseBeforeTheEnd) {
   const auto staging = [](const Sets& sets) { return planned(sets).staging_bytes; };
@@ -257,6 +315,31 @@ TEST(CheckFits, RemediesHaveTheFiguresOfTheChangedJob) {
   EXPECT_EQ(memory_remedies(spec, planned_training(small, spec, 4), planned_hosts(4, 4, 0)), "");
 }
 
+// Tokens that crowd are refused by nobody: the user is told both figures.
+TEST(CheckFits, WarnsWhereOnlyTokensThatCrowdDoNotFit) {
+  const auto crowding = [](const Sets& sets) {
+    const Job job = saved_job(Sets{"model.name=moe-tiny"} + sets);
+    const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+    return crowding_bytes(spec, planned_training(job, spec, 4), planned_hosts(4, 4, 0), 1e6);
+  };
+  const std::string ep = "parallelism.expert_parallel_degree=";
+  // Beyond a plan of 1e6 bytes, the most that a rank takes.
+  const double evenly = needed({"model.name=moe-tiny", ep + "4"}, 4, 4);
+  EXPECT_GT(crowding({ep + "4"}) + 1e6, 1.02 * evenly);
+  // With the capacity of evenly spread tokens, those are the most that an expert takes.
+  EXPECT_EQ(crowding({ep + "4", "model.capacity_factor=1"}), 0);
+  EXPECT_LT(crowding({ep + "4", "model.capacity_factor=1.5"}), crowding({ep + "4"}));
+  EXPECT_EQ(crowding({}), 0) << "every rank has all experts";
+  EXPECT_EQ(crowding({ep + "2", "model.experts_per_token=4"}), 0) << "every token visits them all";
+  EXPECT_EQ(warn_of_crowding(10e6, 5e6, 15e6), std::nullopt);
+  EXPECT_EQ(warn_of_crowding(10e6, 5e6, 9e6), std::nullopt) << "it is refused";
+  EXPECT_EQ(warn_of_crowding(10e6, 5e6, 0), std::nullopt) << "nobody knows the limit";
+  EXPECT_EQ(warn_of_crowding(10e6, 0, 10e6), std::nullopt);
+  EXPECT_THAT(warn_of_crowding(10e6, 5e6, 14.9e6).value_or(""),
+              AllOf(HasSubstr("(10 MB a rank)"), HasSubstr("(15 MB)"),
+                    HasSubstr("may take 14.9 MB"), HasSubstr("model.capacity_factor")));
+}
+
 TEST(CheckFits, RanksThatShareNoMemoryNeedMore) {
   const Sets sharded{"parallelism.zero_stage=3"};
   const double together = needed(sharded, 4, 4);
@@ -297,4 +380,4 @@ TEST(CheckFits, MicroBatchesThatAreProposedDivideTheShare) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::planned_test

@@ -10,7 +10,7 @@
 #include "tests/error_of.h"
 #include "tests/train_config/jobs.h"
 
-namespace shoal::train {
+namespace shoal::train::validate_parallelism_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -200,7 +200,7 @@ TEST(Validate, ContextParallelDegreesDivideRanksAndFitTheSequence) {
                         "context_parallel_degree) = 2"));
   EXPECT_THAT(refused({cp + "8", heads}, 8), HasSubstr("= 8 must divide kv_heads = 4, as 4 does"));
   EXPECT_THAT(refused({heads}), HasSubstr("parallelism.context_parallel_degree is 1"));
-  EXPECT_THAT(refused({cp + "512"}, 512), HasSubstr("must be at most training.sequence_length"));
+  EXPECT_THAT(refused({cp + "512"}, 512), HasSubstr("must be at most the 64 tokens of a sequence"));
 }
 
 TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
@@ -345,4 +345,4 @@ TEST(Validate, ContextRanksCountNoWholeSequences) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::validate_parallelism_test

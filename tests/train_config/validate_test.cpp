@@ -6,7 +6,7 @@
 #include "shoal/train/config/precision.h"
 #include "tests/train_config/jobs.h"
 
-namespace shoal::train {
+namespace shoal::train::validate_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -354,4 +354,4 @@ TEST(Validate, FoldersAndWhatIsPreparedFromAreNamed) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::validate_test

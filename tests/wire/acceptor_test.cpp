@@ -15,7 +15,7 @@
 #include "shoal/wire/address.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::acceptor_test {
 namespace {
 
 /// An acceptor that this thread runs, and the last caller that it let in.
@@ -132,4 +132,4 @@ TEST(Acceptor, ClosesTheConnectionsOfStrangers) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::acceptor_test

@@ -14,7 +14,7 @@
 #include "tests/error_of.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::address_test {
 namespace {
 
 using testing::HasSubstr;
@@ -107,4 +107,4 @@ TEST(ConnectTo, GivesUpAtTheDeadlineAndSaysWhere) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::address_test

@@ -14,7 +14,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/memory_category.h"
 
-namespace shoal::wire {
+namespace shoal::wire::arena_test {
 namespace {
 
 Arena::Options small(std::size_t limit) {
@@ -352,4 +352,4 @@ TEST(Arena, AnotherProcessSeesABlockByItsOffset) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::arena_test

@@ -13,7 +13,7 @@
 #include "shoal/base/error.h"
 #include "shoal/wire/chunk_header.h"
 
-namespace shoal::wire {
+namespace shoal::wire::assembler_test {
 namespace {
 
 using testing::HasSubstr;
@@ -173,4 +173,4 @@ TEST(ReceivedChunk, MovesWithItsMemory) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::assembler_test

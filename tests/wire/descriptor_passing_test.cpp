@@ -8,7 +8,7 @@
 #include "tests/wire/socket_pair.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::descriptor_passing_test {
 namespace {
 
 bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
@@ -101,4 +101,4 @@ TEST(Descriptor, ClosesWhatItHolds) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::descriptor_passing_test

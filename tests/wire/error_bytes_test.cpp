@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-namespace shoal::wire {
+namespace shoal::wire::error_bytes_test {
 namespace {
 
 constexpr std::size_t kMostText = 16 << 10;
@@ -57,4 +57,4 @@ TEST(ErrorBytes, WhatCannotBeReadIsAnAbortAllTheSame) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::error_bytes_test

@@ -8,7 +8,7 @@
 
 #include "tests/wire/socket_pair.h"
 
-namespace shoal::wire {
+namespace shoal::wire::event_loop_test {
 namespace {
 
 constexpr Duration kLong = std::chrono::minutes(5);
@@ -71,4 +71,4 @@ TEST(EventLoop, AWakeEndsOneWait) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::event_loop_test

@@ -18,7 +18,7 @@
 #include "tests/wire/socket_pair.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::handshake_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -194,4 +194,4 @@ TEST(Handshake, ASilentListenerIsATimeoutAndOneThatHangsUpIsLost) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::handshake_test

@@ -9,7 +9,7 @@
 
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::host_groups_test {
 namespace {
 
 /// A store of one process. The keys of the ranks that a test plays are there before they are asked
@@ -67,4 +67,4 @@ TEST(HostGroups, AHostOfWhichOneRankHasNoProofIsWithdrawn) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::host_groups_test

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-namespace shoal::wire {
+namespace shoal::wire::host_memory_test {
 namespace {
 
 double mem_available() {
@@ -32,4 +32,4 @@ TEST(HostMemory, IsSharedEquallyLessAMargin) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::host_memory_test

@@ -10,7 +10,7 @@
 #include "shoal/base/error.h"
 #include "tests/wire/socket_pair.h"
 
-namespace shoal::wire {
+namespace shoal::wire::link_test {
 namespace {
 
 constexpr std::size_t kHeader = Assembler::kHeaderBytes;
@@ -130,4 +130,4 @@ TEST(Link, AnEndThatIsGoneIsAnError) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::link_test

@@ -18,7 +18,7 @@
 #include "tests/error_of.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::local_rendezvous_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -365,4 +365,4 @@ TEST(RendezvousDirectory, BelongsToThisUserAlone) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::local_rendezvous_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-namespace shoal::wire {
+namespace shoal::wire::parking_test {
 namespace {
 
 using std::chrono::microseconds, std::chrono::nanoseconds;
@@ -135,4 +135,4 @@ TEST(WaitFor, EndsWhenItIsReadyAndLooksAboutMeanwhile) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::parking_test

@@ -17,7 +17,7 @@
 #include "tests/error_of.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::rendezvous_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -111,4 +111,4 @@ TEST(Rendezvous, PortsThatRefuseDoNotHoldUpARankThatLooksForTheStore) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::rendezvous_test

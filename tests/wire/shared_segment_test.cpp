@@ -10,7 +10,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::wire {
+namespace shoal::wire::shared_segment_test {
 namespace {
 
 const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -96,4 +96,4 @@ TEST(SharedSegment, MovesAndEnds) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::shared_segment_test

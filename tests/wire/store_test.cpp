@@ -12,7 +12,7 @@
 #include "tests/error_of.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::store_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -99,4 +99,4 @@ TEST_F(StoreOfOneRank, ThatEndsIsNamed) {
 TEST_F(StoreOfOneRank, KnowsTheAddressThatLeadsToIt) { EXPECT_EQ(client_.address(), "127.0.0.1"); }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::store_test

@@ -15,7 +15,7 @@
 #include "shoal/wire/store.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::tcp_test {
 namespace {
 
 TEST(Address, ReadsEndpointsAndPorts) {
@@ -338,4 +338,4 @@ TEST(Assembler, SurvivesMutatedBytes) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::tcp_test

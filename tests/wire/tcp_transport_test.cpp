@@ -20,7 +20,7 @@
 #include "shoal/wire/store.h"
 #include "tests/wire/soon.h"
 
-namespace shoal::wire {
+namespace shoal::wire::tcp_transport_test {
 namespace {
 
 /// Connects to rank 0 of the world of `store` as rank 1 of 2.
@@ -339,4 +339,4 @@ TEST(TcpTransport, OneThatLeavesReadsOnUntilItsPeerHasClosed) {
 }
 
 }  // namespace
-}  // namespace shoal::wire
+}  // namespace shoal::wire::tcp_transport_test

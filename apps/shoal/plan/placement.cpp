@@ -44,9 +44,14 @@ void print_mesh(const PlanOptions& options) {
       reject(fmt::format("--{} {}: the mesh has more than {} ranks", option, given, kMostDevices));
   }
   const std::int64_t devices = cluster.devices();
-  if (options.dp < 0 || (options.dp == 0 && devices % rest != 0))
+  if (devices % rest != 0)
     reject(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
-  const std::int64_t dp = options.dp > 0 ? options.dp : devices / rest;
+  // Ranks that the cluster does not have would stand on hosts that it does not have.
+  const std::int64_t dp = devices / rest;
+  if (options.dp != 0 && options.dp != dp) {
+    reject(fmt::format("--dp {}: {} devices / (tp x pp x cp = {}) are {} data ranks", options.dp,
+                       devices, rest, dp));
+  }
   degrees.shard_over(options.shard != 0 ? options.shard : dp * degrees.cp, dp);
   if (degrees.stage_ranks() % degrees.ep != 0) {
     reject(fmt::format("--ep {}: must divide tp x cp x dp = {}, as {} does", degrees.ep,

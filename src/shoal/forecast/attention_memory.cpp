@@ -53,13 +53,13 @@ double ring(const AttentionTensors& t, const MicroBatch& batch, double threads) 
   const std::int64_t ranks = batch.context_ranks;
   const std::int64_t length = batch.columns;
   const double own = 2 * t.keys + workspace(causal_scores(length), length, t.head_size, threads);
-  // Of another rank's block every row may see all keys. Gradients of this block and of the queries
-  // are added afterwards; from the third rank on the sum of those before is there too, and the one
-  // that was sent last may not have been taken.
-  const double blocks = ranks > 3 ? 5 : static_cast<double>(ranks);
+  // Every row may see all keys of another rank's block. Beside it lie its gradient, and that of the
+  // queries. From the second such block on there are two more: the sum of the ranks before, which
+  // arrives, and the gradient that was sent last, which may not have been taken. The last block is
+  // followed by none.
+  const double blocks = 2 + (ranks > 2 ? 2 : 0) + (ranks > 3 ? 1 : 0);
   const double rows = static_cast<double>(std::min(kScoreRows, length) * length);
-  const double others = (ranks == 3 ? 4 : blocks) * t.keys + t.queries +
-                        workspace(rows, length, t.head_size, threads);
+  const double others = blocks * t.keys + t.queries + workspace(rows, length, t.head_size, threads);
   return t.queries + t.qkv + std::max(own, others);
 }
 

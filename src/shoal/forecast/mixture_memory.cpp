@@ -6,7 +6,8 @@
 
 namespace shoal::forecast {
 
-double mixture_backward(const ModelSpec& spec, const MicroBatch& batch, Keep keep) {
+double mixture_backward(const ModelSpec& spec, const MicroBatch& batch, Keep keep,
+                        Weights weights) {
   const model::MixtureTensors t(spec, batch);
   const bool travels = batch.expert_ranks > 1;
   // Kept results of products stay until the block has run; all else is freed on the way.
@@ -22,7 +23,9 @@ double mixture_backward(const ModelSpec& spec, const MicroBatch& batch, Keep kee
   const double returned = travels || frees_products ? t.sent : 0;
   const double apart = travels ? 2 * t.results + t.sent - returned : t.sent;
   const double down = t.results + activated - returned;
-  const double gate = activated + t.wide - t.hidden - returned;
+  // The last product's factors, its input and the gradient of its result, are free by then.
+  const double waiting = weights == Weights::kLater ? t.hidden + t.results : 0;
+  const double gate = activated + t.wide - t.hidden - returned + waiting;
   return std::max(shared, before + std::max({apart, down, gate}));
 }
 

@@ -131,11 +131,11 @@ class RankWalk {
       if (split) held_ += moments_.head_factors();
     }
     for (std::int64_t b = units.last - 1; b >= units.first; --b) {
-      const double factors = split ? moments_.block_factors(b) : 0;
-      // What will be factors lies among what the block keeps, or has just been computed.
-      moment(std::max(moments_.block(b).rebuilt, factors - moments_.block(b).kept),
-             moments_.block_backward(b));
-      held_ += factors - moments_.block(b).kept;
+      moment(moments_.block(b).rebuilt,
+             moments_.block_backward(b, split ? Weights::kLater : Weights::kNow));
+      held_ += (split ? moments_.block_factors(b) : 0) - moments_.block(b).kept;
+      // What is left, and the gradient of the block's input.
+      moment(0, moments_.stream());
     }
     if (units.embedding) moment(0, moments_.embedding_backward());
   }

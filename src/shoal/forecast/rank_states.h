@@ -35,7 +35,7 @@ class StateShares {
   bool shared_ = false;
 };
 
-/// What one rank holds of its parameters, their gradients and the optimizer's state.
+/// The model states that one rank holds: its parameters, their gradients and the optimizer's state.
 class RankStates {
  public:
   RankStates(const Training& training, const Cluster& cluster, const plan::HeldParameters& held);

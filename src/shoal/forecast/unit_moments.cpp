@@ -5,7 +5,6 @@
 
 #include "shoal/forecast/attention_memory.h"
 #include "shoal/forecast/memory.h"
-#include "shoal/forecast/mixture_memory.h"
 #include "shoal/forecast/rank_states.h"
 
 namespace shoal::forecast {
@@ -100,23 +99,27 @@ std::vector<UnitMoments::Head> UnitMoments::head() const {
   return moments;
 }
 
-double UnitMoments::feed_forward_backward(std::int64_t block) const {
+double UnitMoments::feed_forward_backward(std::int64_t block, Weights weights) const {
   if (spec_.experts > 0 && model::has_experts(spec_, block))
-    return mixture_backward(spec_, batch_, keeps_[static_cast<std::size_t>(block)]);
+    return mixture_backward(spec_, batch_, keeps_[static_cast<std::size_t>(block)], weights);
   const double ffn = static_cast<double>(model::dense_width(spec_)) / tensor_;
-  return kElement * rows() * ffn * (spec_.gated ? 2 : 1) + exchanged() +
+  // The last product's input is free when that of its gradient is computed, but where weights want
+  // it later.
+  const double waiting = weights == Weights::kLater ? batch_.product_bytes * rows() * ffn : 0;
+  return kElement * rows() * ffn * (spec_.gated ? 2 : 1) + waiting + exchanged() +
          packed_operands(ffn, static_cast<double>(spec_.hidden), rows());
 }
 
-double UnitMoments::block_backward(std::int64_t block) const {
+double UnitMoments::block_backward(std::int64_t block, Weights weights) const {
   const bool repeats = keeps_[static_cast<std::size_t>(block)] != Keep::kEverything;
   // The gradient of the block's result, and beside a repeated pass its result.
-  const double feed_forward = feed_forward_backward(block) + width() * (repeats ? 2 : 1);
+  const double feed_forward = feed_forward_backward(block, weights) + width() * (repeats ? 2 : 1);
   if (spec_.family == Family::kMlp) return feed_forward;
   // Behind the second norm the stream's gradient is another one; a repeated pass holds that of the
   // result to the end.
+  const double waiting = weights == Weights::kLater ? feed_forward_factors(block) : 0;
   const double attention = attention_backward(spec_, batch_, threads_) +
-                           stream() * (repeats ? 3 : 1) -
+                           stream() * (repeats ? 3 : 1) + waiting -
                            costs_[static_cast<std::size_t>(block)].passed;
   return std::max(feed_forward, attention);
 }
@@ -129,11 +132,14 @@ double UnitMoments::block_factors(std::int64_t block) const {
   const double pairs = std::max(static_cast<double>(spec_.kv_heads) / tensor_, 1.0) *
                        static_cast<double>(spec_.head_size);
   const double attention = h + heads + heads + 2 * pairs + h;
-  if (spec_.experts > 0 && model::has_experts(spec_, block))
-    return batch_.product_bytes * rows() * attention + mixture_factors(spec_, batch_);
+  return batch_.product_bytes * rows() * attention + feed_forward_factors(block);
+}
+
+double UnitMoments::feed_forward_factors(std::int64_t block) const {
+  if (spec_.experts > 0 && model::has_experts(spec_, block)) return mixture_factors(spec_, batch_);
+  const double h = static_cast<double>(spec_.hidden);
   const double ffn = static_cast<double>(model::dense_width(spec_)) / tensor_;
-  const double feed_forward = h + ffn + ffn * (spec_.gated ? 2 : 1) + h;
-  return batch_.product_bytes * rows() * (attention + feed_forward);
+  return batch_.product_bytes * rows() * (h + ffn + ffn * (spec_.gated ? 2 : 1) + h);
 }
 
 double UnitMoments::head_factors() const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "shoal/forecast/mixture_memory.h"
 #include "shoal/forecast/plan_names.h"
 #include "shoal/model/kept_activations.h"
 
@@ -52,7 +53,7 @@ class UnitMoments {
   std::vector<Head> head() const;
 
   /// Returns the temporaries of the backward pass of one block.
-  double block_backward(std::int64_t block) const;
+  double block_backward(std::int64_t block, Weights weights = Weights::kNow) const;
   /// Returns what the products of a block hold that only weights want, until they are computed
   /// (nn/weight_gradients.h), and the same of the head.
   double block_factors(std::int64_t block) const;
@@ -61,7 +62,8 @@ class UnitMoments {
   double embedding_backward() const { return 2 * width() + exchanged(); }
 
  private:
-  double feed_forward_backward(std::int64_t block) const;
+  double feed_forward_backward(std::int64_t block, Weights weights) const;
+  double feed_forward_factors(std::int64_t block) const;
   /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
   double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
   double vocabulary() const;

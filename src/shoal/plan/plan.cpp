@@ -22,7 +22,7 @@ double peak_bytes(const Estimator& estimator, const ModelSpec& spec, const Train
 bool fits(const Estimator& estimator, const ModelSpec& spec, const Training& training,
           const Cluster& cluster) {
   try {
-    validate(spec, training);
+    validate(spec, training, cluster.runtime);
   } catch (const Error&) {
     return false;
   }
@@ -184,7 +184,7 @@ double Plan::activation_bytes() const {
 
 Plan make_plan(const Estimator& estimator, const ModelSpec& spec, const Training& training,
                const Cluster& cluster, const Budget& budget) {
-  validate(spec, training);
+  validate(spec, training, cluster.runtime);
   validate(cluster);
   validate_budget(budget);
   if (training.degrees.ranks() != cluster.devices()) {

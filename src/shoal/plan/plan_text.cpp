@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
@@ -41,6 +42,15 @@ void add_memory(const Plan& plan, std::string& text) {
     text += fmt::format("  would fit with {}\n", remedy);
 }
 
+/// Returns the techniques of the plan whose times nobody has compared with runs of Shoal.
+std::vector<std::string> unmeasured_axes(const Plan& plan) {
+  std::vector<std::string> axes;
+  if (plan.cluster.runtime != Runtime::kShoal) return axes;
+  for (const Axis axis : {Axis::kContext, Axis::kExpert})
+    if (plan.training.degrees.extent(axis) > 1) axes.emplace_back(name(axis));
+  return axes;
+}
+
 void add_time(const Plan& plan, std::string& text) {
   const StepTime& time = plan.time;
   text += "\nOne step\n";
@@ -61,6 +71,12 @@ void add_time(const Plan& plan, std::string& text) {
       100 * plan.mfu, 100 * plan.mfu_causal, 100 * plan.hfu,
       plan.flops.model / time.all() / static_cast<double>(plan.cluster.devices()) / 1e12);
   text += fmt::format("  limited by       {}\n", plan.limited_by);
+  if (const auto axes = unmeasured_axes(plan); !axes.empty()) {
+    text += fmt::format(
+        "  not measured     {}: their time follows from what they compute and send, and was never "
+        "compared with a run\n",
+        fmt::join(axes, " and "));
+  }
   if (plan.traffic.empty()) return;
   text += "  one device sends";
   for (const Traffic& one : plan.traffic) {
@@ -184,6 +200,7 @@ std::string to_json(const Plan& plan) {
       {"communication", plan.time.communication}, {"recomputed", plan.time.recomputed},
       {"data_exposed", plan.time.data_exposed},   {"data_hidden", plan.time.data_hidden},
       {"optimizer", plan.time.optimizer}};
+  json["step_time_not_measured"] = unmeasured_axes(plan);
   json["mfu"] = plan.mfu;
   json["mfu_causal"] = plan.mfu_causal;
   json["hfu"] = plan.hfu;

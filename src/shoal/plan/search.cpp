@@ -257,7 +257,7 @@ class MeshSearch {
 
   bool is_valid(const Training& training) const {
     try {
-      validate(spec_, training);
+      validate(spec_, training, cluster_.runtime);
     } catch (const Error&) {
       return false;
     }

@@ -9,6 +9,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"
+#include "shoal/plan/division_rules.h"
 #include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
@@ -47,10 +48,8 @@ Training with_stages_of(const schedule::Schedule& table, const ModelSpec& spec, 
     reject(fmt::format("it has {} micro-batches, and a step has {}", table.micro_batches, m));
   if (table.stages() % p != 0)
     reject(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
-  if (table.stages() > spec.layers) {
-    reject(fmt::format("its {} stages are more than the model's {} blocks", table.stages(),
-                       spec.layers));
-  }
+  if (const std::string rule = stages_rule(spec.layers + 2, table.stages()); !rule.empty())
+    reject(rule);
   // The stage times need the number of stages alone: any schedule with as many will do.
   training.virtual_stages = table.stages() / p;
   training.schedule = training.virtual_stages > 1 ? "interleaved" : "1f1b";
@@ -64,7 +63,7 @@ SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spe
                                 const schedule::Schedule& table,
                                 const std::vector<Straggler>& stragglers,
                                 const schedule::Visit& visit) {
-  validate(spec, training);
+  validate(spec, training, cluster.runtime);
   const schedule::Costs costs =
       schedule_costs(stage_times(spec, with_stages_of(table, spec, training), cluster));
   return simulate_table(table, costs, estimator.step_time(spec, training, cluster), stragglers,
@@ -75,7 +74,7 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
                             const Training& training, const Cluster& cluster,
                             const std::vector<Straggler>& stragglers,
                             const schedule::Visit& visit) {
-  validate(spec, training);
+  validate(spec, training, cluster.runtime);
   const auto p = static_cast<int>(training.degrees.pp);
   std::string name = p == 1 ? "1f1b" : training.schedule;
   if (training.virtual_stages > 1) name = "interleaved";

@@ -10,15 +10,15 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/even_part.h"
+#include "shoal/plan/division_rules.h"
 
 namespace shoal::plan {
 namespace {
 
 void require_units(std::int64_t units, int stages) {
   SHOAL_USER_CHECK(stages >= 1, "stages", "a pipeline needs at least one stage: stages={}", stages);
-  SHOAL_USER_CHECK(units >= stages, "stages",
-                   "a stage needs at least one unit (embedding, a block, head): stages={} units={}",
-                   stages, units);
+  const std::string broken = stages_rule(units, stages);
+  SHOAL_USER_CHECK(broken.empty(), "stages", "{}", broken);
 }
 
 constexpr double kImpossible = std::numeric_limits<double>::infinity();

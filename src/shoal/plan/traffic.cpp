@@ -27,6 +27,16 @@ double between_share_of_exchange(const GroupShape& group) {
                                 static_cast<double>(group.ranks() - 1);
 }
 
+/// Returns the number format of a job as it is sent. Shoal's activations are fp32 whatever its
+/// weights are, on their way as in memory, and its states have the types of the job.
+Precision sent_numbers(const Training& training, const Cluster& cluster) {
+  Precision number = *precision(training.precision, training.optimizer);
+  if (cluster.runtime != Runtime::kShoal) return number;
+  number.activation_bytes = number.dispatch_bytes = 4;
+  if (training.states) number.state = *training.states;
+  return number;
+}
+
 /// The traffic of one step by technique. Every function returns what one device sends for one
 /// technique, and zeros where the job does not use it.
 class StepTraffic {
@@ -36,7 +46,7 @@ class StepTraffic {
         training_(training),
         cluster_(cluster),
         degrees_(training.degrees),
-        number_(*precision(training.precision, training.optimizer)),
+        number_(sent_numbers(training, cluster)),
         micro_batches_(static_cast<double>(training.micro_batches())),
         held_(held_by_rank(spec, training)),
         dense_(dense_ranks(cluster, training)),
@@ -116,26 +126,31 @@ class StepTraffic {
   }
 
   Bytes tensor() const {
-    // Sequence parallelism gathers the inputs of two products once more in the backward pass.
+    // Sequence parallelism gathers the inputs of two products once more in the backward pass. Shoal
+    // keeps them, and gathers them again where a block keeps the results of products alone: two of
+    // the eight exchanges of a block.
+    const double gathers = shoal() ? share_that_keeps(Keep::kProducts) : 1;
     const double gathered_again =
         training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ * share(degrees_.tp) : 0;
     // In a mixture this counts attention alone; expert_tensor() counts the experts.
     const double products = spec_.experts > 0 ? 0.5 : 1;
+    const double once = tensor_elements(degrees_.tp, samples_, length_, hidden_, false);
+    const double repeated = tensor_elements(degrees_.tp, samples_, length_, hidden_, true) - once;
     const double block =
-        products * (tensor_elements(degrees_.tp, samples_, length_, hidden_, recomputes_all()) +
-                    gathered_again);
+        products * (once + share_that_keeps(Keep::kInput) * repeated + gathers * gathered_again);
     const double bytes = number_.activation_bytes * micro_batches_ * layers_ * block;
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
-  /// The split token table: activations of embedding and head, and three fp32 numbers a token,
-  /// there and back, for the loss.
+  /// The split token table: activations of embedding and head, and for the loss three fp32 numbers
+  /// a token, there and back. In Shoal every rank gets the two fp64 numbers of all others.
   Bytes vocabulary() const {
     const double tokens = samples_ * length_;
     // Two all-reduces of b s h (the embedding's output, the gradient of the head's input), each
     // sent twice.
     const double activations = number_.activation_bytes * 4 * tokens * hidden_;
-    const double losses = 4 * 3 * 2 * tokens;
+    const double losses =
+        shoal() ? 8 * 2 * tokens * static_cast<double>(degrees_.tp) : 4 * 3 * 2 * tokens;
     const double bytes = share(degrees_.tp) * micro_batches_ * (activations + losses);
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
@@ -156,14 +171,14 @@ class StepTraffic {
     const double scale = number_.activation_bytes * micro_batches_ * layers_;
     if (training_.ulysses) {
       // Forward and backward exchange as much; the repeated forward pass adds half of both.
-      const double passes = 1 + repeats_attention() / 2;
+      const double passes = 1 + repeats_blocks() / 2;
       const double bytes =
           scale * passes * ulysses_elements(degrees_.cp, samples_, length_, queries, keys);
       return {bytes, bytes * between_share_of_exchange(group)};
     }
     // The ring goes round once forward and twice backward, and once more for a repeated forward
     // pass.
-    const double passes = 1 + repeats_attention() / 3;
+    const double passes = 1 + repeats_blocks() / 3;
     const double bytes = scale * passes * context_elements(degrees_.cp, samples_, length_, keys);
     return {bytes, bytes * between_share(group)};
   }
@@ -172,7 +187,10 @@ class StepTraffic {
     if (spec_.experts == 0) return {};
     const double block = expert_elements(degrees_.ep, tokens_to_route(),
                                          static_cast<double>(spec_.experts_per_token), hidden_);
-    const double bytes = expert_bytes(number_, recomputes_all()) * micro_batches_ * layers_ * block;
+    // A repeated forward pass sends rows to their experts and back, whatever it kept of them.
+    const double once = expert_bytes(number_, false);
+    const double again = repeats_blocks() * (expert_bytes(number_, true) - once);
+    const double bytes = (once + again) * micro_batches_ * layers_ * block;
     return {bytes, bytes * between_share_of_exchange(expert_group(cluster_, training_))};
   }
 
@@ -191,18 +209,23 @@ class StepTraffic {
  private:
   double parameter() const { return number_.state.parameter; }
   double gradient() const { return number_.state.gradient; }
-  /// Returns the share of the blocks that repeat attention. Shoal does wherever a block does not
-  /// keep everything.
-  double repeats_attention() const {
+  bool shoal() const { return cluster_.runtime == Runtime::kShoal; }
+  /// Returns the share of the blocks that keep so much. Selective recomputation of other systems
+  /// repeats nothing that sends.
+  double share_that_keeps(Keep keep) const {
     const auto& kept = training_.kept;
-    if (kept.empty()) {
-      const bool selective =
-          cluster_.runtime == Runtime::kShoal && training_.recompute == Recompute::kSelective;
-      return recomputes_all() || selective ? 1 : 0;
+    if (!kept.empty()) {
+      const auto such = std::count(kept.begin(), kept.end(), keep);
+      return static_cast<double>(such) / static_cast<double>(kept.size());
     }
-    const auto whole = std::count(kept.begin(), kept.end(), Keep::kEverything);
-    return 1 - static_cast<double>(whole) / static_cast<double>(kept.size());
+    Keep all = Keep::kEverything;
+    if (recomputes_all()) all = Keep::kInput;
+    if (shoal() && training_.recompute == Recompute::kSelective) all = Keep::kProducts;
+    return keep == all ? 1 : 0;
   }
+  /// Returns the share of the blocks that repeat attention, and in Shoal their experts. Shoal does
+  /// wherever a block does not keep everything.
+  double repeats_blocks() const { return 1 - share_that_keeps(Keep::kEverything); }
   bool recomputes_all() const { return training_.recompute == Recompute::kFull; }
   double sequence_ranks() const {
     return training_.sequence_parallel ? static_cast<double>(degrees_.tp) : 1;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "shoal/base/error.h"
+#include "shoal/plan/division_rules.h"
 #include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
@@ -16,6 +17,11 @@ namespace {
 
 void require(bool holds, const char* option, std::int64_t value, const std::string& rule) {
   if (!holds) reject(fmt::format("{} = {}: {}", option, value, rule));
+}
+
+/// Requires that a rule of division_rules.h holds.
+void require_rule(const char* option, std::int64_t value, const std::string& broken) {
+  require(broken.empty(), option, value, broken);
 }
 
 void require_range(const char* option, std::int64_t value, std::int64_t least,
@@ -36,18 +42,8 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
   const Degrees& degrees = training.degrees;
   validate_degrees(spec, degrees, training.virtual_stages, training.expert_tensor);
   if (spec.family != Family::kTransformer) return;
-  const std::int64_t cut = degrees.tp * degrees.cp;
-  if (training.ulysses) {
-    require(spec.heads % cut == 0 && spec.kv_heads % cut == 0, "cp", degrees.cp,
-            fmt::format("ulysses gives each context rank whole heads: tp x cp = {} must divide "
-                        "heads = {} and kv_heads = {}",
-                        cut, spec.heads, spec.kv_heads));
-  }
-  require(
-      training.length(spec) % (degrees.cp * (training.sequence_parallel ? degrees.tp : 1)) == 0,
-      "cp", degrees.cp,
-      fmt::format("cp, times tp with sequence parallelism, must divide the sequence of {} tokens",
-                  training.length(spec)));
+  require_rule("cp", degrees.cp, context_rule(degrees.cp, training.length(spec)));
+  if (training.ulysses) require_rule("cp", degrees.cp, whole_heads_rule(spec, degrees));
 }
 
 void validate_pipeline(const ModelSpec& spec, const Training& training) {
@@ -62,9 +58,7 @@ void validate_pipeline(const ModelSpec& spec, const Training& training) {
                        training.virtual_stages, training.schedule));
   }
   if (degrees.pp == 1) return;
-  require(
-      training.stages() <= spec.layers, "pp", degrees.pp,
-      fmt::format("{} stages are more than the model's {} blocks", training.stages(), spec.layers));
+  require_rule("pp", degrees.pp, stages_rule(spec.layers + 2, training.stages()));
   const std::int64_t m = training.micro_batches();
   if (training.virtual_stages > 1) {
     require(m % degrees.pp == 0, "vpp", training.virtual_stages,
@@ -129,13 +123,12 @@ void validate_degrees(const ModelSpec& spec, const Degrees& degrees, std::int64_
   // With more ranks than key-value heads some ranks hold the same one.
   require(spec.kv_heads % degrees.tp == 0 || degrees.tp % spec.kv_heads == 0, "tp", degrees.tp,
           fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
+  require_rule("ep", degrees.ep, experts_rule(spec, degrees.ep));
   if (spec.experts == 0) {
     require_divisor("tp", degrees.tp, "ffn", spec.ffn);
-    require(degrees.ep == 1, "ep", degrees.ep, "the model has no experts");
     require(expert_tensor == 1, "etp", expert_tensor, "the model has no experts");
   } else {
     if (spec.dense_layers > 0) require_divisor("tp", degrees.tp, "dense_ffn", spec.dense_ffn);
-    require_divisor("ep", degrees.ep, "experts", spec.experts);
     require_divisor("etp", expert_tensor, "ffn", spec.ffn);
   }
 }
@@ -208,6 +201,14 @@ void validate(const ModelSpec& spec, const Training& training) {
   require(training.global_batch % per_round == 0, "global-batch", training.global_batch,
           fmt::format("must be a multiple of dp x micro-batch = {}", per_round));
   if (spec.family == Family::kTransformer) validate_pipeline(spec, training);
+}
+
+void validate(const ModelSpec& spec, const Training& training, Runtime runtime) {
+  validate(spec, training);
+  if (runtime != Runtime::kShoal || spec.family != Family::kTransformer) return;
+  const Degrees& degrees = training.degrees;
+  require_rule("ep", degrees.ep, expert_copy_rule(degrees));
+  require_rule("cp", degrees.cp, whole_sequences_rule(spec, degrees.cp));
 }
 
 std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& training) {

@@ -9,6 +9,7 @@
 #include "shoal/base/element_type.h"
 #include "shoal/model/kept_activations.h"
 #include "shoal/model/model_spec.h"
+#include "shoal/plan/cluster.h"
 #include "shoal/plan/degrees.h"
 
 namespace shoal::plan {
@@ -138,6 +139,10 @@ void validate_degrees(const ModelSpec& spec, const Degrees& degrees,
 /// Throws Error(config) that names the option, its value and the rule when the mesh does not divide
 /// the model, the batch does not divide, or the schedule needs other counts.
 void validate(const ModelSpec& spec, const Training& training);
+
+/// The same with the rules of whose software runs: in Shoal all experts of a copy of the sharded
+/// states lie on its ranks, and capacity and balance loss count whole sequences.
+void validate(const ModelSpec& spec, const Training& training, Runtime runtime);
 
 /// Returns the blocks of every stage (pipeline x chunks of them, in the order of the data path):
 /// `stage_layers`, or shares as even as possible. The first and the last stage, which also hold

@@ -15,7 +15,6 @@
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
-#include "shoal/forecast/memory.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/train/config/pipeline.h"
@@ -137,11 +136,12 @@ void RunSetup::plan_memory() {
   // written. It is reported as a bound of its own.
   planned.staging_bytes = std::exchange(planned.peak->staging, 0);
   // Planned are evenly spread tokens. What a rank's experts take at most is told beside it.
-  const auto worst = forecast::ShoalEstimator().memory(
-      spec, forecast::worst_routed(spec, planned.training), planned.hosts);
-  const plan::MemoryUse& most = plan::worst(worst).peak().use;
-  planned.routing_bytes = most.all() - most.staging - planned.peak->all();
+  planned.routing_bytes =
+      crowding_bytes(spec, planned.training, planned.hosts, planned.peak->all());
   planned.limit_bytes = limit;
+  const double needed = planned.peak->all() + planned.staging_bytes;
+  if (const auto warning = warn_of_crowding(needed, planned.routing_bytes, limit))
+    run_.notes.push_back(*warning);
 }
 
 void RunSetup::build() {

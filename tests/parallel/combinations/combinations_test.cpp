@@ -16,7 +16,7 @@
 #include "tests/parallel/combinations/one_step.h"
 #include "tests/parallel/combinations/ten_steps.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::combinations_test {
 namespace {
 
 /// Runs ways, each once, and compares them with one rank alone.
@@ -249,4 +249,4 @@ TEST(Combinations, AreThoseOfThePage) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::combinations_test

@@ -26,7 +26,7 @@
 #include "shoal/plan/traffic.h"
 #include "tests/complaint.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::expert_parallel_test {
 namespace {
 
 using model::ModelSpec;
@@ -368,16 +368,16 @@ TEST(ExpertParallel, RefusesDegreesThatDivideNothing) {
     ModelSpec six = mixtral();
     six.experts = 6;
     EXPECT_THAT(refused(six, {.dp_shard = 4, .ep = 4}),
-                HasSubstr("ep = 4 must divide experts = 6, as 3 or 6 does"));
+                HasSubstr("ep = 4: must divide experts = 6, as 3 or 6 does"));
     six.experts = 2;
     EXPECT_THAT(refused(six, {.dp_shard = 4, .ep = 4}),
-                HasSubstr("ep = 4 must divide experts = 2, as 2 does"));
+                HasSubstr("ep = 4: must divide experts = 2, as 2 does"));
     EXPECT_THAT(refused(mixtral(), {.dp_replicate = 2, .dp_shard = 2, .ep = 4}),
-                HasSubstr("must divide the 2 ranks of one of the dp_replicate = 2 copies"));
+                HasSubstr("must divide the 2 ranks of a copy of the sharded states"));
     EXPECT_THAT(refused(*model::named_model("llama-tiny"), {.dp_shard = 4, .ep = 2}),
-                HasSubstr("the model has none"));
+                HasSubstr("ep = 2: the model has no experts"));
   });
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::expert_parallel_test

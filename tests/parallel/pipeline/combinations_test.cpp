@@ -9,7 +9,7 @@
 #include "shoal/wire/arena.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::combinations_test {
 namespace {
 
 using schedule::Schedule;
@@ -174,4 +174,4 @@ TEST(StagePass, KeepsNoOutputAndAfterTheInputsGradientOnlyFactors) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::combinations_test

@@ -12,7 +12,7 @@
 #include "tests/complaint.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::cut_stages_test {
 namespace {
 
 using ::testing::AllOf;
@@ -138,4 +138,4 @@ TEST(CutStages, WhatComesTooLateOrFitsNotIsRefused) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::cut_stages_test

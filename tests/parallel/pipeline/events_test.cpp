@@ -7,7 +7,7 @@
 
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::events_test {
 namespace {
 
 constexpr int kRanks = 3, kMicroBatches = 4;
@@ -255,4 +255,4 @@ TEST(TiedWeights, CopiesStayEqualAndTheNormIsThatOfOneRank) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::events_test

@@ -8,7 +8,7 @@
 #include "tests/complaint.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::failures_test {
 namespace {
 
 using ::testing::AllOf;
@@ -112,4 +112,4 @@ TEST(PipelineFailures, AnActivationOfAnotherTypeIsNamed) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::failures_test

@@ -9,7 +9,7 @@
 #include "shoal/schedule/timeline.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::same_bits_test {
 namespace {
 
 using schedule::Action;
@@ -193,4 +193,4 @@ TEST(Pipeline, HoldsAsManyMicroBatchesAsTheTableSays) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::same_bits_test

@@ -9,7 +9,7 @@
 #include "shoal/schedule/gathers.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::sharded_test {
 namespace {
 
 constexpr int kMicroBatches = 4, kSteps = 3;
@@ -172,4 +172,4 @@ TEST(ShardedPipeline, TrainsAsOneRank) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::sharded_test

@@ -11,7 +11,7 @@
 #include "shoal/schedule/timeline.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::stage_times_test {
 namespace {
 
 using schedule::Schedule;
@@ -196,4 +196,4 @@ TEST(StageTimes, ItDoesSoWithStagesOfDifferentCosts) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::stage_times_test

@@ -10,7 +10,7 @@
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
-namespace shoal::parallel {
+namespace shoal::parallel::traffic_test {
 namespace {
 
 using schedule::Schedule;
@@ -101,4 +101,4 @@ TEST(PipelineTraffic, EveryScheduleSendsWhatThePlannerCounts) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel
+}  // namespace shoal::parallel::traffic_test

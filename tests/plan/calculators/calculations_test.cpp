@@ -7,7 +7,7 @@
 
 #include "shoal/base/error.h"
 
-namespace shoal::plan {
+namespace shoal::plan::calculations_test {
 namespace {
 
 using testing::HasSubstr;
@@ -27,4 +27,4 @@ TEST(Calculations, SayWhatTheyCompute) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::calculations_test

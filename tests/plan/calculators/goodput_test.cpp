@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace shoal::plan {
+namespace shoal::plan::goodput_test {
 namespace {
 
 /// Young, "A first order approximation to the optimum checkpoint interval", 1974.
@@ -32,4 +32,4 @@ TEST(Goodput, DalysIntervalIsTheBestOne) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::goodput_test

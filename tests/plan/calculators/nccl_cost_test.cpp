@@ -7,7 +7,7 @@
 #include "shoal/plan/calculators/calculations.h"
 #include "tests/complaint.h"
 
-namespace shoal::plan {
+namespace shoal::plan::nccl_cost_test {
 namespace {
 
 using testing::HasSubstr;
@@ -89,4 +89,4 @@ TEST(NcclCost, NonsenseIsNamed) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::nccl_cost_test

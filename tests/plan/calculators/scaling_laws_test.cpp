@@ -9,7 +9,7 @@
 #include "shoal/base/error.h"
 #include "shoal/plan/training.h"
 
-namespace shoal::plan {
+namespace shoal::plan::scaling_laws_test {
 namespace {
 
 ScalingLaw scaling_law(const std::string& name) {
@@ -110,4 +110,4 @@ TEST(ScalingLaws, ServingReadsWeightsAndCache) {
 }
 
 }  // namespace
-}  // namespace shoal::plan
+}  // namespace shoal::plan::scaling_laws_test

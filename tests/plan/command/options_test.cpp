@@ -13,7 +13,7 @@
 #include "apps/shoal/plan/collective.h"
 #include "tests/complaint.h"
 
-namespace shoal::apps {
+namespace shoal::apps::options_test {
 namespace {
 
 using testing::HasSubstr;
@@ -371,4 +371,4 @@ TEST(Stragglers, AreRanksAndFactors) {
 }
 
 }  // namespace
-}  // namespace shoal::apps
+}  // namespace shoal::apps::options_test

@@ -16,7 +16,7 @@
 #include "shoal/base/error.h"
 #include "shoal/train/config/link_costs.h"
 
-namespace shoal::apps {
+namespace shoal::apps::plan_command_test {
 namespace {
 
 using testing::HasSubstr;
@@ -259,6 +259,12 @@ TEST(PlanCommand, SaysWhoIsWhereOfAJobAndOfDegreesAlone) {
   EXPECT_THAT(run("plan --mesh --model " + job).text, HasSubstr(table));
   EXPECT_THAT(run("plan --mesh --devices 6 --tp 4").text,
               HasSubstr("tp x pp x cp = 4 must divide"));
+  EXPECT_EQ(run("plan --mesh --devices 4 --dp 2 --tp 2").text, table);
+  for (const char* dp : {"1", "3", "4", "4000000000000000000", "-2"}) {
+    EXPECT_THAT(
+        run(fmt::format("plan --mesh --devices 4 --tp 2 --dp {}", dp)).text,
+        HasSubstr(fmt::format("--dp {}: 4 devices / (tp x pp x cp = 2) are 2 data ranks", dp)));
+  }
   EXPECT_THAT(run("plan --mesh --dp 3 --ep 2").text, HasSubstr("--ep 2: must divide tp x cp x dp"));
   EXPECT_THAT(run("plan --mesh --dp 2 --zero 1").text, HasSubstr("--zero: belongs to a model"));
 }
@@ -659,4 +665,4 @@ TEST(TransformerMath, EveryNumberComesFromTheCommandBesideIt) {
 }
 
 }  // namespace
-}  // namespace shoal::apps
+}  // namespace shoal::apps::plan_command_test

@@ -16,16 +16,17 @@
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::planned_memory_test {
 namespace {
 
 /// Many small blocks, so that one more or less whose gradient is on its way to its owner counts
-/// little.
+/// little. In the second step everything is there that will be.
+constexpr int kLayers = 16;
 std::string job(const std::string& data) {
   return fmt::format(R"(
 [model]
 name = "gpt2-tiny"
-layers = 24
+layers = {}
 hidden = 64
 heads = 2
 ffn = 256
@@ -37,7 +38,7 @@ folders = ["{}"]
 [training]
 global_batch_sequences = 8
 sequence_length = 64
-steps = 3
+steps = 2
 [parallelism]
 threads_per_rank = 1
 timeout_s = 60.0
@@ -49,7 +50,7 @@ interval = 0
 [metrics]
 tensorboard = false
 )",
-                     data);
+                     kLayers, data);
 }
 
 class PlannedMemory : public testing::Test {
@@ -90,7 +91,6 @@ class PlannedMemory : public testing::Test {
   double staged() const { return memory_.at("staged_bytes"); }
   double measured() const { return memory_.at("peak_bytes").get<double>() - staged(); }
 
-  TemporaryFolder folder_;
   double fullest() const {
     double most = 0;
     for (const auto& rank : memory_.at("ranks"))
@@ -106,6 +106,7 @@ class PlannedMemory : public testing::Test {
     return planned() / static_cast<double>(memory_.at("ranks").size()) + 1e6 * more;
   }
 
+  TemporaryFolder folder_;
   int runs_ = 0;
   std::string said_;
   nlohmann::json memory_;
@@ -114,8 +115,9 @@ class PlannedMemory : public testing::Test {
 const Sets kWhole, kPieces{"training.micro_batch=1"},
     kRecomputed{"activation_checkpoint.mode=\"full\""},
     kSelective{"activation_checkpoint.mode=\"selective\""},
-    kManyRows{"training.global_batch_sequences=40"},
-    kManyWords{"model.vocab=8192", "training.global_batch_sequences=2"},
+    kManyRows{"training.global_batch_sequences=20"},
+    kManyRowsOfTwo{"training.global_batch_sequences=40"},
+    kManyWords{"model.vocab=8192", "training.global_batch_sequences=2", "model.layers=24"},
     kUntied{"model.tied_embeddings=false"}, kDropout{"model.dropout=0.1"},
     kSgd{"optimizer.name=\"sgd\"", "optimizer.momentum=0.0"},
     kBudget{"activation_checkpoint.mode=\"budget\"", "activation_checkpoint.budget_mb=20"},
@@ -127,17 +129,22 @@ const Sets kWhole, kPieces{"training.micro_batch=1"},
     kLong{"model.sequence=2048",
           "training.sequence_length=2048",
           "training.global_batch_sequences=1",
-          "training.steps=2",
           "model.layers=1",
           "model.ffn=64",
           "model.vocab=264",
           "activation_checkpoint.mode=\"full\""},
     kMixture{"model.name=\"moe-tiny\"", "model.layers=8"},
+    // Every token visits every expert: rows do not depend on routers.
+    kVisitsAll = kMixture + Sets{"model.experts_per_token=4"},
     kShared{"model.name=\"deepseek-moe-tiny\"", "model.layers=8", "model.ffn=64"};
+
+const Sets kDividedExperts{"parallelism.expert_parallel_degree=2"},
+    kPipeline{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"},
+    kZeroBubble{"parallelism.pipeline_parallel_schedule=zb-h1"};
 
 std::string words(const Sets& sets) { return fmt::format("{}", fmt::join(sets, " ")); }
 
-// The issue asks for 5 %. One rank does the same things in the same order every time, and
+// 5 % is promised. One rank does the same things in the same order every time, and
 // replicated ones do what one does: 2 %, for padding and what is too small to be counted.
 TEST_F(PlannedMemory, OfOneRank) {
   for (const Sets& sets : {kWhole, kPieces, kRecomputed, kSelective, kBudget, kManyRows, kManyWords,
@@ -175,7 +182,7 @@ TEST_F(PlannedMemory, OfSixteenBits) {
 }
 
 TEST_F(PlannedMemory, OfReplicas) {
-  for (const Sets& sets : {kWhole, kManyRows, kTcp}) {
+  for (const Sets& sets : {kWhole, kManyRowsOfTwo, kTcp}) {
     train_job(sets, 2);
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
   }
@@ -187,7 +194,7 @@ TEST_F(PlannedMemory, OfShards) {
   for (const auto& [stage, more] : {std::pair{1, kWhole},
                                     {2, kWhole},
                                     {3, kWhole},
-                                    {3, kManyRows},
+                                    {3, kManyRowsOfTwo},
                                     {3, kBf16},
                                     {3, kRecomputed + kNarrow},
                                     {2, kTcp},
@@ -221,17 +228,16 @@ TEST_F(PlannedMemory, OfTensorParallelRanks) {
 
 // Ranks of a pipeline hold different units and numbers of micro-batches: the table is walked.
 TEST_F(PlannedMemory, OfPipelines) {
-  const Sets pp{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"};
   const std::string schedule = "parallelism.pipeline_parallel_schedule=";
   const Sets zero_3{"parallelism.zero_stage=3"};
   for (const auto& [ranks, sets] : {std::pair{2, kWhole},
                                     {2, Sets{schedule + "gpipe"}},
                                     {2, Sets{schedule + "zb-v"} + kUntied},
-                                    {2, Sets{schedule + "zb-h1"} + kSelective},
+                                    {2, kZeroBubble + kSelective},
                                     {4, Sets{"parallelism.tensor_parallel_degree=2"}},
                                     {4, zero_3},
                                     {4, zero_3 + kTcp}}) {
-    train_job(pp + sets, ranks);
+    train_job(kPipeline + sets, ranks);
     EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
   }
 }
@@ -248,7 +254,11 @@ TEST_F(PlannedMemory, OfContextParallelRanks) {
                                     {2, heads},
                                     {2, heads + kBf16 + kSelective},
                                     {4, ring + tp},
-                                    {4, ring + zero_3}}) {
+                                    {4, ring + zero_3},
+                                    {4, ring + kPipeline + kZeroBubble},
+                                    {4, heads + kPipeline},
+                                    {2, heads + kMixture},
+                                    {2, ring + kVisitsAll + kDividedExperts}}) {
     train_job(sets, ranks);
     // 2 %: what an exchange of heads keeps beside the ring is 3 %.
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
@@ -256,35 +266,65 @@ TEST_F(PlannedMemory, OfContextParallelRanks) {
   for (const auto& [ranks, sets] :
        {std::pair{1, kLong}, {2, ring + kLong}, {2, heads + kLong}, {4, around + kLong}}) {
     train_job(sets, ranks);
-    // Scores differ with the columns that a rank has: planned is the fullest one.
-    EXPECT_NEAR(planned() / ranks / fullest(), 1, 0.02) << words(sets);
+    // Scores differ with the columns that a rank has: planned is the fullest one. Of more than two
+    // ranks the next one may have taken in time what was sent last, 4 % of the memory.
+    const double most = ranks > 2 ? 1.05 : 1.02;
+    EXPECT_THAT(planned() / ranks / fullest(), testing::AllOf(testing::Ge(0.98), testing::Le(most)))
+        << words(sets);
   }
 }
 
 // A rank with all experts has as many rows for them wherever tokens go. Divided experts take what
 // comes: all ranks together as many rows as planned.
 TEST_F(PlannedMemory, OfMixtures) {
-  const Sets ep_2{"parallelism.expert_parallel_degree=2"};
+  const Sets ep_2 = kDividedExperts;
   const Sets ep_4{"parallelism.expert_parallel_degree=4"};
+  const Sets copies{"parallelism.data_parallel_replicate_degree=2", "parallelism.zero_stage=2"};
   for (const Sets& sets :
        {kMixture, kMixture + kBf16, kMixture + kRecomputed, kShared + kSelective}) {
     train_job(sets, 1);
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
   }
+  for (const auto& [ranks, sets] : {std::pair{2, kVisitsAll + ep_2 + kRecomputed},
+                                    {4, kVisitsAll + ep_2 + kPipeline + kZeroBubble}}) {
+    train_job(sets, ranks);
+    // 1 %: factors of products that wait for weights are 2 %.
+    EXPECT_NEAR(planned() / measured(), 1, 0.01) << words(sets);
+  }
+  train_job(kVisitsAll + ep_2 + copies, 4);
+  EXPECT_NEAR(planned() / measured(), 1, 0.05) << "copies with divided experts";
   for (const auto& [ranks, sets] : {std::pair{2, kShared + ep_2},
                                     {4, kMixture + ep_4},
-                                    {2, kMixture + ep_2 + Sets{"parallelism.zero_stage=2"}},
+                                    {4, kMixture + ep_2 + kPipeline},
                                     {4, kShared + ep_2 + Sets{"parallelism.zero_stage=3"}}}) {
     train_job(sets, ranks);
     EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+    EXPECT_LT(fullest(), bound()) << words(sets);
   }
+}
+
+// Between what evenly spread tokens need and what crowding ones may need, a job runs and is warned.
+// Recomputed, each rank's peak is that of the layer in which most rows came to it: all ranks
+// together take more than was planned, and each no more than was said.
+TEST_F(PlannedMemory, OfAsManyRowsAsComeToARank) {
+  const Sets divided = kMixture + kDividedExperts;
+  const auto warned = testing::HasSubstr("Memory fits if tokens spread over the experts");
+  train_job(divided + Sets{"parallelism.memory_limit_mb=48"}, 2);
+  EXPECT_NEAR(planned() / measured(), 1, 0.05);
+  EXPECT_LT(1.15 * fullest(), 48e6);
+  EXPECT_GT(bound(), 48e6);
+  EXPECT_THAT(said_, warned);
+  train_job(divided + kRecomputed, 2);
+  EXPECT_LT(fullest(), bound());
+  EXPECT_GT(planned() / 2, 0.8 * bound()) << "little can be said";
+  EXPECT_THAT(said_, testing::Not(warned));
 }
 
 // Weights so small that every token chooses the same experts, which one rank has: more than was
 // planned, and no more than was said; a capacity lowers what was said.
 TEST_F(PlannedMemory, OfCrowdedExperts) {
   const Sets crowded =
-      kMixture + kRecomputed + Sets{"parallelism.expert_parallel_degree=2", "model.init_std=1e-3"};
+      kMixture + kRecomputed + kDividedExperts + Sets{"model.init_std=1e-3", "training.steps=3"};
   for (const Sets& sets : {crowded, crowded + Sets{"model.capacity_factor=1.5"}}) {
     train_job(sets, 2);
     const double most = fullest();
@@ -304,8 +344,8 @@ TEST_F(PlannedMemory, OfAPrecisionThatIsFoundOut) {
 // What a checkpoint behind training copies of a rank's state depends on how fast it is written,
 // which is hardly at all here: it is bounded, and told apart from what is planned.
 TEST_F(PlannedMemory, OfSavingBehindTraining) {
-  const double state = 12 * 24 * 64 * (12 * 64 + 13) +
-                       12 * 64 * (1024 + 64);  // of 24 blocks and the embedding, with two moments
+  // Of the blocks and the embedding, with two moments.
+  const double state = 12 * kLayers * 64 * (12 * 64 + 13) + 12 * 64 * (1024 + 64);
   train_job({"checkpoint.interval=1", "checkpoint.writer_share=1e-6", "training.steps=6"}, 2);
   EXPECT_NEAR(planned() / measured(), 1, 0.02);
   EXPECT_GT(staged(), 0.2 * state) << "nothing was copied: the comparison shows nothing";
@@ -353,14 +393,14 @@ std::vector<Line> read_lines(const std::string& path) {
 // that memory.json tells.
 TEST_F(PlannedMemory, IsToldMomentByMoment) {
   for (const int ranks : {1, 2}) {
-    train_job(
-        {"metrics.memory_steps=3", "parallelism.zero_stage=" + std::to_string(ranks == 2 ? 3 : 0)},
-        ranks);
+    train_job({"metrics.memory_steps=3", "training.steps=3",
+               "parallelism.zero_stage=" + std::to_string(ranks == 2 ? 3 : 0)},
+              ranks);
     for (int rank = 0; rank < ranks; ++rank) {
       const auto lines = read_lines(
           RunDirectory(folder_.path() + fmt::format("/run-{}", runs_ - 1)).memory_timeline(rank));
-      // Of each step: its beginning, forward and backward of 26 units, the update and the end.
-      ASSERT_EQ(lines.size(), 3u * (1 + 26 + 26 + 2));
+      // Of each step: its beginning, forward and backward of all units, the update and the end.
+      ASSERT_EQ(lines.size(), 3u * (1 + 2 * (kLayers + 2) + 2));
       double highest = 0;
       std::map<std::string, Line> second;
       for (const Line& line : lines) {
@@ -370,7 +410,7 @@ TEST_F(PlannedMemory, IsToldMomentByMoment) {
       }
       EXPECT_EQ(highest,
                 memory_.at("ranks")[static_cast<std::size_t>(rank)].at("peak_bytes").get<double>());
-      for (int block = 1; block < 24; ++block) {
+      for (int block = 1; block < kLayers; ++block) {
         const auto now = [&](const char* what, int b) {
           return second.at(fmt::format("{}_blocks.{}", what, b));
         };
@@ -423,4 +463,4 @@ TEST_F(PlannedMemory, AJobThatCannotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::planned_memory_test

@@ -6,22 +6,17 @@
 #include "shoal/parallel/context/head_exchange.h"
 #include "shoal/parallel/context/ring_attention.h"
 #include "shoal/parallel/model_parts.h"
+#include "shoal/plan/division_rules.h"
 
 namespace shoal::parallel {
 namespace {
 
 using mesh::Axis;
 
-void check_heads(const model::ModelSpec& spec, const mesh::Mesh& mesh) {
-  const int tp = mesh.extent(Axis::kTensor);
-  const int cp = mesh.extent(Axis::kContext);
-  if (spec.kv_heads % (tp * cp) == 0) return;
+void require_rule(const model::ModelSpec& spec, const mesh::Mesh& mesh, const std::string& broken) {
+  if (broken.empty()) return;
   throw Error(ErrorKind::kConfig, "context parallel",
-              fmt::format("tp x cp = {} x {} must divide kv_heads = {}: each rank gets whole "
-                          "key-value heads",
-                          tp, cp, spec.kv_heads))
-      .hint(fmt::format("use the ring, or tp x cp = {}",
-                        plan::nearest_divisors(spec.kv_heads, std::int64_t{tp} * cp)));
+              fmt::format("{}: cp = {}: {}", spec.name, mesh.extent(Axis::kContext), broken));
 }
 
 }  // namespace
@@ -34,14 +29,9 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextWay way) {
                 fmt::format("{}: cp = {} divides sequences, and so transformers only", spec.name,
                             mesh.extent(Axis::kContext)));
   }
-  if (spec.experts > 0 && (spec.capacity_factor > 0 || spec.balance_loss > 0)) {
-    throw Error(ErrorKind::kConfig, "context parallel",
-                fmt::format("{}: capacity and balance loss count the tokens of whole sequences, of "
-                            "which each of {} ranks along cp has a part",
-                            spec.name, mesh.extent(Axis::kContext)))
-        .hint("capacity_factor = 0 and balance_loss = 0; router_bias_rate balances too");
-  }
-  if (way == ContextWay::kHeads) check_heads(spec, mesh);
+  require_rule(spec, mesh, plan::whole_sequences_rule(spec, mesh.extent(Axis::kContext)));
+  if (way == ContextWay::kHeads)
+    require_rule(spec, mesh, plan::whole_heads_rule(spec, mesh.degrees()));
   const comm::Group& ranks = mesh.along(Axis::kContext);
   const mesh::Placement::Cut cut = cut_of(way);
   for (std::int64_t i = 0; i < spec.layers; ++i) {

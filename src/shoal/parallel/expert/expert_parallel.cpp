@@ -4,6 +4,7 @@
 
 #include "shoal/parallel/expert/dispatch.h"
 #include "shoal/parallel/model_parts.h"
+#include "shoal/plan/division_rules.h"
 
 namespace shoal::parallel {
 namespace {
@@ -12,21 +13,11 @@ using mesh::Axis;
 using mesh::Placement;
 
 void check_experts(const model::ModelSpec& spec, const mesh::Degrees& degrees) {
-  const auto reject = [&](const std::string& rule) {
+  for (const std::string& broken :
+       {plan::experts_rule(spec, degrees.ep), plan::expert_copy_rule(degrees)}) {
+    if (broken.empty()) continue;
     throw Error(ErrorKind::kConfig, "expert parallel",
-                fmt::format("{}: ep = {} {}", spec.name, degrees.ep, rule));
-  };
-  if (spec.experts == 0) reject("divides experts, and the model has none");
-  if (spec.experts % degrees.ep != 0) {
-    reject(fmt::format("must divide experts = {}, as {} does", spec.experts,
-                       plan::nearest_divisors(spec.experts, degrees.ep)));
-  }
-  const std::int64_t copy = degrees.stage_ranks() / degrees.dp_replicate;
-  if (copy % degrees.ep != 0) {
-    reject(
-        fmt::format("must divide the {} ranks of one of the dp_replicate = {} copies, as {} "
-                    "does",
-                    copy, degrees.dp_replicate, plan::nearest_divisors(copy, degrees.ep)));
+                fmt::format("{}: ep = {}: {}", spec.name, degrees.ep, broken));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "shoal/plan/division_rules.h"
 #include "shoal/train/config/keys.h"
 
 namespace shoal::train {
@@ -50,16 +51,8 @@ plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
   }
   degrees.dp_shard = data / degrees.dp_replicate;
   degrees.ep = p.expert_parallel_degree;
-  const std::int64_t copy = degrees.stage_ranks() / degrees.dp_replicate;
-  // A copy of the sharded states is whole: all its experts lie on its own ranks.
-  if (copy % degrees.ep != 0) {
-    throw config_error(
-        job, "parallelism.expert_parallel_degree",
-        fmt::format("must divide the {} ranks of {}, as {} does", copy,
-                    degrees.dp_replicate > 1 ? "a copy (parallelism.data_parallel_replicate_degree)"
-                                             : "a pipeline stage",
-                    plan::nearest_divisors(copy, degrees.ep)));
-  }
+  if (const std::string broken = plan::expert_copy_rule(degrees); !broken.empty())
+    throw config_error(job, "parallelism.expert_parallel_degree", broken);
   return degrees;
 }
 

@@ -9,6 +9,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/units.h"
 #include "shoal/forecast/estimator.h"
+#include "shoal/forecast/memory.h"
 #include "shoal/forecast/unit_moments.h"
 #include "shoal/train/config/degrees.h"
 #include "shoal/train/config/pipeline.h"
@@ -219,6 +220,23 @@ void check_fits(const model::ModelSpec& spec, const Training& training, const pl
                               "activation_checkpoint.mode, parallelism.zero_stage and "
                               "optimizer.state_folder together"
                             : fmt::format("would fit: {}", fmt::join(fitting, "; ")));
+}
+
+double crowding_bytes(const model::ModelSpec& spec, const Training& training,
+                      const plan::Cluster& host, double planned) {
+  const Training worst = forecast::worst_routed(spec, training);
+  if (worst.expert_imbalance <= training.expert_imbalance) return 0;
+  const plan::MemoryUse most = largest(spec, worst, host);
+  return most.all() - most.staging - planned;
+}
+
+std::optional<std::string> warn_of_crowding(double planned, double crowding, double limit) {
+  if (limit <= 0 || planned > limit || planned + crowding <= limit) return std::nullopt;
+  return fmt::format(
+      "Memory fits if tokens spread over the experts ({:.4g} MB a rank), not if all go to the "
+      "experts of one rank ({:.4g} MB): a rank may take {:.4g} MB. model.capacity_factor bounds "
+      "how many go there.",
+      planned / kMB, (planned + crowding) / kMB, limit / kMB);
 }
 
 void check_fits_here(const Job& job, const model::ModelSpec& spec, int ranks, double rank_bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "shoal/plan/cluster.h"
@@ -14,9 +15,9 @@ namespace shoal::train {
 model::RecomputePolicy recompute_policy(const JobConfig& config);
 
 /// Returns true when the planner can count the job's memory as its operators allocate it: types are
-/// known ("auto" was decided) and depend on no names, blocks are alike (no experts) and the units
-/// of sharding, parameters are gathered in their own type, and neither parallelism.layouts
-/// nor a schedule file says otherwise than the planner assumes.
+/// known ("auto" was decided) and depend on no names, units of sharding are blocks, parameters are
+/// gathered in their own type, and neither parallelism.layouts nor a schedule file says otherwise
+/// than the planner assumes.
 bool is_counted(const JobConfig& config);
 
 /// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
@@ -35,6 +36,16 @@ std::string describe(const plan::MemoryUse& use);
 /// with its new figure; empty when there are none.
 std::string memory_remedies(const model::ModelSpec& spec, const plan::Training& training,
                             plan::Cluster host);
+
+/// Returns how much more than `planned` bytes, which are those of evenly spread tokens, a rank of a
+/// mixture takes at most where tokens crowd at its experts; 0 where no expert is divided.
+double crowding_bytes(const model::ModelSpec& spec, const plan::Training& training,
+                      const plan::Cluster& host, double planned);
+
+/// Returns a warning with both figures where evenly spread tokens fit into the `limit` of a rank
+/// and crowding ones do not. Whether they will crowd nobody knows before the run: that such a job
+/// runs at all is its user's choice.
+std::optional<std::string> warn_of_crowding(double planned, double crowding, double limit);
 
 /// Throws Error(resource) when a rank of the job needs more than its `host.device.memory_bytes`:
 /// the error lists the parts of its memory and changes of the job with which it would fit.

@@ -10,6 +10,7 @@
 #include "shoal/model/kept_activations.h"
 #include "shoal/parallel/recipe/check.h"
 #include "shoal/parallel/recipe/parse.h"
+#include "shoal/plan/division_rules.h"
 #include "shoal/plan/training.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/degrees.h"
@@ -28,6 +29,11 @@ bool is_tokens(const Job& job) { return job.config.data.source == DataKind::kTok
 void reject_if_set(const Job& job, std::initializer_list<const char*> keys, const char* why) {
   for (const char* key : keys)
     if (job.origins.contains(key)) throw config_error(job, key, why);
+}
+
+/// Throws for a key whose rule of plan/division_rules.h is broken.
+void require_rule(const Job& job, const char* key, const std::string& broken) {
+  if (!broken.empty()) throw config_error(job, key, broken);
 }
 
 /// Checks the conditions that the table of keys has for each key that was set.
@@ -307,28 +313,11 @@ void validate_context_parallel(const Job& job, const model::ModelSpec& spec) {
   if (cp == 1) return;
   if (spec.family != model::Family::kTransformer)
     throw config_error(job, key, "divides sequences, and so transformers only");
-  const std::int64_t length = job.config.training.sequence_length;
-  if (cp > length) {
-    throw config_error(job, key,
-                       fmt::format("must be at most training.sequence_length = {}: every rank "
-                                   "needs a column",
-                                   length));
-  }
-  if (spec.experts > 0 && (spec.capacity_factor > 0 || spec.balance_loss > 0)) {
-    throw config_error(job, key,
-                       "capacity and balance loss count the tokens of whole sequences, of which "
-                       "each rank has a part: with experts, model.capacity_factor and "
-                       "model.balance_loss must be 0 (model.router_bias_rate balances too)");
-  }
+  require_rule(job, key, plan::context_rule(cp, job.config.training.sequence_length));
+  require_rule(job, key, plan::whole_sequences_rule(spec, cp));
   if (p.context_parallel_way == ContextParallelWay::kRing) return;
-  const std::int64_t cut = cp * p.tensor_parallel_degree;
-  if (spec.kv_heads % cut != 0) {
-    throw config_error(
-        job, "parallelism.context_parallel_way",
-        fmt::format("gives every rank whole key-value heads: tensor_parallel_degree x "
-                    "context_parallel_degree = {} must divide kv_heads = {}, as {} does",
-                    cut, spec.kv_heads, plan::nearest_divisors(spec.kv_heads, cut)));
-  }
+  require_rule(job, "parallelism.context_parallel_way",
+               plan::whole_heads_rule(spec, {.cp = cp, .tp = p.tensor_parallel_degree}));
 }
 
 void validate_experts(const Job& job, const model::ModelSpec& spec) {
@@ -339,13 +328,7 @@ void validate_experts(const Job& job, const model::ModelSpec& spec) {
                        "what the blocks of a mixture hold depends on where tokens go: a budget "
                        "cannot be kept; \"full\", \"selective\" and \"every_k\" work");
   }
-  if (ep == 1) return;
-  if (spec.experts == 0) throw config_error(job, key, "the model has no experts");
-  if (spec.experts % ep != 0) {
-    throw config_error(job, key,
-                       fmt::format("must divide experts = {}, as {} does", spec.experts,
-                                   plan::nearest_divisors(spec.experts, ep)));
-  }
+  require_rule(job, key, plan::experts_rule(spec, ep));
 }
 
 /// What a schedule asks of the number of micro-batches job_schedule checks.

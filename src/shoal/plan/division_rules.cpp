@@ -1,0 +1,56 @@
+#include "shoal/plan/division_rules.h"
+
+#include <fmt/format.h>
+
+namespace shoal::plan {
+
+// A search asks for millions of plans: no text is made where a rule holds.
+
+std::string context_rule(std::int64_t cp, std::int64_t length) {
+  if (cp <= length) return {};
+  return fmt::format("must be at most the {} tokens of a sequence: every rank needs a column",
+                     length);
+}
+
+std::string whole_heads_rule(const model::ModelSpec& spec, const Degrees& degrees) {
+  const std::int64_t cut = degrees.tp * degrees.cp;
+  // A key-value head has equally many query heads, so these are divided too.
+  if (spec.kv_heads % cut == 0) return {};
+  return fmt::format(
+      "an exchange of heads gives every rank whole key-value heads: tp x cp = {} must divide "
+      "kv_heads = {}, as {} does",
+      cut, spec.kv_heads, nearest_divisors(spec.kv_heads, cut));
+}
+
+std::string experts_rule(const model::ModelSpec& spec, std::int64_t ep) {
+  if (ep == 1) return {};
+  if (spec.experts == 0) return "the model has no experts";
+  if (spec.experts % ep == 0) return {};
+  return fmt::format("must divide experts = {}, as {} does", spec.experts,
+                     nearest_divisors(spec.experts, ep));
+}
+
+std::string expert_copy_rule(const Degrees& degrees) {
+  const std::int64_t copy = degrees.stage_ranks() / degrees.dp_replicate;
+  if (copy % degrees.ep == 0) return {};
+  return fmt::format("must divide the {} ranks of {}, as {} does", copy,
+                     degrees.dp_replicate > 1 ? "a copy of the sharded states" : "a pipeline stage",
+                     nearest_divisors(copy, degrees.ep));
+}
+
+std::string stages_rule(std::int64_t units, std::int64_t stages) {
+  if (stages <= units) return {};
+  return fmt::format(
+      "a stage needs at least one unit (embedding, a block, head): stages={} units={}", stages,
+      units);
+}
+
+std::string whole_sequences_rule(const model::ModelSpec& spec, std::int64_t cp) {
+  if (cp == 1 || spec.experts == 0) return {};
+  if (spec.capacity_factor == 0 && spec.balance_loss == 0) return {};
+  return "capacity and balance loss count the tokens of whole sequences, of which each rank has a "
+         "part: with experts, model.capacity_factor and model.balance_loss must be 0 "
+         "(model.router_bias_rate balances too)";
+}
+
+}  // namespace shoal::plan
