@@ -9,7 +9,7 @@
 #include "tests/data/hugging_face_files.h"
 
 // That all tokens are those of Hugging Face's own program is the affair of tokenizers_oracle.py.
-namespace shoal::data {
+namespace shoal::data::hugging_face_tokenizer_test {
 namespace {
 
 using nlohmann::json;
@@ -209,4 +209,4 @@ TEST(HuggingFaceTokenizer, ALongWordTakesNotMuchLonger) {
 }
 
 }  // namespace
-}  // namespace shoal::data
+}  // namespace shoal::data::hugging_face_tokenizer_test

@@ -10,12 +10,13 @@
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/data/byte_characters.h"
 #include "shoal/train/checkpoint_use.h"
+#include "shoal/train/config/job_inputs.h"
 #include "shoal/train/config/validate.h"
 #include "tests/complaint.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
-namespace shoal::train {
+namespace shoal::train::model_source_test {
 namespace {
 
 using testing::HasSubstr;
@@ -63,6 +64,22 @@ std::vector<std::string> differing_parameters(const std::string& first, const st
   return names;
 }
 
+/// Writes a tokenizer.json: every byte is the token of its number, but that `one` and `other`
+/// change places, and 256 is the end.
+void write_tokenizer(const std::string& folder, char one, char other) {
+  nlohmann::json root{{"decoder", {{"type", "ByteLevel"}}},
+                      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                      {"added_tokens", {{{"id", 256}, {"content", "</s>"}, {"special", true}}}}};
+  const data::ByteCharacters characters;
+  nlohmann::json vocabulary = nlohmann::json::object();
+  for (int byte = 0; byte < 256; ++byte)
+    vocabulary[characters.write(std::string(1, static_cast<char>(byte)))] = byte;
+  std::swap(vocabulary[characters.write(std::string(1, one))],
+            vocabulary[characters.write(std::string(1, other))]);
+  root["model"] = {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}};
+  std::ofstream(folder + "/tokenizer.json") << root.dump();
+}
+
 // An update with no learning rate and no decay leaves the weights as they were loaded.
 TEST_F(ModelSourceTest, EveryMeshStartsFromTheSameBits) {
   const Sets still{"optimizer.learning_rate=0", "optimizer.weight_decay=0", "checkpoint.interval=1",
@@ -106,16 +123,7 @@ TEST_F(ModelSourceTest, GeneratesAndEvaluatesFromTheFolder) {
   EXPECT_THAT(complaint([&] { open_trained(place("with-tokenizer")); }),
               HasSubstr("with-tokenizer/tokenizer.json: no tokenizer"));
   EXPECT_THAT(complaint([&] { open_trained(place("nowhere")); }), HasSubstr("there is no folder"));
-  // A model of bytes: every byte is the token of its number, and 256 the end.
-  nlohmann::json root{{"decoder", {{"type", "ByteLevel"}}},
-                      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
-                      {"added_tokens", {{{"id", 256}, {"content", "</s>"}, {"special", true}}}}};
-  const data::ByteCharacters characters;
-  nlohmann::json vocabulary = nlohmann::json::object();
-  for (int byte = 0; byte < 256; ++byte)
-    vocabulary[characters.write(std::string(1, static_cast<char>(byte)))] = byte;
-  root["model"] = {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", nlohmann::json::array()}};
-  std::ofstream(place("with-tokenizer/tokenizer.json")) << root.dump();
+  write_tokenizer(place("with-tokenizer"), 'a', 'a');
   const TrainedModel trained = open_trained(place("with-tokenizer"));
   const TrainedModel ours = open_trained(run());
   const GenerationOptions options{.tokens = 12};
@@ -138,5 +146,18 @@ TEST_F(ModelSourceTest, RefusesWhatWouldNotFit) {
   EXPECT_THAT(complaint([&] { model_spec(job, {.vocab = 100'000}); }), HasSubstr("rows"));
 }
 
+TEST_F(ModelSourceTest, RefusesDataOfAnotherTokenizer) {
+  const std::string from = place("of-a-tokenizer");
+  std::filesystem::copy(theirs(), from);
+  const auto refusal = [&] {
+    const Job job = parse_job(job_from(data(), from, 10), "job.toml", {});
+    return complaint([&] { check_job_inputs(job); });
+  };
+  write_tokenizer(from, 'a', 'a');
+  EXPECT_EQ(refusal(), "");
+  write_tokenizer(from, 'a', 'b');
+  EXPECT_THAT(refusal(), HasSubstr("has another tokenizer than the model in " + from));
+}
+
 }  // namespace
-}  // namespace shoal::train
+}  // namespace shoal::train::model_source_test

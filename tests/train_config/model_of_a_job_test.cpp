@@ -191,7 +191,7 @@ TEST(ModelOfAJob, ErrorsNameTheKeyThatWasSet) {
   EXPECT_THAT(said({"model.name=", "model.family=transformer", "model.hidden=64"}),
               AllOf(HasSubstr("job.toml: model.layers = 0: "), Not(HasSubstr("model.name"))));
   EXPECT_THAT(said({"model.rope_theta=9.0"}), HasSubstr("belongs to rotary positions"));
-  EXPECT_THAT(said({"model.name="}), HasSubstr("name a size, or set model.family"));
+  EXPECT_THAT(said({"model.name="}), HasSubstr("name a size, set model.family and the shape"));
   EXPECT_THAT(said({"model.family=transformer"}), HasSubstr("follows from model.name"));
   EXPECT_THAT(
       refusal([] { model_spec(table_with({"model.outputs=2"}), {.inputs = 64, .outputs = 1}); }),
