@@ -17,7 +17,9 @@
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"
 #include "shoal/data/dataset.h"
+#include "shoal/data/file.h"
 #include "shoal/data/headers.h"
+#include "shoal/data/hugging_face_tokenizer.h"
 #include "shoal/data/manifest.h"
 #include "shoal/data/ngram.h"
 #include "shoal/data/prepare.h"
@@ -73,8 +75,12 @@ void run_prepare(PrepareArguments arguments) {
     }
     options.headers = arguments.torch_include;
   }
-  options.tokenizer =
-      arguments.tokenizer == "byte" ? data::TokenizerKind::kBytes : data::TokenizerKind::kBpe;
+  if (arguments.tokenizer == "byte") {
+    options.tokenizer = data::TokenizerKind::kBytes;
+  } else if (arguments.tokenizer != "bpe") {
+    options.tokenizer = data::TokenizerKind::kGiven;
+    options.given = data::open_tokenizer(arguments.tokenizer);
+  }
   options.drop_duplicates = !arguments.keep_duplicates;
   ProgressLine line;
   const auto result =
@@ -113,8 +119,8 @@ void add_prepare(CLI::App& parent) {
       ->needs(corpus);
   command
       ->add_option("--tokenizer", arguments->tokenizer,
-                   "bpe is trained on the text; byte needs no training")
-      ->check(CLI::IsMember({"bpe", "byte"}))
+                   "bpe is trained on the text; byte needs no training; or that of a model: a "
+                   "Hugging Face folder, its tokenizer.json, or a tokenizer.model of Shoal")
       ->capture_default_str();
   CLI::Option* vocab =
       command->add_option("--vocab", options.vocab_size, "Entries of the BPE vocabulary at most")
@@ -145,10 +151,10 @@ void add_prepare(CLI::App& parent) {
                     "Keep near-duplicate files and repeated passages");
   command->callback([arguments, vocab, tokenizer_bytes] {
     for (const CLI::Option* option : {vocab, tokenizer_bytes}) {
-      if (arguments->tokenizer == "byte" && option->count() > 0) {
-        throw Error(
-            ErrorKind::kUsage, "data prepare",
-            fmt::format("{} is of the BPE tokenizer, and --tokenizer is byte", option->get_name()));
+      if (arguments->tokenizer != "bpe" && option->count() > 0) {
+        throw Error(ErrorKind::kUsage, "data prepare",
+                    fmt::format("{} is of the BPE tokenizer that is trained, and --tokenizer is {}",
+                                option->get_name(), arguments->tokenizer));
       }
     }
     run_prepare(*arguments);
@@ -269,6 +275,30 @@ void add_stats(CLI::App& parent) {
   command->callback([arguments] { run_stats(*arguments); });
 }
 
+struct EncodeArguments {
+  std::string tokenizer, input;
+};
+
+void run_encode(const EncodeArguments& arguments) {
+  const auto tokenizer = data::open_tokenizer(arguments.tokenizer);
+  std::string line;
+  for (const std::uint32_t token : tokenizer->encode(data::read_file(arguments.input)))
+    line += fmt::format("{}{}", line.empty() ? "" : " ", token);
+  fmt::print("{}\n", line);
+}
+
+void add_encode(CLI::App& parent) {
+  auto arguments = std::make_shared<EncodeArguments>();
+  CLI::App* command = parent.add_subcommand("encode", "Print the numbers of a text's tokens");
+  command
+      ->add_option("--tokenizer", arguments->tokenizer,
+                   "byte, or that of a model: a Hugging Face folder, its tokenizer.json, a run "
+                   "directory or a tokenizer.model of Shoal")
+      ->required();
+  command->add_option("input", arguments->input, "The file with the text")->required();
+  command->callback([arguments] { run_encode(*arguments); });
+}
+
 void run_verify(const std::string& folder) {
   const data::Manifest manifest = data::read_manifest(folder);
   for (const auto& [name, split] : manifest.splits) {
@@ -301,6 +331,7 @@ void add_data_command(CLI::App& program) {
   command->require_subcommand(1);
   add_prepare(*command);
   add_peek(*command);
+  add_encode(*command);
   add_stats(*command);
   add_verify(*command);
 }

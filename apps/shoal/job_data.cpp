@@ -11,6 +11,7 @@
 #include "shoal/data/headers.h"
 #include "shoal/data/manifest.h"
 #include "shoal/data/prepare.h"
+#include "shoal/train/config/model_source.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::apps {
@@ -62,9 +63,16 @@ void prepare_job_data(const train::Job& job, bool announce) {
   // Which headers there are matters only to whoever prepares them.
   if (from_headers)
     options.headers = prepared ? "the headers of Torch" : data::default_header_folder();
-  options.tokenizer = section.tokenizer == train::TokenizerChoice::kByte
-                          ? data::TokenizerKind::kBytes
-                          : data::TokenizerKind::kBpe;
+  if (section.tokenizer == train::TokenizerChoice::kByte) {
+    options.tokenizer = data::TokenizerKind::kBytes;
+  } else if (section.tokenizer == train::TokenizerChoice::kModel) {
+    options.tokenizer = data::TokenizerKind::kGiven;
+    options.given = train::tokenizer_of(train::find_model(job.config.model.from));
+    if (!options.given) {
+      throw train::config_error(job, "data.tokenizer",
+                                fmt::format("{} has no tokenizer", job.config.model.from));
+    }
+  }
   options.vocab_size = static_cast<std::uint32_t>(section.vocab_size);
   if (from_headers && options.headers.empty()) {
     throw train::config_error(job, "data.prepare",

@@ -158,6 +158,13 @@ TEST(ModelOfAJob, AShapeNeedsNoName) {
   EXPECT_EQ(perceptron.widths, (std::vector<std::int64_t>{16, 8}));
 }
 
+TEST(ModelOfAJob, ItsTokenizerNeedsAModelToStartFrom) {
+  const Job job =
+      job_with({"data.prepare=files", "data.prepare_from=[\"text\"]", "data.tokenizer=model"});
+  EXPECT_THAT(refusal([&] { validate(job, 1); }),
+              HasSubstr("data.tokenizer = \"model\": takes the tokenizer of model.from"));
+}
+
 TEST(ModelOfAJob, ModelAndDataMustFit) {
   EXPECT_THAT(refusal([] { model_spec(job_with({"model.vocab=256"}), {.vocab = 257}); }),
               HasSubstr("command line: model.vocab = 256"));
@@ -184,7 +191,7 @@ TEST(ModelOfAJob, ErrorsNameTheKeyThatWasSet) {
   EXPECT_THAT(said({"model.name=", "model.family=transformer", "model.hidden=64"}),
               AllOf(HasSubstr("job.toml: model.layers = 0: "), Not(HasSubstr("model.name"))));
   EXPECT_THAT(said({"model.rope_theta=9.0"}), HasSubstr("belongs to rotary positions"));
-  EXPECT_THAT(said({"model.name="}), HasSubstr("name a size, or set model.family"));
+  EXPECT_THAT(said({"model.name="}), HasSubstr("name a size, set model.family and the shape"));
   EXPECT_THAT(said({"model.family=transformer"}), HasSubstr("follows from model.name"));
   EXPECT_THAT(
       refusal([] { model_spec(table_with({"model.outputs=2"}), {.inputs = 64, .outputs = 1}); }),

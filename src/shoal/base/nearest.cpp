@@ -25,13 +25,24 @@ int edit_distance(std::string_view a, std::string_view b) {
   return cost[rows - 1][columns - 1];
 }
 
+namespace {
+
+bool same_letters(std::string_view a, std::string_view b) {
+  return std::is_permutation(a.begin(), a.end(), b.begin(), b.end());
+}
+
+}  // namespace
+
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::string best;
   // A third of the letters may be wrong; beyond that a suggestion would be a guess.
   int least = std::max<int>(2, static_cast<int>(word.size()) / 3) + 1;
   for (const std::string& candidate : candidates) {
     const int distance = edit_distance(word, candidate);
-    if (distance < least && distance < static_cast<int>(std::max(word.size(), candidate.size()))) {
+    if (distance >= static_cast<int>(std::max(word.size(), candidate.size()))) continue;
+    // "nrom" is one step from "norm" and from "from": swapped letters are the commoner mistake.
+    const bool likelier = !best.empty() && distance == least && same_letters(word, candidate);
+    if (distance < least || likelier) {
       least = distance;
       best = candidate;
     }

@@ -74,6 +74,11 @@ class Preparation {
   void finish();
 
   bool shards_exist(const Manifest& manifest) const;
+  std::uint64_t bytes_of(const std::vector<std::uint32_t>& tokens) const {
+    std::uint64_t bytes = 0;
+    for (const std::uint32_t id : tokens) bytes += tokenizer_->bytes_of(id).size();
+    return bytes;
+  }
   std::string shard_file(const std::string& split, std::size_t index) const {
     return fmt::format("{}-{:05}.tokens", split, index);
   }
@@ -99,6 +104,8 @@ std::map<std::string, std::string> describe(const PrepareOptions& o) {
       {"shard_tokens", fmt::to_string(o.shard_tokens)},
       {"seed", fmt::to_string(o.seed)},
   };
+  if (o.tokenizer == TokenizerKind::kGiven)
+    text["tokenizer"] = fmt::format("{} {:08x}", o.given->name(), o.given->checksum());
   if (o.tokenizer == TokenizerKind::kBpe) {
     text["vocab_size"] = fmt::to_string(o.vocab_size);
     text["tokenizer_bytes"] = fmt::to_string(o.tokenizer_bytes);
@@ -125,7 +132,9 @@ void Preparation::check_options() const {
   SHOAL_USER_CHECK(options_.validation_fraction >= 0 && options_.validation_fraction < 1, kWhere,
                    "a validation fraction of {}; allowed is 0 to less than 1",
                    options_.validation_fraction);
-  SHOAL_USER_CHECK(options_.tokenizer == TokenizerKind::kBytes ||
+  SHOAL_USER_CHECK((options_.tokenizer == TokenizerKind::kGiven) == (options_.given != nullptr),
+                   kWhere, "a tokenizer is given where none is wanted, or none where one is");
+  SHOAL_USER_CHECK(options_.tokenizer != TokenizerKind::kBpe ||
                        (options_.vocab_size >= 258 && options_.vocab_size <= 1'000'000),
                    kWhere, "a vocabulary of {} entries; allowed are 258 to 1000000",
                    options_.vocab_size);
@@ -259,6 +268,8 @@ void Preparation::start_or_continue() const {
 void Preparation::make_tokenizer(const std::vector<Document>& documents) {
   if (options_.tokenizer == TokenizerKind::kBytes) {
     tokenizer_ = byte_tokenizer();
+  } else if (options_.given) {
+    tokenizer_ = options_.given;
   } else if (fs::exists(path(kTokenizerFile))) {
     // Of an interrupted run with the same inputs, as start_or_continue made sure.
     tokenizer_ = load_tokenizer(path(kTokenizerFile));
@@ -346,11 +357,13 @@ void Preparation::write_split(const std::string& name, const std::vector<Documen
       bytes += documents[end].text.size();
     std::vector<std::vector<std::uint32_t>> tokens(end - next);
     for_each_index(tokens.size(), options_.threads, [&](std::size_t i) {
+      tokens[i] = tokenizer_->prefix();
       tokenizer_->encode(documents[next + i].text, tokens[i]);
       tokens[i].push_back(tokenizer_->end_of_document());
     });
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      writer.add(tokens[i], documents[next + i].text.size());
+      // Of the tokens, not of the text: a tokenizer may normalize it.
+      writer.add(tokens[i], bytes_of(tokens[i]));
       done += documents[next + i].text.size();
       // Shards end after whole documents in order, so their borders do not depend on batches or
       // threads, and an interrupted run can go on behind the last whole one.

@@ -3,15 +3,17 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "shoal/base/clock.h"
 #include "shoal/data/manifest.h"
+#include "shoal/data/tokenizer.h"
 
 namespace shoal::data {
 
-enum class TokenizerKind { kBytes, kBpe };
+enum class TokenizerKind { kBytes, kBpe, kGiven };
 
 /// Inputs and options of `prepare`. Exactly one of `inputs` and `headers` is given.
 struct PrepareOptions {
@@ -20,6 +22,7 @@ struct PrepareOptions {
   std::vector<std::string> suffixes;  ///< files of folders must end so; empty: all are taken
   std::string headers;                ///< include folder of the pinned Torch: the header corpus
   TokenizerKind tokenizer = TokenizerKind::kBpe;
+  std::shared_ptr<const Tokenizer> given;        ///< kGiven: a model's tokenizer, taken as it is
   std::uint32_t vocab_size = 4096;               ///< BPE: entries at most
   std::uint64_t tokenizer_bytes = 256ull << 20;  ///< BPE: the most training text that it sees
   double validation_fraction = 0.05;  ///< part of the documents, chosen by a hash of their names
@@ -43,9 +46,9 @@ struct PrepareResult {
 };
 
 /// Makes a dataset: reads the inputs, removes duplicates, splits by file, trains the tokenizer on
-/// the training split, writes token shards and last the manifest. The same inputs and options give
-/// the same bytes on every machine and with any number of threads; the times of files do not
-/// matter.
+/// the training split unless one is given, writes token shards and last the manifest. The same
+/// inputs and options give the same bytes on every machine and with any number of threads; the
+/// times of files do not matter.
 ///
 /// Each file is written aside and renamed. A run after an interrupted one keeps the tokenizer and
 /// the shards that are whole and makes the rest. A folder that holds a dataset of other inputs or

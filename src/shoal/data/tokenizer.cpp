@@ -3,6 +3,7 @@
 #include "shoal/base/check.h"
 #include "shoal/data/bpe.h"
 #include "shoal/data/file.h"
+#include "shoal/data/hugging_face_tokenizer.h"
 
 namespace shoal::data {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 // The first line of a file: format, version, kind.
 constexpr std::string_view kByteFile = "shoal-tokenizer 1 byte\n";
 constexpr std::string_view kBpeFile = "shoal-tokenizer 1 bpe\n";
+constexpr std::string_view kHuggingFaceFile = "shoal-tokenizer 1 hugging_face\n";
 
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -52,15 +54,26 @@ std::uint32_t Tokenizer::checksum() const { return crc32(serialize()); }
 
 void Tokenizer::save(const std::string& path) const { write_file(path, serialize()); }
 
+bool same_vocabulary(const Tokenizer& first, const Tokenizer& second) {
+  bool same = first.vocab_size() == second.vocab_size() &&
+              first.end_of_document() == second.end_of_document();
+  for (std::uint32_t id = 0; same && id < first.vocab_size(); ++id)
+    same = first.bytes_of(id) == second.bytes_of(id);
+  return same;
+}
+
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view serialized,
                                                  const std::string& origin) {
   if (serialized == kByteFile) return byte_tokenizer();
   if (serialized.starts_with(kBpeFile))
     return parse_bpe(serialized.substr(kBpeFile.size()), origin);
+  if (serialized.starts_with(kHuggingFaceFile))
+    return parse_hugging_face_files(serialized.substr(kHuggingFaceFile.size()), origin);
   throw Error(
       ErrorKind::kData, "tokenizer",
       fmt::format(
-          "{} is not a tokenizer: it does not begin with `shoal-tokenizer 1 byte` or `... bpe`",
+          "{} is not a tokenizer: it does not begin with `shoal-tokenizer 1 byte`, `... bpe` or "
+          "`... hugging_face`",
           origin));
 }
 

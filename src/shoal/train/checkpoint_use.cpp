@@ -1,17 +1,19 @@
 #include "shoal/train/checkpoint_use.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <span>
 
 #include "shoal/base/check.h"
-#include "shoal/checkpoint/format/store.h"
 #include "shoal/data/dataset.h"
 #include "shoal/data/manifest.h"
 #include "shoal/train/config/validate.h"
 #include "shoal/train/copied_run.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/run_directory.h"
+#include "shoal/train/source_weights.h"
 #include "shoal/train/training_state.h"
 
 namespace shoal::train {
@@ -36,8 +38,11 @@ void check_tokenizer(const TrainedModel& trained, const std::string& folder,
 
 TrainedModel open_trained(const std::string& checkpoint) {
   TrainedModel trained;
-  trained.path = checkpoint::format::resolve_checkpoint(checkpoint);
-  const RunRecord record = read_record(trained.path);
+  const ModelSource source = find_model(checkpoint);
+  trained.path = source.path;
+  const SourceWeights weights(
+      source, fmt::format("{}/shoal-model-{}", fs::temp_directory_path().string(), ::getpid()));
+  const RunRecord record = read_record(weights.checkpoint());
   trained.job = parse_job(record.job, record.job_file);
   const JobConfig& config = trained.job.config;
   const bool tokens = config.data.source == DataKind::kTokens;
@@ -46,23 +51,25 @@ TrainedModel open_trained(const std::string& checkpoint) {
   trained.model = make_job_model(record.model, config, task);
   // All of it in the job's default type: one process, no shards, no optimizer.
   trained.model->materialize();
-  load_model(*trained.model, trained.path, {});
+  load_model(*trained.model, weights.checkpoint(), {});
   if (!tokens) return trained;
-  // RUN/checkpoints/step-<n>: the copy that the run made counts, as the data may have been prepared
-  // anew since.
-  const RunDirectory directory(fs::absolute(trained.path).parent_path().parent_path());
-  if (fs::exists(directory.tokenizer())) {
-    trained.tokenizer = data::load_tokenizer(directory.tokenizer());
-  } else if (!config.data.folders.empty()) {
-    trained.tokenizer = job_tokenizer(config);
-  } else {  // imported: no job of ours trained it
-    throw Error(ErrorKind::kInputMissing, "checkpoint",
-                fmt::format("{}: no tokenizer, and {} names no data that has one",
-                            directory.tokenizer(), trained.path))
-        .hint(fmt::format(
-            "copy {} there from a data set that was prepared with the model's tokenizer",
-            data::kTokenizerFile));
+  // The model reads no longer texts than it was made for, whatever the job's default.
+  std::int64_t& length = trained.job.config.training.sequence_length;
+  length = std::min(length, record.model.sequence);
+  // The copy beside the checkpoint counts, as the data may have been prepared anew since.
+  trained.tokenizer = tokenizer_of(source);
+  if (trained.tokenizer) return trained;
+  if (config.data.folders.empty()) {  // imported: no job of ours trained it
+    const std::string place =
+        source.hugging_face
+            ? trained.path + "/tokenizer.json"
+            : RunDirectory(fs::absolute(trained.path).parent_path().parent_path()).tokenizer();
+    throw Error(
+        ErrorKind::kInputMissing, "checkpoint",
+        fmt::format("{}: no tokenizer, and {} names no data that has one", place, trained.path))
+        .hint("put the model's tokenizer there");
   }
+  trained.tokenizer = job_tokenizer(config);
   return trained;
 }
 

@@ -15,14 +15,15 @@ namespace shoal::train {
 /// A model from a checkpoint, and the job that trained it.
 struct TrainedModel {
   Job job;
-  std::string path;  ///< the step-<n> folder
+  std::string path;  ///< the step-<n> folder, or that of Hugging Face
   std::shared_ptr<nn::Model> model;
   std::shared_ptr<const data::Tokenizer> tokenizer;  ///< null for tables
 };
 
-/// Opens a step-<n> folder, or the newest in a run directory. The tokenizer is the copy in the run
-/// directory, or else that of the job's data. Throws Error(input missing), also for an imported
-/// model without a tokenizer, and Error(data).
+/// Opens a step-<n> folder, the newest in a run directory, or a Hugging Face folder. The tokenizer
+/// is the copy in the run directory or beside an imported checkpoint, that of the Hugging Face
+/// folder, or else that of the job's data. Throws Error(input missing), also for a model without a
+/// tokenizer, and Error(data).
 TrainedModel open_trained(const std::string& checkpoint);
 
 /// Generates the tokens that follow `prompt`. Throws Error(usage) for a model that predicts no

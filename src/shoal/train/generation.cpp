@@ -63,7 +63,8 @@ std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t>
 }
 
 std::vector<std::uint32_t> tokens_of(const data::Tokenizer& tokenizer, const std::string& prompt) {
-  std::vector<std::uint32_t> tokens = tokenizer.encode(prompt);
+  std::vector<std::uint32_t> tokens = tokenizer.prefix();
+  tokenizer.encode(prompt, tokens);
   // The model has seen what follows an end of document: the beginning of another one.
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_document());
   return tokens;

@@ -27,7 +27,8 @@ std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t>
                                     const GenerationOptions& options, Key key,
                                     std::uint32_t vocabulary);
 
-/// Encodes a prompt; an empty one becomes the token that ends a document.
+/// Encodes a prompt, with what the tokenizer puts before every text; an empty one becomes the token
+/// that ends a document.
 std::vector<std::uint32_t> tokens_of(const data::Tokenizer& tokenizer, const std::string& prompt);
 
 /// Returns `prompt` and its continuation as text.

@@ -22,6 +22,8 @@ class RunDirectory {
   std::string memory_plot() const { return path_ + "/memory.svg"; }
   std::string config() const { return path_ + "/config.toml"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
+  /// The weights of model.from as a checkpoint, while the run begins.
+  std::string source_weights() const { return path_ + "/.model-from"; }
   std::string tensorboard() const { return path_ + "/tensorboard"; }
   std::string loss_plot() const { return path_ + "/loss.svg"; }
   std::string tokenizer() const { return path_ + "/tokenizer.model"; }

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <optional>
 #include <utility>
 
+#include "shoal/checkpoint/format/manifest.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/forecast/estimator.h"
@@ -20,6 +23,7 @@
 #include "shoal/train/fault.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
+#include "shoal/train/source_weights.h"
 
 namespace shoal::train {
 
@@ -197,8 +201,8 @@ void RunSetup::allocate_model() {
   run_.model = make_job_model(run_.record.model, config_, run_.data->task());
   run_.applied = parallel::apply(*run_.model, run_.mesh, apply_options());
   if (run_.applied.tied) generate_through_stages();
-  // Values come from the checkpoint where there is one: drawing them would be for nothing.
-  if (!run_.checkpoint) run_.applied.reset_parameters(*run_.model, key);
+  // Values come from a checkpoint where there is one: drawing them would be for nothing.
+  if (draws_weights()) run_.applied.reset_parameters(*run_.model, key);
 }
 
 void RunSetup::generate_through_stages() {
@@ -218,7 +222,7 @@ void RunSetup::make_optimizer() {
   run_.optimizer =
       optim::make_optimizer(slices_of(owned), optimizer_options(config_), storage_options(config_));
   // The optimizer filled its masters from rounded weights; the unrounded ones are drawn again.
-  if (!run_.checkpoint) reset_masters(owned, *run_.optimizer, key);
+  if (draws_weights()) reset_masters(owned, *run_.optimizer, key);
   run_.loss_scale = loss_scale(model, config_, run_.group);
   if (run_.loss_scale && run_.record.loss_scale) run_.loss_scale->restore(*run_.record.loss_scale);
   if (!run_.loss_scale) run_.record.loss_scale.reset();
@@ -226,13 +230,35 @@ void RunSetup::make_optimizer() {
   run_.state.emplace(owned, *run_.optimizer, run_.group, run_.mesh.along(plan::kStageAxes));
   if (run_.checkpoint) {
     run_.state->load(*run_.checkpoint);
-    // The shards have new values: peers must see them, as after an update.
-    if (run_.applied.sharding) run_.applied.sharding->end_update();
+  } else if (!draws_weights()) {
+    load_source();
   }
+  // The shards have new values: peers must see them, as after an update.
+  if (!draws_weights() && run_.applied.sharding) run_.applied.sharding->end_update();
   // Made last: it compares the values from which the ranks start.
   const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
   parallel::reduce_gradients(run_.applied, model, run_.mesh,
                              {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)});
+}
+
+void RunSetup::load_source() {
+  // Rank 0 alone looks, and rewrites a folder of Hugging Face as a checkpoint in the run directory,
+  // which all ranks see: each then reads its own ranges, whatever the mesh.
+  const ModelSource source = find_model(config_.model.from);
+  std::optional<SourceWeights> weights;
+  const at::Tensor step = at::zeros({1}, at::kLong);
+  if (run_.group.rank() == 0) {
+    weights.emplace(source, run_.directory.source_weights());
+    *step.data_ptr<std::int64_t>() = checkpoint::format::read_manifest(weights->checkpoint()).step;
+  }
+  // The newest checkpoint of a run that goes on may be another one a moment later.
+  run_.group.broadcast(step, 0);
+  const std::string folder = source.hugging_face
+                                 ? run_.directory.source_weights()
+                                 : std::filesystem::absolute(source.path).parent_path().string();
+  run_.state->load_parameters(
+      fmt::format("{}/step-{}", folder, *step.const_data_ptr<std::int64_t>()));
+  run_.notes.push_back(fmt::format("The weights are those of {}.", config_.model.from));
 }
 
 std::string RunSetup::memory_hint() const {

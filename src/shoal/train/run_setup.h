@@ -40,6 +40,9 @@ class RunSetup {
   parallel::ApplyOptions apply_options() const;
   void generate_through_stages();
   void make_optimizer();
+  /// New weights are drawn: there is neither a checkpoint to go on from nor a model to start from.
+  bool draws_weights() const { return !run_.checkpoint && config_.model.from.empty(); }
+  void load_source();
 
   const Job& job_;
   const JobConfig& config_;

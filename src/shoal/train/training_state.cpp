@@ -97,6 +97,13 @@ void TrainingState::load(const std::string& path) {
   optimizer_.copy_masters_to_parameters();
 }
 
+void TrainingState::load_parameters(const std::string& path) {
+  auto parameters = items();
+  std::erase_if(parameters, [](const auto& item) { return !item.name.starts_with("model."); });
+  checkpoint::load(path, parameters, group_, {.scope = "model."});
+  optimizer_.copy_masters_to_parameters();
+}
+
 void load_model(nn::Model& model, const std::string& path, const comm::Group& group) {
   std::vector<checkpoint::StateItem> items;
   for (const parallel::OwnedRange& range : parallel::whole_ranges(model.parameters(), group))

@@ -33,6 +33,9 @@ class TrainingState {
                     const checkpoint::SaveOptions& options) const;
   /// Collective. Fills parameters and optimizer in place. Throws as checkpoint::load.
   void load(const std::string& path);
+  /// Collective. Fills the parameters alone, from a checkpoint of any run: the optimizer stays
+  /// fresh. Throws as checkpoint::load.
+  void load_parameters(const std::string& path);
 
  private:
   std::vector<checkpoint::StateItem> items() const;

@@ -16,7 +16,7 @@ namespace shoal::train {
 
 enum class DataKind { kTokens, kDigits, kCsv, kRegression };
 enum class DataPreparation { kNothing, kHeaders, kFiles };
-enum class TokenizerChoice { kBpe, kByte };
+enum class TokenizerChoice { kBpe, kByte, kModel };
 enum class TableTask { kClassification, kRegression };
 enum class LossKind { kAuto, kCrossEntropy, kMeanSquaredError, kMeanAbsoluteError };
 enum class OptimizerKind { kAdamW, kSgd };
@@ -64,7 +64,7 @@ struct ChoiceNames<DataPreparation> {
 };
 template <>
 struct ChoiceNames<TokenizerChoice> {
-  static constexpr std::array names{"bpe", "byte"};
+  static constexpr std::array names{"bpe", "byte", "model"};
 };
 template <>
 struct ChoiceNames<TableTask> {

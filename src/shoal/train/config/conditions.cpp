@@ -36,7 +36,8 @@ std::string of_preparation(const JobConfig& job) {
 
 std::string of_bpe(const JobConfig& job) {
   if (job.data.tokenizer == TokenizerChoice::kBpe) return {};
-  return "belongs to the BPE tokenizer, and data.tokenizer is \"byte\"";
+  return fmt::format("belongs to the BPE tokenizer, and data.tokenizer is \"{}\"",
+                     name_of(job.data.tokenizer));
 }
 
 std::string of_samples(const JobConfig& job) {

@@ -22,7 +22,8 @@ struct JobSection {
 /// A named size with changes, or, with `name` empty, the whole shape. A key that is empty keeps the
 /// value of the named size.
 struct ModelSection {
-  std::string name;                     ///< a named size of model::model_names()
+  std::string name;  ///< a named size of model::model_names()
+  std::string from;  ///< weights to start from: a Hugging Face folder or a checkpoint; no name then
   std::optional<model::Family> family;  ///< only without a name
   std::optional<std::int64_t> layers, hidden, heads, kv_heads, head_size, ffn;
   /// Rows of the embedding; 0: as many as the tokenizer needs, rounded up to a multiple of 64.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "shoal/base/philox.h"
+#include "shoal/train/config/model_source.h"
 
 namespace shoal::train {
 namespace {
@@ -55,8 +56,24 @@ void standardize(data::TableDataset& train, data::TableDataset& test) {
   }
 }
 
+/// Weights that were trained on other tokens would read noise, whatever the size of the vocabulary.
+void check_tokenizer_of_model(const Job& job, const JobTokens& tokens) {
+  const std::string& from = job.config.model.from;
+  if (from.empty()) return;
+  const auto tokenizer = tokenizer_of(find_model(from));
+  if (!tokenizer) return;
+  for (const auto& corpus : tokens.train) {
+    if (data::same_vocabulary(*tokenizer, corpus->tokenizer())) continue;
+    throw config_error(
+        job, "data.folders",
+        fmt::format("{} has another tokenizer than the model in {}", corpus->name(), from))
+        .hint("prepare the text with `shoal data prepare --tokenizer " + from + "`");
+  }
+}
+
 DataSizes check_tokens(const Job& job) {
   const JobTokens tokens = open_job_tokens(job, data::Check::kHeaders);
+  check_tokenizer_of_model(job, tokens);
   const std::uint64_t needed = job.config.training.sequence_length + 1;
   for (const auto& corpus : tokens.train) {
     if (corpus->tokens() < needed) {

@@ -24,7 +24,8 @@ void list_data(std::vector<ConfigKey>& keys) {
       .key("prepare_from", &D::prepare_from, any(),
            "tokens: files and folders to prepare from, with prepare = \"files\"")
       .only_with({of_tokens})
-      .key("tokenizer", &D::tokenizer, "tokens: tokenizer of a data set that is prepared")
+      .key("tokenizer", &D::tokenizer,
+           "tokens: tokenizer of a data set that is prepared; model: that of model.from")
       .only_with({of_tokens, of_preparation})
       .key("vocab_size", &D::vocab_size, between(258, 1000000),
            "tokens: entries of the BPE tokenizer of a data set that is prepared, at most")

@@ -6,6 +6,7 @@
 
 #include "shoal/base/nearest.h"
 #include "shoal/train/config/keys.h"
+#include "shoal/train/config/model_source.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::train {
@@ -16,12 +17,37 @@ using model::ModelSpec;
 
 constexpr std::int64_t kVocabMultiple = 64;
 
+/// The model whose weights a run starts from. Of its shape nothing may change: the weights would
+/// not fit, or would not mean the same.
+ModelSpec source_model(const Job& job) {
+  if (!job.config.model.name.empty())
+    throw config_error(job, "model.name", "follows from model.from; leave one of them out");
+  constexpr const char* kOfTraining[] = {"dropout", "balance_loss", "capacity_factor",
+                                         "router_bias_rate"};
+  for (const ConfigKey& key : all_keys()) {
+    const bool free = key.name == "from" || key.name == "name" ||
+                      std::find(std::begin(kOfTraining), std::end(kOfTraining), key.name) !=
+                          std::end(kOfTraining);
+    if (key.section == "model" && !free && job.origins.contains(key.path()))
+      throw config_error(job, key.path(), "follows from model.from; leave it out");
+  }
+  try {
+    return spec_of(find_model(job.config.model.from));
+  } catch (const Error& error) {
+    throw Error(error.kind(), "job",
+                fmt::format("{}: model.from: {}", job.origin("model.from"), error.message()));
+  }
+}
+
 ModelSpec starting_point(const Job& job) {
   const ModelSection& model = job.config.model;
+  if (!model.from.empty()) return source_model(job);
   // Either a named size or a whole shape, so that it is always clear where a size comes from.
   if (model.name.empty()) {
     if (!model.family)
-      throw config_error(job, "model.name", "name a size, or set model.family and the shape");
+      throw config_error(job, "model.name",
+                         "name a size, set model.family and the shape, or name a model to start "
+                         "from with model.from");
     ModelSpec spec;
     spec.family = *model.family;
     if (spec.family == Family::kMlp) spec.activation = model::Activation::kRelu;

@@ -83,6 +83,10 @@ void validate_tokens(const Job& job) {
         job, "data.prepare_from",
         "goes with data.prepare = \"files\": name what to prepare from, or leave both out");
   }
+  if (data.tokenizer == TokenizerChoice::kModel && job.config.model.from.empty()) {
+    throw config_error(job, "data.tokenizer",
+                       "takes the tokenizer of model.from, which names no model");
+  }
 }
 
 void validate_table(const Job& job) {

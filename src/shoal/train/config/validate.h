@@ -24,8 +24,9 @@ struct BatchPlan {
 
 /// Checks the rules that join several keys, for `ranks` ranks: heads and sizes of the model, batch
 /// against ranks and micro-batch, the length of the run, data against model. It reads no file but
-/// parallelism.link_costs. `one_host` tells that all ranks are on one host. Throws Error(config)
-/// that names the keys, the origin of their values and the rule.
+/// parallelism.link_costs and the description of the model in model.from. `one_host` tells that all
+/// ranks are on one host. Throws Error(config) that names the keys, the origin of their values and
+/// the rule.
 void validate(const Job& job, int ranks, bool one_host = true);
 
 /// Writes a job file with the keys that have an effect in this job: those that are not defaults,

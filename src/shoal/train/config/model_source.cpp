@@ -1,0 +1,59 @@
+#include "shoal/train/config/model_source.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "shoal/base/error.h"
+#include "shoal/checkpoint/format/manifest.h"
+#include "shoal/checkpoint/format/store.h"
+#include "shoal/data/file.h"
+#include "shoal/data/hugging_face_tokenizer.h"
+#include "shoal/data/manifest.h"
+#include "shoal/model/model_json.h"
+
+namespace shoal::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "config.json";
+
+}  // namespace
+
+ModelSource find_model(const std::string& path) {
+  if (fs::exists(fs::path(path) / kConfig)) return {path, true};
+  if (!fs::exists(path)) {
+    throw Error(ErrorKind::kInputMissing, "model", fmt::format("there is no folder {}", path))
+        .hint("name a Hugging Face folder, a checkpoint, or a run directory");
+  }
+  return {checkpoint::format::resolve_checkpoint(path), false};
+}
+
+model::ModelSpec spec_of(const ModelSource& source) {
+  if (source.hugging_face) {
+    const std::string config = (fs::path(source.path) / kConfig).string();
+    return model::from_hugging_face(data::read_file(config), config);
+  }
+  const std::string metadata = checkpoint::format::read_manifest(source.path).metadata;
+  const auto object = nlohmann::json::parse(metadata, nullptr, false);
+  const std::string where = source.path + "/" + checkpoint::format::kManifestName;
+  if (!object.is_object() || !object.contains("model"))
+    throw Error(ErrorKind::kData, "model", where + " holds no model");
+  return model::from_json(object.at("model").dump(), where);
+}
+
+std::shared_ptr<const data::Tokenizer> tokenizer_of(const ModelSource& source) {
+  if (source.hugging_face) {
+    if (!fs::exists(fs::path(source.path) / "tokenizer.json")) return nullptr;
+    return data::read_hugging_face_tokenizer(source.path);
+  }
+  // RUN/checkpoints/step-<n>, or step-<n> in a folder that `shoal ckpt import` wrote.
+  const fs::path parent = fs::absolute(source.path).parent_path();
+  for (const fs::path& folder : {parent.parent_path(), parent}) {
+    if (const fs::path file = folder / data::kTokenizerFile; fs::exists(file))
+      return data::load_tokenizer(file.string());
+  }
+  return nullptr;
+}
+
+}  // namespace shoal::train
