@@ -2,6 +2,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "shoal/ops/gemm_kernels.cpp"
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -25,8 +26,8 @@ constexpr std::int64_t kTileRows = 12;
 #else
 constexpr std::int64_t kTileRows = 6;
 #endif
-// A panel of a (kTileRows x depth, 24 KiB) stays in the first cache, a block of b (depth x columns,
-// 640 KiB) in the second, a block of a in the third.
+// A panel of b (depth x two vectors, 32 KiB) passes through the first cache and is used by all
+// panels of a, which come from the second or third; a block of b (depth x columns) has 640 KiB.
 constexpr std::int64_t kBlockDepth = 512, kBlockColumns = 320, kBlockRows = 1536;
 
 constexpr std::int64_t kWidestTile = 64;
@@ -83,14 +84,40 @@ HWY_INLINE void transpose_2x4(const float* from, std::int64_t stride, float* to,
 }
 #endif
 
+/// Copies a row of a panel. Both widths are known to the compiler: no call of memcpy.
+HWY_INLINE void copy_row(const float* HWY_RESTRICT from, float* HWY_RESTRICT to,
+                         std::int64_t width) {
+  if (width == kTileRows) {
+    std::memcpy(to, from, kTileRows * sizeof(float));
+  } else {
+    const Floats d;
+    hn::StoreU(hn::LoadU(d, from), d, to);
+    hn::StoreU(hn::LoadU(d, from + hn::Lanes(d)), d, to + hn::Lanes(d));
+  }
+}
+
+/// Panels whose elements lie side by side in `from`. A row of `from` is a page of its own: some
+/// panels at a time take what they need of it.
+void pack_side_by_side(const float* from, std::int64_t depth_stride, std::int64_t count,
+                       std::int64_t width, std::int64_t depth, float* to) {
+  constexpr std::int64_t kPanels = 16;
+  for (std::int64_t first = 0; first < count; first += kPanels * width) {
+    const std::int64_t end = std::min(first + kPanels * width, count);
+    for (std::int64_t k = 0; k < depth; ++k) {
+      const float* row = from + k * depth_stride;
+      float* place = to + first * depth + k * width;
+      std::int64_t i = first;
+      for (; i + width <= end; i += width, place += width * depth) copy_row(row + i, place, width);
+      if (i == end) continue;
+      std::copy(row + i, row + end, place);
+      std::fill(place + end - i, place + width, 0.0f);
+    }
+  }
+}
+
 /// One panel: to[k * width + i] = element (i, k) for i < count, zero for the rest of the width.
 void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_stride,
                 std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
-  if (count == width && stride == 1) {
-    for (std::int64_t k = 0; k < depth; ++k)
-      std::memcpy(to + k * width, from + k * depth_stride, width * sizeof(float));
-    return;
-  }
   std::int64_t done = 0;
 #if HWY_TARGET != HWY_SCALAR
   if (count == width && depth_stride == 1 && width % 2 == 0) {
@@ -146,6 +173,10 @@ void pack_narrow_panel(MatrixView from, std::int64_t count, std::int64_t width, 
 void pack(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t depth, float* to) {
   if (from.type != ElementType::kF32 && from.row_stride == 1)
     return pack_narrow_side_by_side(from, count, width, depth, to);
+  if (from.row_stride == 1) {
+    return pack_side_by_side(static_cast<const float*>(from.data), from.column_stride, count, width,
+                             depth, to);
+  }
   for (std::int64_t i = 0; i < count; i += width, to += width * depth) {
     const MatrixView panel = kernels::from(from, i, 0);
     const std::int64_t size = std::min(width, count - i);
@@ -163,6 +194,11 @@ HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const floa
                      float* HWY_RESTRICT c, std::int64_t stride, bool accumulate) {
   const Floats d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  // The tile of c is far away and wanted when all is summed: it comes meanwhile.
+  for (std::int64_t i = 0; i < kTileRows; ++i) {
+    hwy::Prefetch(c + i * stride);
+    hwy::Prefetch(c + i * stride + 2 * lanes - 1);
+  }
   Vector left[kTileRows];
   Vector right[kTileRows];
 #pragma GCC unroll 12
@@ -201,8 +237,8 @@ void edge_tile(std::int64_t depth, const float* a, const float* b, float* c, std
 void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
            const float* b, float* c, std::int64_t stride, bool accumulate) {
   const std::int64_t width = tile_columns();
-  for (std::int64_t i = 0; i < rows; i += kTileRows) {
-    for (std::int64_t j = 0; j < columns; j += width) {
+  for (std::int64_t j = 0; j < columns; j += width) {
+    for (std::int64_t i = 0; i < rows; i += kTileRows) {
       const float* panel_a = a + i * depth;
       const float* panel_b = b + j * depth;
       if (i + kTileRows <= rows && j + width <= columns) {
