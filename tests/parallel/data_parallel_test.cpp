@@ -137,6 +137,45 @@ TEST(DataParallel, ParametersThatSomeRanksDoNotUse) {
   }
 }
 
+// A sum that waited for the end of the backward pass would have the same bits, and hide nothing.
+TEST(DataParallel, GradientsLeaveWhileBackwardRuns) {
+  comm::run_on_threads(
+      {.size = 2, .memory_limit_bytes = std::size_t{1} << 31, .timeout = std::chrono::seconds(60)},
+      [](const comm::Group& group) {
+        Branches model(4);
+        model.materialize();
+        model.reset_parameters(Key(1));
+        model.used = {0, 1, 2, 3};
+        const auto reduction =
+            data_parallel(model, group, {.bucket_bytes = 1, .strategy = Strategy::kBuckets});
+        for (int step = 0; step < 3; ++step) {
+          const double before = group.bytes_sent();
+          reduction->begin(0, 1);
+          model(at::arange(3, at::kFloat), nn::Context()).backward();
+          // Of two ranks each sends as much as a gradient has: four of three floats.
+          EXPECT_EQ(group.bytes_sent() - before, 4 * 3 * 4) << "step " << step;
+          reduction->finish();
+          model.clear_gradients();
+        }
+      });
+}
+
+TEST(DataParallel, EveryRankHearsOfDifferentStartingValues) {
+  for (const int changed : {0, 1, 2}) {
+    comm::run_on_threads({.size = 3,
+                          .memory_limit_bytes = std::size_t{1} << 31,
+                          .timeout = std::chrono::seconds(60)},
+                         [&](const comm::Group& group) {
+                           Branches model(1);
+                           model.materialize();
+                           model.reset_parameters(Key(1));
+                           if (group.rank() == changed)
+                             model.parameters()[0]->tensor().detach().fill_(2);
+                           EXPECT_THROW(data_parallel(model, group), Error) << group.rank();
+                         });
+  }
+}
+
 TEST(DataParallel, DifferentStartingValuesAreNamed) {
   try {
     comm::run_on_threads(

@@ -189,6 +189,9 @@ TEST(CheckRecipe, RefusesMistakesOfRules) {
           {{"head.output: output replicate"}, "head.output", "output cannot be placed"},
           {{"head.output: weight replicate"}, "head.output", "tied embeddings"},
           {{"*.attention.qkv: output stream"}, "blocks.0.attention.qkv", "all tokens of a sample"},
+          {{"*.attention.qkv: weight shard(1), input stream, output partial"},
+           "blocks.0.attention.qkv",
+           "the softmax of a partial sum"},
           {{"*.mpl.up: weight replicate"}, "*.mpl.up", "fits no module of the model"},
           {{"blocks.*.mlp: weight replicate"}, "blocks.*.mlp", "no parameters of its own"},
           {{"blocks.7.mlp.up: weight replicate"}, "blocks.7.mlp.up", "did you mean blocks."},
@@ -281,6 +284,18 @@ TEST(PrintRecipe, GivesTheJobKeyThatMakesTheSame) {
   EXPECT_THAT(whole, HasSubstr("\"blocks.1.mlp.up: weight replicate, bias replicate, output "
                                "stream\","));
   EXPECT_THAT(whole, HasSubstr("# output: reduce-scatter"));
+}
+
+TEST(CheckRecipe, NamesTheCollectiveOfEachMove) {
+  using enum Boundary;
+  EXPECT_EQ(movement(kStream, kStream), "");
+  EXPECT_EQ(movement(kPartial, kReplicate), "all-reduce");
+  EXPECT_EQ(movement(kPartial, kStream), "reduce-scatter");
+  EXPECT_EQ(movement(kPartial, kFeatures), "reduce-scatter");
+  EXPECT_EQ(movement(kStream, kReplicate), "all-gather");
+  EXPECT_EQ(movement(kReplicate, kStream), "each its part");
+  EXPECT_EQ(movement(kStream, kFeatures), "all-to-all");
+  EXPECT_EQ(movement(kFeatures, kStream), "all-to-all");
 }
 
 }  // namespace

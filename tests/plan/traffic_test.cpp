@@ -57,6 +57,10 @@ TEST(Traffic, WhatCrossesTheLinkBetweenHosts) {
   Training experts = on(8);
   experts.expert_tensor = 4;
   EXPECT_DOUBLE_EQ(crossing(experts, 2, "expert tensor", mixture), third);
+  Training twice = on(8);
+  twice.zero_stage = 3;
+  twice.zero_plus_plus = true;
+  EXPECT_EQ(crossing(twice, 2, "second shard"), 0) << "from the host's own set";
   experts.expert_tensor = 1;
   experts.degrees.ep = 4;
   EXPECT_EQ(crossing(experts, 8, "expert", mixture), 0);
@@ -104,6 +108,15 @@ TEST(Traffic, TrafficOfAttentionAndExpertsByHand) {
   const double n = 3;
   const double rows = 2 * 128 * 2;
   EXPECT_DOUBLE_EQ(sent("expert"), 2 * n * L * 4 * rows * 64 * 3 / 4);
+  // Half of a block's tensor traffic is that of its feed-forward layer: of experts, however few.
+  Training divided = on(1, 4);
+  const auto tensor = [&](int count) {
+    ModelSpec some = small();
+    some.experts = count;
+    some.experts_per_token = count;
+    return traffic_bytes(traffic(some, divided, hosts_of(8)), "tensor");
+  };
+  EXPECT_DOUBLE_EQ(tensor(1), tensor(0) / 2);
   training.degrees.ep = 1;
   training.expert_tensor = 4;
   const double copies = expert_copies(training);

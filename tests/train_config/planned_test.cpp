@@ -93,6 +93,11 @@ TEST(PlannedTraining, HasTheDegreesOfTheJob) {
   EXPECT_EQ(cut.virtual_stages, 2);
   EXPECT_EQ(cut.gathered_stages, 1);
   EXPECT_EQ(cut.stage_layers, (std::vector<std::int64_t>{0, 3, 1, 0}));
+  // Of a file's stages the planner knows nothing, so that it is told of none.
+  const Training of_file = planned({"parallelism.pipeline_parallel_degree=2",
+                                    "parallelism.pipeline_parallel_schedule_csv=a.csv"});
+  EXPECT_EQ(of_file.degrees.pp, 2);
+  EXPECT_TRUE(of_file.stage_layers.empty());
   const std::string heads = "parallelism.context_parallel_way=heads";
   EXPECT_TRUE(planned({"parallelism.context_parallel_degree=2", heads}).ulysses);
   EXPECT_FALSE(planned({heads}).ulysses) << "there is nothing to exchange";

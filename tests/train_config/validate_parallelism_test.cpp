@@ -217,6 +217,10 @@ TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
   EXPECT_THAT(refused({schedule + "gpipe"}), HasSubstr("pipeline_parallel_degree is 1"));
   EXPECT_THAT(refused({pp, schedule + "zb-v", "parallelism.pipeline_parallel_schedule_csv=a.csv"}),
               HasSubstr("and pipeline_parallel_schedule_csv: give one of them"));
+  // The schedule that nobody named gives way to the file.
+  const std::string file = testing::TempDir() + "/shoal_validated_table.csv";
+  std::ofstream(file) << schedule::to_csv(job_schedule(job_with({pp}), 2, 1));
+  validate(job_with({pp, "parallelism.pipeline_parallel_schedule_csv=" + file}), 4);
   EXPECT_THAT(refused({"parallelism.pipeline_parallel_schedule_csv=a.csv"}),
               HasSubstr("pipeline_parallel_degree is 1"));
   EXPECT_THAT(refused({pp, "parallelism.pipeline_parallel_virtual_stages=2"}),

@@ -189,6 +189,24 @@ TEST(ExpertParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
   }
 }
 
+// A layer whose experts were forgotten would train as well, with all of them on every rank.
+TEST(ExpertParallel, EveryLayerHasItsShareOfTheExperts) {
+  for (const ModelSpec& spec : {mixtral(), deepseek()}) {
+    on_ranks(2, [&](const comm::Group& world) {
+      const mesh::Mesh mesh(world, {.dp_shard = 2, .ep = 2});
+      const auto model = nn::make_model(spec);
+      place_experts(*model, mesh);
+      std::int64_t divided = 0;
+      for (const auto& parameter : model->parameters()) {
+        if (parameter->name().find(".experts.") == std::string::npos) continue;
+        EXPECT_EQ(2 * parameter->box().count(), parameter->global_count()) << parameter->name();
+        ++divided;
+      }
+      EXPECT_EQ(divided, 3 * (spec.layers - spec.dense_layers)) << "gate, up and down";
+    });
+  }
+}
+
 // Without ep the experts are copied: tensor-parallel ranks route their own rows.
 TEST(ExpertParallel, WithTensorParallelRanks) {
   for (const ModelSpec& spec : {mixtral(), deepseek()}) {
