@@ -13,7 +13,8 @@ void add_eval_command(CLI::App& program, int& exit_code) {
   command->option_defaults()->always_capture_default();
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A step-<n> folder, or a run directory: its newest checkpoint")
+                   "A step-<n> folder, a run directory (its newest checkpoint), or a Hugging Face "
+                   "folder")
       ->required();
   command->add_option("--split", options->split, "Which part of the data")
       ->check(CLI::IsMember({"train", "validation"}));

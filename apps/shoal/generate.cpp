@@ -15,7 +15,8 @@ void add_generate_command(CLI::App& program, int& exit_code) {
   command->option_defaults()->always_capture_default();
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A step-<n> folder, or a run directory: its newest checkpoint")
+                   "A step-<n> folder, a run directory (its newest checkpoint), or a Hugging Face "
+                   "folder")
       ->required();
   command->add_option("--prompt", options->prompt, "What is continued")->required();
   command->add_option("--tokens", options->tokens, "How many tokens to add")
@@ -32,6 +33,12 @@ void add_generate_command(CLI::App& program, int& exit_code) {
       ->check(CLI::Range(0.0, 1.0));
   command->add_option("--seed", options->seed, "The same seed gives the same text")
       ->check(not_negative());
+  command
+      ->add_option("--probabilities", options->probabilities,
+                   "Show the k most probable tokens at each step, before temperature, top-k and "
+                   "top-p")
+      ->check(CLI::Range(0, 1 << 24));
+  command->add_flag("--json", options->json, "Print one JSON object");
   command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")
       ->check(CLI::Range(0, 4096));
   command->add_option("--check-copies", options->check_copies,

@@ -18,18 +18,20 @@ TEST(Arguments, OfGenerate) {
   };
   EXPECT_EQ(said({}).out,
             "checkpoint here prompt hello tokens 200 temperature 0.8 top_k 0 top_p 1 seed 0 cache "
-            "true copies [] threads 0\n");
+            "true probabilities 0 json false copies [] threads 0\n");
   EXPECT_EQ(said({"--tokens", "3", "--temperature", "0", "--top-k", "4", "--top-p", "0.5", "--seed",
-                  "6", "--no-cache", "--check-copies", "data", "--threads", "7"})
+                  "6", "--no-cache", "--probabilities", "5", "--json", "--check-copies", "data",
+                  "--threads", "7"})
                 .out,
             "checkpoint here prompt hello tokens 3 temperature 0 top_k 4 top_p 0.5 seed 6 cache "
-            "false copies [data] threads 7\n");
+            "false probabilities 5 json true copies [data] threads 7\n");
   for (const auto& words : std::vector<std::vector<std::string>>{{"--tokens", "0"},
                                                                  {"--temperature", "-1"},
                                                                  {"--temperature", "101"},
                                                                  {"--top-k", "-1"},
                                                                  {"--top-p", "1.1"},
                                                                  {"--top-p", "-0.1"},
+                                                                 {"--probabilities", "-1"},
                                                                  {"--threads", "-1"},
                                                                  {"--threads", "4097"}})
     EXPECT_EQ(said(words).code, 2) << words[0] << " " << words[1];

@@ -99,10 +99,10 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
 int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
   const shoal::apps::GenerateArguments& a = *arguments;
   fmt::print(
-      "checkpoint {} prompt {} tokens {} temperature {} top_k {} top_p {} seed {} cache {} copies "
-      "[{}] threads {}\n",
+      "checkpoint {} prompt {} tokens {} temperature {} top_k {} top_p {} seed {} cache {} "
+      "probabilities {} json {} copies [{}] threads {}\n",
       a.checkpoint, a.prompt, a.tokens, a.temperature, a.top_k, a.top_p, a.seed, a.cache,
-      a.check_copies, a.threads);
+      a.probabilities, a.json, a.check_copies, a.threads);
   return 0;
 }
 

@@ -83,6 +83,22 @@ TEST(Generation, SeesTheLastHalfWhereItsViewIsFull) {
   }
 }
 
+// The logits of a step are those that its token is drawn from.
+TEST(Generation, ShowsTheLogitsOfEachStep) {
+  const auto model = small("llama-tiny");
+  std::vector<std::uint32_t> drawn;
+  std::vector<std::uint32_t> likeliest;
+  GenerationOptions options{.tokens = 6, .sampling = {.temperature = 0}};
+  options.on_token = [&](std::span<const float> logits, std::uint32_t token) {
+    EXPECT_EQ(logits.size(), 200u) << "of the vocabulary, which the embedding may exceed";
+    const auto largest = std::max_element(logits.begin(), logits.end());
+    likeliest.push_back(static_cast<std::uint32_t>(largest - logits.begin()));
+    drawn.push_back(token);
+  };
+  EXPECT_EQ(generate(*model, {5, 9}, options, Key(1), 200), drawn);
+  EXPECT_EQ(drawn, likeliest);
+}
+
 TEST(Generation, NeedsSomethingToContinue) {
   const auto model = small("gpt2-tiny");
   EXPECT_THAT(complaint([&] { generate(*model, {}, {.tokens = 1}, Key(1), 256); }),

@@ -50,6 +50,23 @@ TEST(Sampling, WithoutTemperatureTheLikeliest) {
     EXPECT_EQ(sample_token(kLogits, {.temperature = 0}, uniform), 1);
 }
 
+TEST(Sampling, MostProbableAreThoseOfTheSoftmax) {
+  const std::vector<double> p = softmax(1, {0, 1, 2, 3, 4});
+  const std::vector<std::int64_t> order = {1, 3, 4, 0, 2};
+  for (const std::int64_t count : {0, 1, 3, 5, 9}) {
+    const std::vector<TokenProbability> found = most_probable(kLogits, count);
+    ASSERT_EQ(found.size(), std::min<std::size_t>(count, 5));
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].token, order[i]);
+      EXPECT_NEAR(std::exp(found[i].log_probability), p[order[i]], 1e-12);
+    }
+  }
+  for (std::int64_t token = 0; token < 5; ++token)
+    EXPECT_NEAR(std::exp(log_probability(kLogits, token)), p[token], 1e-12);
+  // Logits whose exponentials no double holds.
+  EXPECT_NEAR(log_probability(std::vector<float>{1e4f, 1e4f}, 0), -std::log(2.0), 1e-12);
+}
+
 TEST(Sampling, EndsOfTheIntervalAreTokens) {
   EXPECT_EQ(sample_token(kLogits, {}, 0), 1);
   EXPECT_EQ(sample_token(kLogits, {}, std::nextafter(1.0, 0.0)), 2);

@@ -18,8 +18,16 @@ int shoal_generate_main(const shoal::apps::GenerateArguments* arguments) {
                                                       .top_k = arguments->top_k,
                                                       .top_p = arguments->top_p},
                                          .cache = arguments->cache};
-  const auto tokens = train::continuation(trained, arguments->prompt, options, arguments->seed);
-  fmt::print("{}{}\n", arguments->prompt, trained.tokenizer->decode(tokens));
+  const train::GeneratedText text = train::continuation(trained, arguments->prompt, options,
+                                                        arguments->seed, arguments->probabilities);
+  const std::vector<std::uint32_t> tokens = text.ids();
+  if (arguments->json) {
+    fmt::print("{}\n", train::to_json(text, *trained.tokenizer));
+  } else {
+    fmt::print("{}{}\n", arguments->prompt, trained.tokenizer->decode(tokens));
+    if (arguments->probabilities > 0)
+      fmt::print("\n{}", train::probability_table(text, *trained.tokenizer));
+  }
   if (!arguments->check_copies.empty()) {
     fmt::print(stderr, "longest run of tokens that stands in the training text: {} of {}\n",
                train::longest_copy(trained, tokens, arguments->check_copies), tokens.size());

@@ -53,7 +53,9 @@ struct GenerateArguments {
   std::int64_t top_k = 0;    ///< 0: all
   double top_p = 1.0;
   std::uint64_t seed = 0;
-  bool cache = true;         ///< keep keys and values of earlier positions
+  bool cache = true;               ///< keep keys and values of earlier positions
+  std::int64_t probabilities = 0;  ///< show so many of the most probable tokens at each step
+  bool json = false;               ///< print one JSON object
   std::string check_copies;  ///< a token data set: say how long a run the text copies from its
                              ///< training split; empty: do not look
   int threads = 0;           ///< 0: all cores

@@ -73,12 +73,19 @@ TrainedModel open_trained(const std::string& checkpoint) {
   return trained;
 }
 
-std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt,
-                                        const GenerationOptions& options, std::uint64_t seed) {
+GeneratedText continuation(const TrainedModel& trained, const std::string& prompt,
+                           GenerationOptions options, std::uint64_t seed,
+                           std::int64_t probabilities) {
   SHOAL_USER_CHECK(trained.tokenizer, "generate", "{} is a model of tables: it gives no text",
                    trained.path);
-  return generate(*trained.model, tokens_of(*trained.tokenizer, prompt), options,
-                  Key(seed).child("sample"), trained.tokenizer->vocab_size());
+  GeneratedText text{prompt, tokens_of(*trained.tokenizer, prompt), {}};
+  options.on_token = [&](std::span<const float> logits, std::uint32_t token) {
+    text.tokens.push_back(
+        {token, log_probability(logits, token), most_probable(logits, probabilities)});
+  };
+  generate(*trained.model, text.prompt_tokens, options, Key(seed).child("sample"),
+           trained.tokenizer->vocab_size());
+  return text;
 }
 
 std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::uint32_t>& tokens,

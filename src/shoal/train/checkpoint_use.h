@@ -8,6 +8,7 @@
 #include "shoal/nn/module.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/evaluation.h"
+#include "shoal/train/generated_text.h"
 #include "shoal/train/generation.h"
 
 namespace shoal::train {
@@ -26,10 +27,11 @@ struct TrainedModel {
 /// tokenizer, and Error(data).
 TrainedModel open_trained(const std::string& checkpoint);
 
-/// Generates the tokens that follow `prompt`. Throws Error(usage) for a model that predicts no
-/// tokens.
-std::vector<std::uint32_t> continuation(const TrainedModel& trained, const std::string& prompt,
-                                        const GenerationOptions& options, std::uint64_t seed);
+/// Generates the tokens that follow `prompt`, with the `probabilities` most probable tokens in the
+/// place of each. Throws Error(usage) for a model that predicts no tokens.
+GeneratedText continuation(const TrainedModel& trained, const std::string& prompt,
+                           GenerationOptions options, std::uint64_t seed,
+                           std::int64_t probabilities = 0);
 
 /// Returns the length of the longest run of tokens that `tokens` share with the training split of
 /// the data set in `folder`. Throws Error(config) when that has another tokenizer.

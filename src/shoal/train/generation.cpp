@@ -58,6 +58,7 @@ std::vector<std::uint32_t> generate(nn::Model& model, std::vector<std::uint32_t>
     const std::span<const float> row(logits.const_data_ptr<float>(),
                                      std::min<std::size_t>(vocabulary, logits.numel()));
     text.push_back(static_cast<std::uint32_t>(sample_token(row, options.sampling, key.uniform(i))));
+    if (options.on_token) options.on_token(row, text.back());
   }
   return {text.begin() + static_cast<std::ptrdiff_t>(begin), text.end()};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ struct GenerationOptions {
   SamplingOptions sampling;
   /// Keeps keys and values of earlier positions; without it the same tokens come slower.
   bool cache = true;
+  /// Called with the logits of the vocabulary and the token that was drawn from them.
+  std::function<void(std::span<const float> logits, std::uint32_t token)> on_token{};
 };
 
 /// Continues `prompt` (at least one token) by `options.tokens` tokens below `vocabulary` (the

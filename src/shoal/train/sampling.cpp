@@ -3,11 +3,39 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <vector>
 
 #include "shoal/base/check.h"
 
 namespace shoal::train {
+namespace {
+
+/// The `count` likeliest tokens, or all, the likeliest first.
+std::vector<std::int64_t> likeliest(std::span<const float> logits, std::int64_t count) {
+  std::vector<std::int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](std::int64_t a, std::int64_t b) {
+    // A total order: equal logits are told apart by their number, so the result does not depend on
+    // the sorting algorithm.
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
+  if (count < static_cast<std::int64_t>(order.size())) {
+    std::partial_sort(order.begin(), order.begin() + count, order.end(), likelier);
+    order.resize(count);
+  } else {
+    std::sort(order.begin(), order.end(), likelier);
+  }
+  return order;
+}
+
+/// ln of the sum of exp(logit), in double and less the largest logit: no overflow.
+double log_sum_exp(std::span<const float> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - largest);
+  return largest + std::log(sum);
+}
+
+}  // namespace
 
 void validate(const SamplingOptions& options) {
   SHOAL_USER_CHECK(options.temperature >= 0 && std::isfinite(options.temperature), "generate",
@@ -19,20 +47,10 @@ void validate(const SamplingOptions& options) {
 
 std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                           double uniform) {
-  std::vector<std::int64_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto likelier = [&](std::int64_t a, std::int64_t b) {
-    // A total order: equal logits are told apart by their number, so the result does not depend on
-    // the sorting algorithm.
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-  };
-  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
-  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size())) {
-    std::partial_sort(order.begin(), order.begin() + options.top_k, order.end(), likelier);
-    order.resize(options.top_k);
-  } else {
-    std::sort(order.begin(), order.end(), likelier);
-  }
+  const auto size = static_cast<std::int64_t>(logits.size());
+  if (options.temperature == 0) return likeliest(logits, 1).front();
+  const std::vector<std::int64_t> order =
+      likeliest(logits, options.top_k > 0 ? options.top_k : size);
   std::vector<double> weights;
   double total = 0;
   for (const std::int64_t token : order) {
@@ -56,6 +74,18 @@ std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& 
     if ((at += weights[i]) > uniform * total) return order[i];
   // Rounding may leave the sum just below uniform * total.
   return order[weights.size() - 1];
+}
+
+std::vector<TokenProbability> most_probable(std::span<const float> logits, std::int64_t count) {
+  const double all = log_sum_exp(logits);
+  std::vector<TokenProbability> found;
+  for (const std::int64_t token : likeliest(logits, count))
+    found.push_back({token, logits[token] - all});
+  return found;
+}
+
+double log_probability(std::span<const float> logits, std::int64_t token) {
+  return logits[token] - log_sum_exp(logits);
 }
 
 }  // namespace shoal::train

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace shoal::train {
 
@@ -21,5 +22,19 @@ void validate(const SamplingOptions& options);
 /// first.
 std::int64_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                           double uniform);
+
+/// A token and the natural logarithm of its probability.
+struct TokenProbability {
+  std::int64_t token = 0;
+  double log_probability = 0;
+};
+
+/// Returns the `count` most probable tokens (all, where there are fewer) of the softmax of
+/// `logits`, the most probable first; of equally probable ones the one with the lower id comes
+/// first.
+std::vector<TokenProbability> most_probable(std::span<const float> logits, std::int64_t count);
+
+/// Returns the natural logarithm of the probability of one token.
+double log_probability(std::span<const float> logits, std::int64_t token);
 
 }  // namespace shoal::train

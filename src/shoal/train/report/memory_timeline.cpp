@@ -10,7 +10,8 @@
 namespace shoal::train {
 namespace {
 
-constexpr double kWidth = 860, kHeight = 480, kLeft = 76, kRight = 170, kTop = 52, kBottom = 58;
+constexpr double kPlotWidth = 860, kPlotHeight = 480, kLeftMargin = 76, kRightMargin = 170,
+                 kTopMargin = 52, kBottomMargin = 58;
 
 /// From the bottom of the picture upwards: what stays first.
 constexpr std::array kOrder{MemoryCategory::kParameters,    MemoryCategory::kOptimizer,
@@ -45,7 +46,7 @@ std::string legend(const std::vector<MemoryMark>& marks) {
                                    [&](const MemoryMark& mark) { return of(mark, kOrder[i]) > 0; });
     if (drawn) entries.emplace_back(kColors[i], name(kOrder[i]));
   }
-  return svg::legend(kWidth - kRight + 14, kTop + 14, entries);
+  return svg::legend(kPlotWidth - kRightMargin + 14, kTopMargin + 14, entries);
 }
 
 }  // namespace
@@ -68,13 +69,13 @@ std::string memory_plot(const std::string& title, const std::vector<MemoryMark>&
   // The last recorded step: the first ones still allocate what later ones use again.
   for (const MemoryMark& mark : marks)
     if (mark.step == marks.back().step) step.push_back(mark);
-  std::string out = svg::opening(kWidth, kHeight, kLeft, title);
+  std::string out = svg::opening(kPlotWidth, kPlotHeight, kLeftMargin, title);
   if (step.size() < 2)
-    return out + svg::label(kLeft, kHeight / 2, "no step was watched") + "</svg>\n";
+    return out + svg::label(kLeftMargin, kPlotHeight / 2, "no step was watched") + "</svg>\n";
   double most = 0;
   for (const MemoryMark& mark : step) most = std::max(most, mark.peak);
-  const svg::Axis x{0, std::max(step.back().ms, 1e-3), kLeft, kWidth - kRight};
-  const svg::Axis y{0, std::max(1.05 * most / kMB, 1e-3), kHeight - kBottom, kTop};
+  const svg::Axis x{0, std::max(step.back().ms, 1e-3), kLeftMargin, kPlotWidth - kRightMargin};
+  const svg::Axis y{0, std::max(1.05 * most / kMB, 1e-3), kPlotHeight - kBottomMargin, kTopMargin};
   out += svg::left_scale(y, x.from, x.to, "MB of one rank");
   out += svg::bottom_scale(x, y.to, y.from, "ms of the step");
   std::vector<double> base(step.size());
