@@ -20,6 +20,9 @@
 #include "shoal/checkpoint/format/reshard.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/checkpoint/format/value_checksum.h"
+#include "shoal/data/manifest.h"
+#include "shoal/train/config/exported_text.h"
+#include "shoal/train/config/model_source.h"
 
 namespace shoal::apps {
 namespace {
@@ -181,6 +184,34 @@ bool print_differences(const std::string& first, const std::string& second) {
   return differences.empty();
 }
 
+void export_model(const std::string& path, const std::string& folder) {
+  const train::ModelSource source{resolve_checkpoint(path)};
+  const auto tokenizer = train::tokenizer_of(source);
+  Reader reader(source.path);
+  export_hugging_face(reader, folder, tokenizer ? train::folder_text(*tokenizer) : FolderText{});
+  if (!tokenizer) {
+    fmt::print(stderr, "no tokenizer: none lies in the run directory of {}\n", source.path);
+  } else if (tokenizer->hugging_face_files().empty()) {
+    fmt::print(stderr,
+               "no tokenizer: Hugging Face has no files for Shoal's own, '{}' ('shoal data prepare "
+               "--tokenizer DIR' prepares text with one of Hugging Face)\n",
+               tokenizer->name());
+  }
+  fmt::print("{}\n", folder);
+}
+
+void import_model(const std::string& path, const std::string& directory) {
+  const std::string checkpoint = import_hugging_face(path, directory);
+  try {
+    if (const auto tokenizer = train::tokenizer_of({path, true}))
+      tokenizer->save(directory + "/" + data::kTokenizerFile);
+  } catch (const Error& error) {
+    // The weights are of use without it.
+    fmt::print(stderr, "without its tokenizer: {}\n", error.what());
+  }
+  fmt::print("{}\n", checkpoint);
+}
+
 /// What the subcommands are given on the command line.
 struct Arguments {
   std::string path, other;
@@ -208,22 +239,18 @@ void add_rewriting(CLI::App& ckpt, const std::shared_ptr<Arguments>& arguments) 
   });
   CLI::App* export_command =
       add(ckpt, a, "export",
-          "Write the model as a Hugging Face folder (config.json, model.safetensors)");
+          "Write the model, and its tokenizer where it is one of Hugging Face, as a Hugging Face "
+          "folder");
   export_command->add_option("to", a.other, "The folder to write")->required();
-  export_command->callback([arguments] {
-    Reader reader(resolve_checkpoint(arguments->path));
-    export_hugging_face(reader, arguments->other);
-    fmt::print("{}\n", arguments->other);
-  });
+  export_command->callback([arguments] { export_model(arguments->path, arguments->other); });
   CLI::App* import_command = ckpt.add_subcommand(
       "import",
       "Make a checkpoint of a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3, "
-      "GLM-4.5)");
+      "GLM-4.5), with its tokenizer");
   import_command->add_option("path", a.path, "The folder with config.json and model.safetensors")
       ->required();
   import_command->add_option("to", a.other, "The folder that gets step-0")->required();
-  import_command->callback(
-      [arguments] { fmt::print("{}\n", import_hugging_face(arguments->path, arguments->other)); });
+  import_command->callback([arguments] { import_model(arguments->path, arguments->other); });
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ TEST(HuggingFace, ManyFilesWithAnIndexComeBackToo) {
   const model::ModelSpec spec = llama();
   const Values values = made_up(spec);
   Reader before(write_model(scratch / "ours", spec, values));
-  export_hugging_face(before, scratch / "theirs", 3000);
+  export_hugging_face(before, scratch / "theirs", {}, 3000);
   EXPECT_TRUE(std::filesystem::exists(scratch / "theirs/model.safetensors.index.json"));
   EXPECT_FALSE(std::filesystem::exists(scratch / "theirs/model.safetensors"));
   Reader after(import_hugging_face(scratch / "theirs", scratch / "back"));
@@ -430,6 +430,61 @@ TEST(HuggingFace, ConfigurationsSayWhatTheModelIs) {
   EXPECT_EQ(glm["routed_scaling_factor"], 2.5);
 }
 
+TEST(HuggingFace, TheFolderHasTheFilesOfTheTokenizer) {
+  testing::Scratch scratch;
+  const model::ModelSpec spec = gpt2();
+  const Values values = made_up(spec);
+  Reader reader(write_model(scratch / "ours", spec, values));
+  const std::string folder = scratch / "theirs";
+  export_hugging_face(reader, folder,
+                      {{{"tokenizer.json", "{}"}, {"chat_template.jinja", "{{ x }}"}}, 3, 5});
+  EXPECT_EQ(testing::slurp(folder + "/tokenizer.json"), "{}");
+  EXPECT_EQ(testing::slurp(folder + "/chat_template.jinja"), "{{ x }}");
+  for (const char* file : {"/config.json", "/generation_config.json"}) {
+    const auto root = nlohmann::json::parse(testing::slurp(folder + file));
+    EXPECT_EQ(root["bos_token_id"], 3) << file;
+    EXPECT_EQ(root["eos_token_id"], 5) << file;
+  }
+  const std::string own = R"({"eos_token_id": [5, 6]})";
+  export_hugging_face(reader, folder, {{{"generation_config.json", own}}, 3, 5});
+  EXPECT_EQ(testing::slurp(folder + "/generation_config.json"), own);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/tokenizer.json"))
+      << "of the model that was there before";
+  export_hugging_face(reader, folder);
+  const auto root = nlohmann::json::parse(testing::slurp(folder + "/generation_config.json"));
+  EXPECT_FALSE(root.contains("bos_token_id") || root.contains("eos_token_id"));
+}
+
+TEST(HuggingFace, AnExportReplacesTheOneBefore) {
+  testing::Scratch scratch;
+  const model::ModelSpec spec = llama();
+  const Values values = made_up(spec);
+  Reader reader(write_model(scratch / "ours", spec, values));
+  const std::string folder = scratch / "theirs";
+  for (const std::int64_t limit : {std::int64_t{3000}, std::int64_t{1} << 30, std::int64_t{3000}}) {
+    export_hugging_face(reader, folder, {}, limit);
+    EXPECT_EQ(std::filesystem::exists(folder + "/model.safetensors"), limit > 3000);
+    EXPECT_EQ(std::filesystem::exists(folder + "/model.safetensors.index.json"), limit == 3000);
+  }
+}
+
+// A parameter's parts are rows of one tensor of ours.
+TEST(HuggingFace, PartsOfOneParameterHaveOneType) {
+  testing::Scratch scratch;
+  export_made_up(scratch, llama());
+  rewrite(scratch / "theirs", [](Entry& entry, std::vector<char>& bytes) {
+    if (entry.name != "model.layers.1.self_attn.k_proj.weight") return;
+    entry.type = ElementType::kF64;
+    bytes.resize(2 * bytes.size());
+  });
+  try {
+    import_hugging_face(scratch / "theirs", scratch / "back");
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'blocks.1.attention.qkv.weight': its parts have"));
+  }
+}
+
 // The sizes of the tensors decide where one file ends: none is longer than the limit.
 TEST(HuggingFace, FilesEndBeforeTheirLimit) {
   testing::Scratch scratch;
@@ -438,7 +493,7 @@ TEST(HuggingFace, FilesEndBeforeTheirLimit) {
   Reader reader(write_model(scratch / "ours", spec, values));
   // Two thirds of a matrix of the feed-forward layer, which takes a file of its own.
   constexpr std::int64_t kLimit = 640;
-  export_hugging_face(reader, scratch / "theirs", kLimit);
+  export_hugging_face(reader, scratch / "theirs", {}, kLimit);
   const auto index =
       nlohmann::json::parse(testing::slurp(scratch / "theirs/model.safetensors.index.json"));
   std::int64_t total = 0;

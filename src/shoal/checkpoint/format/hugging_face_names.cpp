@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "shoal/base/error.h"
 
@@ -11,31 +10,6 @@ namespace shoal::checkpoint::format {
 namespace {
 
 using model::ModelSpec;
-using Rows = std::vector<std::int64_t>;
-
-Rows range(std::int64_t begin, std::int64_t count) {
-  Rows rows(count);
-  std::iota(rows.begin(), rows.end(), begin);
-  return rows;
-}
-
-enum class Kind { kQuery, kKey, kValue };
-
-/// The rows of all heads of one kind in our fused matrix: per key-value head its queries,
-/// its key, its value.
-Rows fused_rows(const ModelSpec& spec, Kind kind) {
-  const std::int64_t queries = spec.heads / spec.kv_heads;
-  // A key-value head has `queries` query heads, one key and one value.
-  const std::int64_t group = (queries + 2) * spec.head_size;
-  const std::int64_t begin =
-      kind == Kind::kQuery ? 0 : (queries + (kind == Kind::kValue)) * spec.head_size;
-  const std::int64_t count = (kind == Kind::kQuery ? queries : 1) * spec.head_size;
-  Rows rows;
-  for (std::int64_t head = 0; head < spec.kv_heads; ++head)
-    for (std::int64_t i = 0; i < count; ++i) rows.push_back(head * group + begin + i);
-  return rows;
-}
-
 [[noreturn]] void reject(const ModelSpec& spec, const std::string& why) {
   throw Error(
       ErrorKind::kConfig, "checkpoint",
@@ -96,39 +70,18 @@ bool is_gpt2(const ModelSpec& spec) {
   return gpt2;
 }
 
-/// Collects the list; `add` is the whole of a tensor of ours, `part` some rows of it.
-class List {
- public:
-  void part(const std::string& ours, const std::string& theirs, Rows rows, std::int64_t columns,
-            bool transposed = false) {
-    const auto count = static_cast<std::int64_t>(rows.size());
-    Shape shape = columns == 0 ? Shape{count}
-                  : transposed ? Shape{columns, count}
-                               : Shape{count, columns};
-    tensors_.push_back({ours, theirs, std::move(shape), transposed, std::move(rows)});
-  }
-  /// A matrix, or a vector where `columns` is 0.
-  void add(const std::string& ours, const std::string& theirs, std::int64_t rows,
-           std::int64_t columns, bool transposed = false) {
-    part(ours, theirs, range(0, rows), columns, transposed);
-  }
-  std::vector<SameTensor> take() { return std::move(tensors_); }
-
- private:
-  std::vector<SameTensor> tensors_;
-};
-
 std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
-  List list;
+  TensorList list;
   // Matrices of GPT-2 are stored transposed (Conv1D); vectors, with 0 columns, are not.
-  const auto both = [&](const std::string& ours, const std::string& theirs, const Rows& rows,
-                        std::int64_t columns) {
+  const auto both = [&](const std::string& ours, const std::string& theirs,
+                        const std::vector<std::int64_t>& rows, std::int64_t columns) {
     list.part(ours + ".weight", theirs + ".weight", rows, columns, columns > 0);
     list.part(ours + ".bias", theirs + ".bias", rows, 0);
   };
   // GPT-2 stores all queries, then all keys, then all values.
-  Rows fused;
-  for (const Kind kind : {Kind::kQuery, Kind::kKey, Kind::kValue})
+  std::vector<std::int64_t> fused;
+  for (const AttentionPart kind :
+       {AttentionPart::kQuery, AttentionPart::kKey, AttentionPart::kValue})
     for (const auto row : fused_rows(spec, kind)) fused.push_back(row);
   const std::string top = "transformer.";
   list.add("embedding.tokens.weight", top + "wte.weight", spec.vocab, spec.hidden);
@@ -136,20 +89,20 @@ std::vector<SameTensor> gpt2_tensors(const ModelSpec& spec) {
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const std::string ours = fmt::format("blocks.{}.", layer);
     const std::string theirs = fmt::format("{}h.{}.", top, layer);
-    both(ours + "norm_1", theirs + "ln_1", range(0, spec.hidden), 0);
+    both(ours + "norm_1", theirs + "ln_1", row_range(0, spec.hidden), 0);
     both(ours + "attention.qkv", theirs + "attn.c_attn", fused, spec.hidden);
-    both(ours + "attention.out", theirs + "attn.c_proj", range(0, spec.hidden), spec.hidden);
-    both(ours + "norm_2", theirs + "ln_2", range(0, spec.hidden), 0);
-    both(ours + "mlp.up", theirs + "mlp.c_fc", range(0, spec.ffn), spec.hidden);
-    both(ours + "mlp.down", theirs + "mlp.c_proj", range(0, spec.hidden), spec.ffn);
+    both(ours + "attention.out", theirs + "attn.c_proj", row_range(0, spec.hidden), spec.hidden);
+    both(ours + "norm_2", theirs + "ln_2", row_range(0, spec.hidden), 0);
+    both(ours + "mlp.up", theirs + "mlp.c_fc", row_range(0, spec.ffn), spec.hidden);
+    both(ours + "mlp.down", theirs + "mlp.c_proj", row_range(0, spec.hidden), spec.ffn);
   }
-  both("head.norm", top + "ln_f", range(0, spec.hidden), 0);
+  both("head.norm", top + "ln_f", row_range(0, spec.hidden), 0);
   if (!spec.tied_embeddings)
     list.add("head.output.weight", "lm_head.weight", spec.vocab, spec.hidden);
   return list.take();
 }
 
-void add_dense(List& list, const ModelSpec& spec, const std::string& ours,
+void add_dense(TensorList& list, const ModelSpec& spec, const std::string& ours,
                const std::string& theirs, std::int64_t width) {
   list.add(ours + "gate.weight", theirs + "gate_proj.weight", width, spec.hidden);
   list.add(ours + "up.weight", theirs + "up_proj.weight", width, spec.hidden);
@@ -157,7 +110,7 @@ void add_dense(List& list, const ModelSpec& spec, const std::string& ours,
 }
 
 /// Mixtral calls the matrices w1, w3 and w2; DeepSeek-V3 and GLM-4.5 as Llama does.
-void add_experts(List& list, const ModelSpec& spec, const std::string& ours,
+void add_experts(TensorList& list, const ModelSpec& spec, const std::string& ours,
                  const std::string& layer) {
   const bool deepseek = has_deepseek_experts(spec);
   const std::string theirs = layer + (deepseek ? "mlp." : "block_sparse_moe.");
@@ -167,25 +120,26 @@ void add_experts(List& list, const ModelSpec& spec, const std::string& ours,
   for (std::int64_t expert = 0; expert < spec.experts; ++expert) {
     const std::string one = fmt::format("{}experts.{}.", theirs, expert);
     list.part(ours + "experts.gate.weight", one + (deepseek ? "gate_proj" : "w1") + ".weight",
-              range(expert * spec.ffn, spec.ffn), spec.hidden);
+              row_range(expert * spec.ffn, spec.ffn), spec.hidden);
     list.part(ours + "experts.down.weight", one + (deepseek ? "down_proj" : "w2") + ".weight",
-              range(expert * spec.hidden, spec.hidden), spec.ffn);
+              row_range(expert * spec.hidden, spec.hidden), spec.ffn);
     list.part(ours + "experts.up.weight", one + (deepseek ? "up_proj" : "w3") + ".weight",
-              range(expert * spec.ffn, spec.ffn), spec.hidden);
+              row_range(expert * spec.ffn, spec.ffn), spec.hidden);
   }
   if (deepseek)
     add_dense(list, spec, ours + "shared.", theirs + "shared_experts.", spec.shared_ffn);
 }
 
 std::vector<SameTensor> llama_tensors(const ModelSpec& spec) {
-  List list;
+  TensorList list;
   list.add("embedding.tokens.weight", "model.embed_tokens.weight", spec.vocab, spec.hidden);
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const std::string ours = fmt::format("blocks.{}.", layer);
     const std::string theirs = fmt::format("model.layers.{}.", layer);
     list.add(ours + "norm_1.weight", theirs + "input_layernorm.weight", spec.hidden, 0);
-    for (const auto& [kind, name] :
-         {std::pair{Kind::kQuery, "q"}, {Kind::kKey, "k"}, {Kind::kValue, "v"}}) {
+    for (const auto& [kind, name] : {std::pair{AttentionPart::kQuery, "q"},
+                                     {AttentionPart::kKey, "k"},
+                                     {AttentionPart::kValue, "v"}}) {
       const std::string product = fmt::format("{}self_attn.{}_proj", theirs, name);
       list.part(ours + "attention.qkv.weight", product + ".weight", fused_rows(spec, kind),
                 spec.hidden);
@@ -299,15 +253,17 @@ std::vector<SameTensor> hugging_face_tensors(const ModelSpec& spec) {
   return is_gpt2(spec) ? gpt2_tensors(spec) : llama_tensors(spec);
 }
 
-std::string hugging_face_config(const ModelSpec& spec) {
+std::string hugging_face_config(const ModelSpec& spec, std::optional<std::int64_t> begin_token,
+                                std::optional<std::int64_t> end_token) {
   const bool gpt2 = is_gpt2(spec);
   auto config = gpt2 ? gpt2_config(spec) : llama_config(spec);
   config[gpt2 ? "activation_function" : "hidden_act"] =
       spec.activation == model::Activation::kGeluTanh ? "gelu_new" : name(spec.activation);
   config["tie_word_embeddings"] = spec.tied_embeddings;
-  // Which tokens begin and end a text is the tokenizer's matter; without these the defaults may lie
-  // outside a small vocabulary.
+  // Without these keys transformers takes defaults that may lie outside a small vocabulary.
   config["bos_token_id"] = config["eos_token_id"] = nullptr;
+  if (begin_token) config["bos_token_id"] = *begin_token;
+  if (end_token) config["eos_token_id"] = *end_token;
   return config.dump(2) + "\n";
 }
 

@@ -1,27 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "shoal/checkpoint/format/box.h"
+#include "shoal/checkpoint/format/same_tensor.h"
 #include "shoal/model/model_spec.h"
 
 namespace shoal::checkpoint::format {
-
-/// Says how one tensor of a Hugging Face model holds the same numbers as a tensor of Shoal's, or as
-/// a part of one.
-///
-/// Both are matrices [rows, columns] here: ours with all dimensions but the last as rows, a vector
-/// as a column. Theirs is stored the other way round where `transposed`. Row r of theirs is row
-/// `rows[r]` of ours.
-struct SameTensor {
-  std::string ours;  ///< canonical name
-  std::string theirs;
-  Shape their_shape;  ///< as stored
-  bool transposed = false;
-  std::vector<std::int64_t> rows;
-};
 
 /// Returns every tensor of the Hugging Face model of that architecture, in its order:
 /// GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MixtralForCausalLM, or
@@ -32,7 +19,10 @@ struct SameTensor {
 /// none of these architectures can express.
 std::vector<SameTensor> hugging_face_tensors(const model::ModelSpec& spec);
 
-/// Returns the config.json of that model. Throws as hugging_face_tensors.
-std::string hugging_face_config(const model::ModelSpec& spec);
+/// Returns the config.json of that model, with the tokens that begin and end a document (null where
+/// they are not known). Throws as hugging_face_tensors.
+std::string hugging_face_config(const model::ModelSpec& spec,
+                                std::optional<std::int64_t> begin_token = {},
+                                std::optional<std::int64_t> end_token = {});
 
 }  // namespace shoal::checkpoint::format
