@@ -1,6 +1,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,10 +12,12 @@
 #include <vector>
 
 #include "apps/shoal/command.h"
+#include "shoal/base/check.h"
 #include "shoal/base/clock.h"
 #include "shoal/base/duration.h"
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/difference.h"
+#include "shoal/checkpoint/format/gguf/model.h"
 #include "shoal/checkpoint/format/hugging_face.h"
 #include "shoal/checkpoint/format/reader.h"
 #include "shoal/checkpoint/format/reshard.h"
@@ -23,6 +26,7 @@
 #include "shoal/data/manifest.h"
 #include "shoal/train/config/exported_text.h"
 #include "shoal/train/config/model_source.h"
+#include "shoal/train/config/source_weights.h"
 
 namespace shoal::apps {
 namespace {
@@ -184,37 +188,69 @@ bool print_differences(const std::string& first, const std::string& second) {
   return differences.empty();
 }
 
-void export_model(const std::string& path, const std::string& folder) {
-  const train::ModelSource source{resolve_checkpoint(path)};
-  const auto tokenizer = train::tokenizer_of(source);
-  Reader reader(source.path);
-  export_hugging_face(reader, folder, tokenizer ? train::folder_text(*tokenizer) : FolderText{});
+bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
+
+/// The tokenizer of a model. Where Shoal cannot carry it out it says why on stderr: the weights are
+/// of use without it.
+std::shared_ptr<const data::Tokenizer> tokenizer_or_words(const train::ModelSource& source) {
+  try {
+    return train::tokenizer_of(source);
+  } catch (const Error& error) {
+    fmt::print(stderr, "without the tokenizer: {}\n", error.what());
+    return nullptr;
+  }
+}
+
+/// Says on stderr why an export has no tokenizer; `reason` is that of the format.
+void print_left_out(const data::Tokenizer* tokenizer, const std::string& path,
+                    const std::string& reason) {
   if (!tokenizer) {
-    fmt::print(stderr, "no tokenizer: none lies in the run directory of {}\n", source.path);
+    fmt::print(stderr, "no tokenizer: none lies beside {}\n", path);
   } else if (tokenizer->hugging_face_files().empty()) {
     fmt::print(stderr,
-               "no tokenizer: Hugging Face has no files for Shoal's own, '{}' ('shoal data prepare "
-               "--tokenizer DIR' prepares text with one of Hugging Face)\n",
+               "no tokenizer: other programs have no files for Shoal's own, '{}' ('shoal data "
+               "prepare --tokenizer DIR' prepares text with one of Hugging Face)\n",
                tokenizer->name());
+  } else if (!reason.empty()) {
+    fmt::print(stderr, "no tokenizer: {}\n", reason);
   }
-  fmt::print("{}\n", folder);
+}
+
+/// Rewrites a model of any kind as a Hugging Face folder, or as a GGUF file where `to` is the name
+/// of one.
+void export_model(const std::string& path, const std::string& to, const std::string& type) {
+  const train::ModelSource source = train::find_model(path);
+  const auto tokenizer = tokenizer_or_words(source);
+  const FolderText text = tokenizer ? train::folder_text(*tokenizer) : FolderText{};
+  const train::SourceWeights weights(source, fmt::format("{}.weights-{}", to, ::getpid()));
+  Reader reader(weights.checkpoint());
+  std::string left_out;
+  if (is_gguf(to)) {
+    left_out =
+        gguf::export_model(reader, to, text, *gguf::written_type(type.empty() ? "f16" : type));
+  } else {
+    SHOAL_USER_CHECK(
+        type.empty(), "ckpt export",
+        "--type is for GGUF files: a Hugging Face folder has the type of the checkpoint");
+    export_hugging_face(reader, to, text);
+  }
+  print_left_out(tokenizer.get(), source.path, left_out);
+  fmt::print("{}\n", to);
 }
 
 void import_model(const std::string& path, const std::string& directory) {
-  const std::string checkpoint = import_hugging_face(path, directory);
-  try {
-    if (const auto tokenizer = train::tokenizer_of({path, true}))
-      tokenizer->save(directory + "/" + data::kTokenizerFile);
-  } catch (const Error& error) {
-    // The weights are of use without it.
-    fmt::print(stderr, "without its tokenizer: {}\n", error.what());
-  }
+  const train::ModelSource source{path, is_gguf(path) ? train::ModelSource::Kind::kGguf
+                                                      : train::ModelSource::Kind::kHuggingFace};
+  const std::string checkpoint =
+      is_gguf(path) ? gguf::import_model(path, directory) : import_hugging_face(path, directory);
+  if (const auto tokenizer = tokenizer_or_words(source))
+    tokenizer->save(directory + "/" + data::kTokenizerFile);
   fmt::print("{}\n", checkpoint);
 }
 
 /// What the subcommands are given on the command line.
 struct Arguments {
-  std::string path, other;
+  std::string path, other, type;
   bool json = false;
   int files = 1;
 };
@@ -239,15 +275,19 @@ void add_rewriting(CLI::App& ckpt, const std::shared_ptr<Arguments>& arguments) 
   });
   CLI::App* export_command =
       add(ckpt, a, "export",
-          "Write the model, and its tokenizer where it is one of Hugging Face, as a Hugging Face "
-          "folder");
-  export_command->add_option("to", a.other, "The folder to write")->required();
-  export_command->callback([arguments] { export_model(arguments->path, arguments->other); });
+          "Write the model with its tokenizer as a Hugging Face folder or a GGUF file");
+  export_command->add_option("to", a.other, "The folder to write, or a file that ends in .gguf")
+      ->required();
+  export_command->add_option("--type", a.type, "How a GGUF file holds matrices (f16 unless said)")
+      ->check(CLI::IsMember({"f32", "f16", "bf16", "q8_0"}));
+  export_command->callback(
+      [arguments] { export_model(arguments->path, arguments->other, arguments->type); });
   CLI::App* import_command = ckpt.add_subcommand(
       "import",
-      "Make a checkpoint of a Hugging Face folder (GPT-2, Llama, Mistral, Mixtral, Qwen2, Qwen3, "
-      "GLM-4.5), with its tokenizer");
-  import_command->add_option("path", a.path, "The folder with config.json and model.safetensors")
+      "Make a checkpoint, with its tokenizer, of a Hugging Face folder (GPT-2, Llama, Mistral, "
+      "Mixtral, Qwen2, Qwen3, GLM-4.5) or a GGUF file (gpt2, llama, qwen2, qwen3)");
+  import_command
+      ->add_option("path", a.path, "The folder with config.json and model.safetensors, or the file")
       ->required();
   import_command->add_option("to", a.other, "The folder that gets step-0")->required();
   import_command->callback([arguments] { import_model(arguments->path, arguments->other); });

@@ -15,8 +15,8 @@ void add_generate_command(CLI::App& program, int& exit_code) {
   command->option_defaults()->always_capture_default();
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A step-<n> folder, a run directory (its newest checkpoint), or a Hugging Face "
-                   "folder")
+                   "A step-<n> folder, a run directory (its newest checkpoint), a Hugging Face "
+                   "folder, or a GGUF file")
       ->required();
   command->add_option("--prompt", options->prompt, "What is continued")->required();
   command->add_option("--tokens", options->tokens, "How many tokens to add")

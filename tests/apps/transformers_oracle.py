@@ -1,6 +1,7 @@
 """Models of Hugging Face, in and out: tiny ones with drawn weights, made by transformers. `shoal generate` reads their folders and must give the
 log-probabilities of transformers and its greedy text; what `shoal ckpt import` and `export` make of them, transformers must load, the same bits,
-tokens and chat template. Argument: the program. Exit code 77: this Python has no transformers."""
+tokens and chat template. Exported as GGUF, a model has the tensors that llama.cpp's converter makes of it, and gives the same text.
+Argument: the program. Exit code 77: this Python has no transformers."""
 import json
 import os
 import subprocess
@@ -10,11 +11,12 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
+    import gguf
     import torch
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 except ImportError as error:
-    print(f"this Python cannot import torch and transformers ({error}): tools/setup_python.sh brings them")
+    print(f"this Python cannot import torch, transformers and gguf ({error}): tools/setup_python.sh brings them")
     sys.exit(77)
 
 PROMPT = "Größe: the fish don't sleep, 12345 times"
@@ -118,6 +120,45 @@ def check_exported(name, folder, model, tokenizer, tokens):
     check(back.generation_config.eos_token_id == tokenizer.eos_token_id, f"{name}: generation does not end at {tokenizer.eos_token}")
 
 
+def expected_in_gguf(name, config, model):
+    """The tensors as convert_hf_to_gguf.py of llama.cpp has them: names from the package gguf; linear layers of GPT-2 turned round, rows of queries
+    and keys of Llama ordered for the rotation of neighbours."""
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, "LLAMA" if name.startswith("llama") else name.upper()), config.num_hidden_layers)
+    expected = {}
+    for key, tensor in model.state_dict().items():
+        base, kind = key.rsplit(".", 1)
+        if base == "lm_head" and config.tie_word_embeddings:
+            continue
+        if name == "gpt2" and kind == "weight" and ".c_" in base:
+            tensor = tensor.T
+        if name.startswith("llama") and base.endswith(("q_proj", "k_proj")):
+            heads = config.num_attention_heads if base.endswith("q_proj") else config.num_key_value_heads
+            tensor = tensor.reshape(heads, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
+        expected[f"{names.get_name(base)}.{kind}"] = tensor
+    return expected
+
+
+def check_gguf(name, config, folder, file, model, tokens, new, rows):
+    if name == "glm4_moe":
+        refused = subprocess.run([sys.argv[1], "ckpt", "export", folder, file], capture_output=True, text=True)
+        check(refused.returncode == 78 and "have no name there" in refused.stderr, f"{name}: {refused.stderr}")
+        return
+    shoal("ckpt", "export", folder, file, "--type", "f32")
+    check_generated(f"{name} from GGUF", file, tokens, new, rows)
+    if name == "mixtral":  # transformers keeps its experts otherwise than its files
+        return
+    written = {tensor.name: torch.from_numpy(tensor.data.copy()) for tensor in gguf.GGUFReader(file).tensors}
+    if name == "llama3":
+        # 6, 29 and 135 positions a wave: kept, between, divided by 8.
+        share = (32 / 29.16 - 1) / 3
+        factors = torch.tensor([1, 1 / ((1 - share) / 8 + share), 8])
+        check(torch.allclose(written.pop("rope_freqs.weight"), factors, rtol=1e-3), "llama3: factors of the frequencies")
+    expected = expected_in_gguf(name, config, model)
+    check(written.keys() == expected.keys(), f"{name}: other tensors: {written.keys() ^ expected.keys()}")
+    for key in expected:
+        check(torch.equal(written[key], expected[key]), f"{name}: {key} differs")
+
+
 def main():
     transformers.utils.logging.disable_progress_bar()
     tokenizer = small_tokenizer()
@@ -134,6 +175,7 @@ def main():
             shoal("ckpt", "import", folder, imported)
             shoal("ckpt", "export", imported, exported)
             check_exported(name, exported, model, tokenizer, tokens)
+            check_gguf(name, config, folder, os.path.join(place, f"{name}.gguf"), model, tokens, new, rows)
             print(f"{name}: log-probabilities within {apart:.1e}, the same text, exported and loaded", flush=True)
 
 

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/checkpoint/format/difference.h"
+#include "shoal/checkpoint/format/gguf/model.h"
 #include "shoal/checkpoint/format/hugging_face.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/data/byte_characters.h"
@@ -41,12 +42,15 @@ class ModelSourceTest : public testing::Test {
                      {"model.name=llama-tiny", "model.heads=4", "model.dropout=0.0"}, 1);
     checkpoint::format::Reader reader(checkpoint::format::resolve_checkpoint(run()));
     checkpoint::format::export_hugging_face(reader, theirs());
+    checkpoint::format::gguf::export_model(reader, gguf(), {},
+                                           checkpoint::format::gguf::BlockType::kF32);
   }
   static void TearDownTestSuite() { folder_.reset(); }
 
   static std::string data() { return folder_->path() + "/data"; }
   static std::string run() { return folder_->path() + "/run"; }
   static std::string theirs() { return folder_->path() + "/theirs"; }
+  static std::string gguf() { return folder_->path() + "/theirs.gguf"; }
   static std::string place(const std::string& name) { return folder_->path() + "/" + name; }
 
   static std::unique_ptr<TemporaryFolder> folder_;
@@ -99,6 +103,7 @@ TEST_F(ModelSourceTest, EveryMeshStartsFromTheSameBits) {
        2,
        {"precision.type=bf16", "parallelism.zero_stage=1", "training.global_batch_sequences=8"}},
       {"ours", run(), 2, {}},
+      {"file", gguf(), 2, {"parallelism.zero_stage=3"}},
   };
   for (const Case& c : cases) {
     const std::string directory = place("still-" + c.name);
@@ -122,7 +127,9 @@ TEST_F(ModelSourceTest, GeneratesAndEvaluatesFromTheFolder) {
   std::filesystem::copy(theirs(), place("with-tokenizer"));
   EXPECT_THAT(complaint([&] { open_trained(place("with-tokenizer")); }),
               HasSubstr("with-tokenizer/tokenizer.json: no tokenizer"));
-  EXPECT_THAT(complaint([&] { open_trained(place("nowhere")); }), HasSubstr("there is no folder"));
+  EXPECT_THAT(complaint([&] { open_trained(gguf()); }), HasSubstr("theirs.gguf: no tokenizer"));
+  EXPECT_THAT(complaint([&] { open_trained(place("nowhere")); }),
+              HasSubstr("there is no " + place("nowhere")));
   write_tokenizer(place("with-tokenizer"), 'a', 'a');
   const TrainedModel trained = open_trained(place("with-tokenizer"));
   const TrainedModel ours = open_trained(run());
@@ -141,7 +148,7 @@ TEST_F(ModelSourceTest, RefusesWhatWouldNotFit) {
   EXPECT_THAT(refusal(theirs(), {"model.layers=3"}), HasSubstr("model.layers = 3: follows from"));
   EXPECT_THAT(refusal(theirs(), {"model.vocab=512"}), HasSubstr("follows from model.from"));
   EXPECT_THAT(refusal(theirs(), {"model.name=llama-tiny"}), HasSubstr("follows from model.from"));
-  EXPECT_THAT(refusal(place("nowhere"), {}), HasSubstr("model.from: there is no folder"));
+  EXPECT_THAT(refusal(place("nowhere"), {}), HasSubstr("model.from: there is no "));
   EXPECT_THAT(refusal(theirs(), {"training.sequence_length=64"}), HasSubstr("model's longest"));
   const Job job = parse_job(job_from(data(), theirs(), 1), "job.toml", {});
   EXPECT_THAT(complaint([&] { model_spec(job, {.vocab = 100'000}); }), HasSubstr("rows"));

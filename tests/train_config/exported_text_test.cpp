@@ -22,7 +22,19 @@ TEST(ExportedText, FilesOfHuggingFaceStayAsTheyAre) {
   const auto text = folder_text(*data::hugging_face_tokenizer(files, "here"));
   EXPECT_EQ(text.files, files);
   EXPECT_EQ(text.begin, 98);
+  EXPECT_TRUE(text.begins);
   EXPECT_EQ(text.end, 99);
+}
+
+TEST(ExportedText, BosTokenBeginsATextWhereNoneStandsBeforeAll) {
+  for (const char* begin : {R"("c")", R"({"content": "c", "lstrip": false})"}) {
+    const std::string config = std::string(R"({"eos_token": "b", "bos_token": )") + begin + "}";
+    const data::TokenizerFiles files{{"tokenizer.json", data::small_tokenizer_json({}).dump()},
+                                     {"tokenizer_config.json", config}};
+    const auto text = folder_text(*data::hugging_face_tokenizer(files, "here"));
+    EXPECT_EQ(text.begin, 100);
+    EXPECT_FALSE(text.begins);
+  }
 }
 
 TEST(ExportedText, ATokenizerAloneGetsAConfig) {

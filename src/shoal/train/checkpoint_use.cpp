@@ -9,11 +9,11 @@
 #include "shoal/base/check.h"
 #include "shoal/data/dataset.h"
 #include "shoal/data/manifest.h"
+#include "shoal/train/config/source_weights.h"
 #include "shoal/train/config/validate.h"
 #include "shoal/train/copied_run.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/run_directory.h"
-#include "shoal/train/source_weights.h"
 #include "shoal/train/training_state.h"
 
 namespace shoal::train {
@@ -60,10 +60,10 @@ TrainedModel open_trained(const std::string& checkpoint) {
   trained.tokenizer = tokenizer_of(source);
   if (trained.tokenizer) return trained;
   if (config.data.folders.empty()) {  // imported: no job of ours trained it
-    const std::string place =
-        source.hugging_face
-            ? trained.path + "/tokenizer.json"
-            : RunDirectory(fs::absolute(trained.path).parent_path().parent_path()).tokenizer();
+    std::string place = trained.path;
+    if (source.kind == ModelSource::Kind::kHuggingFace) place += "/tokenizer.json";
+    if (source.kind == ModelSource::Kind::kCheckpoint)
+      place = RunDirectory(fs::absolute(trained.path).parent_path().parent_path()).tokenizer();
     throw Error(
         ErrorKind::kInputMissing, "checkpoint",
         fmt::format("{}: no tokenizer, and {} names no data that has one", place, trained.path))

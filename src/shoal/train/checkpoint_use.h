@@ -16,15 +16,15 @@ namespace shoal::train {
 /// A model from a checkpoint, and the job that trained it.
 struct TrainedModel {
   Job job;
-  std::string path;  ///< the step-<n> folder, or that of Hugging Face
+  std::string path;  ///< the step-<n> folder, that of Hugging Face, or a GGUF file
   std::shared_ptr<nn::Model> model;
   std::shared_ptr<const data::Tokenizer> tokenizer;  ///< null for tables
 };
 
-/// Opens a step-<n> folder, the newest in a run directory, or a Hugging Face folder. The tokenizer
-/// is the copy in the run directory or beside an imported checkpoint, that of the Hugging Face
-/// folder, or else that of the job's data. Throws Error(input missing), also for a model without a
-/// tokenizer, and Error(data).
+/// Opens a step-<n> folder, the newest in a run directory, a Hugging Face folder, or a GGUF file.
+/// The tokenizer is the copy in the run directory or beside an imported checkpoint, that of the
+/// Hugging Face folder or GGUF file, or else that of the job's data. Throws Error(input missing),
+/// also for a model without a tokenizer, and Error(data).
 TrainedModel open_trained(const std::string& checkpoint);
 
 /// Generates the tokens that follow `prompt`, with the `probabilities` most probable tokens in the

@@ -19,11 +19,11 @@
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
+#include "shoal/train/config/source_weights.h"
 #include "shoal/train/config/validate.h"
 #include "shoal/train/fault.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
-#include "shoal/train/source_weights.h"
 
 namespace shoal::train {
 
@@ -242,7 +242,7 @@ void RunSetup::make_optimizer() {
 }
 
 void RunSetup::load_source() {
-  // Rank 0 alone looks, and rewrites a folder of Hugging Face as a checkpoint in the run directory,
+  // Rank 0 alone looks, and rewrites what is no checkpoint as a checkpoint in the run directory,
   // which all ranks see: each then reads its own ranges, whatever the mesh.
   const ModelSource source = find_model(config_.model.from);
   std::optional<SourceWeights> weights;
@@ -253,9 +253,9 @@ void RunSetup::load_source() {
   }
   // The newest checkpoint of a run that goes on may be another one a moment later.
   run_.group.broadcast(step, 0);
-  const std::string folder = source.hugging_face
-                                 ? run_.directory.source_weights()
-                                 : std::filesystem::absolute(source.path).parent_path().string();
+  const std::string folder = source.kind == ModelSource::Kind::kCheckpoint
+                                 ? std::filesystem::absolute(source.path).parent_path().string()
+                                 : run_.directory.source_weights();
   run_.state->load_parameters(
       fmt::format("{}/step-{}", folder, *step.const_data_ptr<std::int64_t>()));
   run_.notes.push_back(fmt::format("The weights are those of {}.", config_.model.from));

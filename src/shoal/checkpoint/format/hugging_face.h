@@ -14,6 +14,7 @@ struct FolderText {
   /// Files of the tokenizer, name -> content; they are written as they are.
   std::map<std::string, std::string> files;
   std::optional<std::int64_t> begin, end;  ///< the tokens that begin and end a document
+  bool begins = false;                     ///< `begin` stands before every text
 };
 
 /// Writes the model of a checkpoint as a Hugging Face folder that transformers reads: config.json,

@@ -57,4 +57,9 @@ void TensorList::add(const std::string& ours, const std::string& theirs, std::in
   part(ours, theirs, row_range(0, rows), columns, transposed);
 }
 
+void TensorList::add(const std::string& ours, const std::string& theirs, const Shape& shape) {
+  tensors_.push_back({ours, theirs, shape, false,
+                      row_range(0, count_of(shape) / std::max<std::int64_t>(shape.back(), 1))});
+}
+
 }  // namespace shoal::checkpoint::format

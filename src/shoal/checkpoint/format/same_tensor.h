@@ -47,6 +47,8 @@ class TensorList {
   /// The whole of a tensor of ours.
   void add(const std::string& ours, const std::string& theirs, std::int64_t rows,
            std::int64_t columns, bool transposed = false);
+  /// The whole of a tensor of ours with more dimensions.
+  void add(const std::string& ours, const std::string& theirs, const Shape& shape);
   std::vector<SameTensor> take() { return std::move(tensors_); }
 
  private:

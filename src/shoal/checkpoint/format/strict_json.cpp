@@ -40,6 +40,15 @@ json parse_json(std::string_view text, const std::string& where) {
   }
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    json(text).dump();
+    return true;
+  } catch (const json::type_error&) {
+    return false;
+  }
+}
+
 const json& field(const json& object, const char* key, const std::string& where) {
   if (!object.is_object()) throw broken(where, fmt::format("an object with '{}' is expected", key));
   const auto found = object.find(key);

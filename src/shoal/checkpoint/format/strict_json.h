@@ -14,6 +14,9 @@ namespace shoal::checkpoint::format {
 /// `where`.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
+/// Tells whether JSON can hold the text.
+bool is_utf8(const std::string& text);
+
 /// Returns an Error(data) whose message begins with `where`.
 Error broken(const std::string& where, const std::string& what);
 

@@ -14,7 +14,7 @@ void list_model_keys(std::vector<ConfigKey>& keys) {
            "a named size; the other keys change it. Without a name they give the whole shape")
       .key("from", &M::from, any(),
            "weights to start from, in place of a name and a shape: a Hugging Face folder "
-           "(config.json, safetensors), a checkpoint or a run directory of Shoal")
+           "(config.json, safetensors), a GGUF file, a checkpoint or a run directory of Shoal")
       .key("family", &M::family, "kind of model; only where `name` is not set")
       .key("layers", &M::layers, at_least(1), "transformer blocks")
       .key("hidden", &M::hidden, at_least(1), "width of the residual stream")

@@ -1,9 +1,14 @@
 #include "shoal/train/config/model_source.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "shoal/base/error.h"
+#include "shoal/checkpoint/format/gguf/container.h"
+#include "shoal/checkpoint/format/gguf/model.h"
+#include "shoal/checkpoint/format/gguf/text.h"
 #include "shoal/checkpoint/format/manifest.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/data/file.h"
@@ -21,16 +26,20 @@ constexpr const char* kConfig = "config.json";
 }  // namespace
 
 ModelSource find_model(const std::string& path) {
-  if (fs::exists(fs::path(path) / kConfig)) return {path, true};
+  using Kind = ModelSource::Kind;
+  if (path.ends_with(".gguf") && fs::is_regular_file(path)) return {path, Kind::kGguf};
+  if (fs::exists(fs::path(path) / kConfig)) return {path, Kind::kHuggingFace};
   if (!fs::exists(path)) {
-    throw Error(ErrorKind::kInputMissing, "model", fmt::format("there is no folder {}", path))
-        .hint("name a Hugging Face folder, a checkpoint, or a run directory");
+    throw Error(ErrorKind::kInputMissing, "model", fmt::format("there is no {}", path))
+        .hint("name a Hugging Face folder, a GGUF file, a checkpoint, or a run directory");
   }
-  return {checkpoint::format::resolve_checkpoint(path), false};
+  return {checkpoint::format::resolve_checkpoint(path), Kind::kCheckpoint};
 }
 
 model::ModelSpec spec_of(const ModelSource& source) {
-  if (source.hugging_face) {
+  if (source.kind == ModelSource::Kind::kGguf)
+    return checkpoint::format::gguf::read_spec(source.path);
+  if (source.kind == ModelSource::Kind::kHuggingFace) {
     const std::string config = (fs::path(source.path) / kConfig).string();
     return model::from_hugging_face(data::read_file(config), config);
   }
@@ -43,7 +52,13 @@ model::ModelSpec spec_of(const ModelSource& source) {
 }
 
 std::shared_ptr<const data::Tokenizer> tokenizer_of(const ModelSource& source) {
-  if (source.hugging_face) {
+  if (source.kind == ModelSource::Kind::kGguf) {
+    namespace gguf = checkpoint::format::gguf;
+    auto files = gguf::tokenizer_files(gguf::read_header(source.path).metadata);
+    if (files.empty()) return nullptr;
+    return data::hugging_face_tokenizer(std::move(files), source.path);
+  }
+  if (source.kind == ModelSource::Kind::kHuggingFace) {
     if (!fs::exists(fs::path(source.path) / "tokenizer.json")) return nullptr;
     return data::read_hugging_face_tokenizer(source.path);
   }

@@ -1,9 +1,10 @@
-#include "shoal/train/source_weights.h"
+#include "shoal/train/config/source_weights.h"
 
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "shoal/checkpoint/format/gguf/model.h"
 #include "shoal/checkpoint/format/hugging_face.h"
 
 namespace shoal::train {
@@ -17,12 +18,15 @@ void remove_folder(const std::string& path) {
 }  // namespace
 
 SourceWeights::SourceWeights(const ModelSource& source, std::string scratch) {
-  if (!source.hugging_face) {
+  using Kind = ModelSource::Kind;
+  if (source.kind == Kind::kCheckpoint) {
     checkpoint_ = source.path;
     return;
   }
   try {
-    checkpoint_ = checkpoint::format::import_hugging_face(source.path, scratch);
+    checkpoint_ = source.kind == Kind::kGguf
+                      ? checkpoint::format::gguf::import_model(source.path, scratch)
+                      : checkpoint::format::import_hugging_face(source.path, scratch);
   } catch (...) {
     remove_folder(scratch);
     throw;

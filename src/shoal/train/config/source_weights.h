@@ -7,10 +7,10 @@
 namespace shoal::train {
 
 /// The weights of a model source as a checkpoint that any mesh loads. Those of a Hugging Face
-/// folder are rewritten into `scratch`, which is removed again with this object.
+/// folder or a GGUF file are rewritten into `scratch`, which is removed again with this object.
 class SourceWeights {
  public:
-  /// Throws as checkpoint::format::import_hugging_face.
+  /// Throws as checkpoint::format::import_hugging_face and gguf::import_model.
   SourceWeights(const ModelSource& source, std::string scratch);
   ~SourceWeights();
   SourceWeights(const SourceWeights&) = delete;

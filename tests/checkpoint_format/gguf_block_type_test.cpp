@@ -1,0 +1,122 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "shoal/base/narrow_float.h"
+#include "shoal/checkpoint/format/gguf/block_type.h"
+
+namespace shoal::checkpoint::format::gguf_block_type_test {
+namespace {
+
+using namespace gguf;
+using Bytes = std::vector<unsigned char>;
+
+/// A block with these halves in front, then `bytes`.
+Bytes block(const std::vector<float>& halves, const Bytes& bytes) {
+  Bytes block;
+  for (const float value : halves) {
+    const std::uint16_t bits = narrow_f16(value).bits;
+    block.push_back(static_cast<unsigned char>(bits));
+    block.push_back(static_cast<unsigned char>(bits >> 8));
+  }
+  block.insert(block.end(), bytes.begin(), bytes.end());
+  return block;
+}
+
+std::vector<float> decoded(BlockType type, const Bytes& bytes) {
+  std::vector<float> values(32);
+  EXPECT_EQ(bytes_of(type, 32), static_cast<std::int64_t>(bytes.size())) << name(type);
+  decode(type, bytes.data(), 32, values.data());
+  return values;
+}
+
+/// Bytes whose lower halves are 0 to 15, whose upper halves 15 to 0.
+Bytes nibbles() {
+  Bytes bytes;
+  for (int i = 0; i < 16; ++i) bytes.push_back(static_cast<unsigned char>(i | (15 - i) << 4));
+  return bytes;
+}
+
+// The definitions of ggml: element i is the lower half of byte i, element i + 16 the upper one.
+TEST(BlockType, NibblesAreElements) {
+  const auto q4_0 = decoded(BlockType::kQ4_0, block({0.5f}, nibbles()));
+  const auto q4_1 = decoded(BlockType::kQ4_1, block({0.5f, -3.25f}, nibbles()));
+  Bytes fifth{0b00000001, 0, 0b10000000, 0};  // of elements 0 and 23
+  Bytes five = fifth;
+  for (const unsigned char byte : nibbles()) five.push_back(byte);
+  const auto q5_0 = decoded(BlockType::kQ5_0, block({0.5f}, five));
+  const auto q5_1 = decoded(BlockType::kQ5_1, block({0.5f, -3.25f}, five));
+  for (int i = 0; i < 32; ++i) {
+    const int q = i < 16 ? i : 31 - i;
+    const int wide = q + (i == 0 || i == 23 ? 16 : 0);
+    EXPECT_EQ(q4_0[i], 0.5f * static_cast<float>(q - 8)) << i;
+    EXPECT_EQ(q4_1[i], 0.5f * static_cast<float>(q) - 3.25f) << i;
+    EXPECT_EQ(q5_0[i], 0.5f * static_cast<float>(wide - 16)) << i;
+    EXPECT_EQ(q5_1[i], 0.5f * static_cast<float>(wide) - 3.25f) << i;
+  }
+}
+
+TEST(BlockType, BytesHaveASign) {
+  Bytes bytes;
+  for (int i = 0; i < 32; ++i) bytes.push_back(static_cast<unsigned char>(i * 8 - 128));
+  const auto values = decoded(BlockType::kQ8_0, block({0.25f}, bytes));
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(values[i], 0.25f * static_cast<float>(i * 8 - 128));
+}
+
+std::vector<float> there_and_back(BlockType type, const std::vector<float>& values) {
+  Bytes bytes(bytes_of(type, static_cast<std::int64_t>(values.size())));
+  const auto count = static_cast<std::int64_t>(values.size());
+  encode(type, values.data(), count, bytes.data());
+  std::vector<float> back(values.size());
+  decode(type, bytes.data(), count, back.data());
+  return back;
+}
+
+TEST(BlockType, PlainTypesRoundToNearest) {
+  const std::vector<float> values{0, -1.5f, 3.14159274f, 65504, 1e-3f, -2e-8f};
+  EXPECT_EQ(there_and_back(BlockType::kF32, values), values);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(there_and_back(BlockType::kF16, values)[i], widen(narrow_f16(values[i])));
+    EXPECT_EQ(there_and_back(BlockType::kBF16, values)[i], widen(narrow_bf16(values[i])));
+  }
+}
+
+// 127 steps to each side of zero: none of a block is off by more than half a step, and the scale's
+// own rounding of 2^-11.
+TEST(BlockType, Q8IsWithinHalfAStep) {
+  std::vector<float> values(64);
+  for (int i = 0; i < 64; ++i) values[i] = std::sin(static_cast<float>(i)) * (i < 32 ? 1 : 1000);
+  const auto back = there_and_back(BlockType::kQ8_0, values);
+  for (int i = 0; i < 64; ++i) {
+    const double largest = i < 32 ? 1 : 1000;
+    EXPECT_NEAR(back[i], values[i], largest * (0.5 / 127 + 1.0 / 2048)) << i;
+  }
+  EXPECT_EQ(there_and_back(BlockType::kQ8_0, std::vector<float>(32)), std::vector<float>(32));
+  // 0.5 steps are rounded away from zero, as C's round does.
+  std::vector<float> halves(32);
+  halves[0] = 127, halves[1] = 0.5f, halves[2] = -1.5f;
+  const auto rounded = there_and_back(BlockType::kQ8_0, halves);
+  EXPECT_EQ(rounded[1], 1);
+  EXPECT_EQ(rounded[2], -2);
+}
+
+TEST(BlockType, WhatIsNoNumberIsZeroInABlock) {
+  std::vector<float> values(32, 1);
+  values[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(there_and_back(BlockType::kQ8_0, values)[3], 0);
+}
+
+TEST(BlockType, NamesAndNumbers) {
+  EXPECT_EQ(block_type(8), BlockType::kQ8_0);
+  EXPECT_FALSE(block_type(12));
+  EXPECT_EQ(ggml_name(12), "Q4_K");
+  EXPECT_EQ(ggml_name(99), "type 99");
+  EXPECT_EQ(written_type("bf16"), BlockType::kBF16);
+  EXPECT_FALSE(written_type("q4_0"));
+}
+
+}  // namespace
+}  // namespace shoal::checkpoint::format::gguf_block_type_test
