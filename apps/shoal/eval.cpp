@@ -19,7 +19,11 @@ void add_eval_command(CLI::App& program, int& exit_code) {
   command->add_option("--split", options->split, "Which part of the data")
       ->check(CLI::IsMember({"train", "validation"}));
   command->add_option("--data", options->folders, "Other token data than the job's");
-  command->add_option("--batches", options->batches, "Global batches to read; 0: the whole split")
+  command
+      ->add_option(
+          "--batches", options->batches,
+          "Global batches of the job to read (of 8 sequences for an imported model); 0: the "
+          "whole split")
       ->check(CLI::NonNegativeNumber);
   command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")
       ->check(CLI::Range(0, 4096));

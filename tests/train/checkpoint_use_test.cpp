@@ -73,6 +73,15 @@ TEST(CheckpointUse, ImportedModelNeedsATokenizerBesideIt) {
   const GenerationOptions options{.tokens = 8};
   EXPECT_EQ(continuation(open_trained(imported), "inc", options, 1).ids(),
             continuation(trained, "inc", options, 1).ids());
+  TrainedModel of_theirs = open_trained(imported);
+  // The job's, which a model that was imported lacks.
+  of_theirs.job.config.training.sequence_length = trained.job.config.training.sequence_length;
+  const Evaluation expected = evaluate_split(trained, "validation", {bytes}, 0);
+  const Evaluation found = evaluate_split(of_theirs, "validation", {bytes}, 0);
+  EXPECT_EQ(found.labels, expected.labels);
+  // The same samples in batches of another size.
+  EXPECT_NEAR(found.loss, expected.loss, 1e-5);
+  EXPECT_GT(evaluate_split(of_theirs, "validation", {bytes}, 1).labels, 0);
 }
 
 }  // namespace

@@ -21,11 +21,14 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// For a model that no job of ours trained: sequences that run through it together.
+constexpr std::int64_t kSequencesWithoutAJob = 8;
+
 /// Numbers of another tokenizer mean other text: the same vocabulary size says nothing.
 void check_tokenizer(const TrainedModel& trained, const std::string& folder,
                      const char* operation) {
-  if (data::TokenDataset::open(folder, "train", data::Check::kHeaders).tokenizer().checksum() !=
-      trained.tokenizer->checksum()) {
+  const auto text = data::TokenDataset::open(folder, "train", data::Check::kHeaders);
+  if (!data::same_vocabulary(text.tokenizer(), *trained.tokenizer)) {
     throw Error(ErrorKind::kConfig, operation,
                 fmt::format("{}: the data has another tokenizer than the model", folder))
         .hint(
@@ -117,6 +120,9 @@ Evaluation evaluate_split(const TrainedModel& trained, const std::string& split,
     for (const std::string& folder : job.config.data.folders)
       check_tokenizer(trained, folder, "eval");
   }
+  TrainingSection& training = job.config.training;
+  if (!training.global_batch_sequences && !training.global_batch_tokens)
+    training.global_batch_sequences = kSequencesWithoutAJob;
   const auto data = open_data(job, true);
   const BatchPlan plan = batch_plan(job, 1);
   return evaluate(*trained.model, *data, {}, {},

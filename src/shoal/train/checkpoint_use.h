@@ -39,7 +39,8 @@ std::int64_t longest_copy(const TrainedModel& trained, const std::vector<std::ui
                           const std::string& folder);
 
 /// Evaluates on a split of the job's data, or of other token data in `folders`; `batches` global
-/// batches of the job, 0: the whole split.
+/// batches of the job (of 8 sequences for a model that was imported), 0: the whole split. Throws
+/// Error(config) for data of another vocabulary.
 Evaluation evaluate_split(const TrainedModel& trained, const std::string& split,
                           const std::vector<std::string>& folders, std::int64_t batches);
 
