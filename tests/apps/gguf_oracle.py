@@ -14,7 +14,9 @@ except ImportError as error:
     sys.exit(77)
 
 Type = gguf.GGMLQuantizationType
-HIDDEN, HEADS, PAIRS, HEAD, FFN, VOCAB, CONTEXT = 64, 4, 2, 16, 96, 70, 32
+HIDDEN, HEADS, PAIRS, HEAD, FFN, VOCAB, CONTEXT = 256, 4, 2, 64, 256, 70, 32
+# Where the halves lie in blocks that gguf reads and does not make.
+HALVES = {Type.Q2_K: (80, 82), Type.Q3_K: (108,), Type.Q4_K: (0, 2), Type.Q5_K: (0, 2), Type.Q6_K: (208,)}
 
 
 def shapes(name):
@@ -45,6 +47,16 @@ def shapes(name):
     if name in ("llama", "qwen2"):
         tensors["output.weight"] = (VOCAB, HIDDEN)
     return tensors
+
+
+def drawn_blocks(generator, shape, type):
+    """Blocks in which every bit is drawn, but for the halves, which are numbers."""
+    elements, size = gguf.GGML_QUANT_SIZES[type]
+    blocks = generator.integers(0, 256, (*shape[:-1], shape[-1] // elements, size), dtype=numpy.uint8)
+    for at in HALVES[type]:
+        halves = generator.normal(0, 0.1, blocks.shape[:-1]).astype(numpy.float16)
+        blocks[..., at:at + 2] = halves[..., None].view(numpy.uint8)
+    return blocks.reshape(*shape[:-1], -1)
 
 
 def write(path, name, matrix_type):
@@ -80,7 +92,7 @@ def write(path, name, matrix_type):
     for tensor, shape in shapes(name).items():
         drawn = generator.normal(0, 0.5, shape).astype(numpy.float32)
         type = matrix_type if len(shape) > 1 else Type.F32
-        data = gguf.quantize(drawn, type)
+        data = drawn_blocks(generator, shape, type) if type in HALVES else gguf.quantize(drawn, type)
         writer.add_tensor(tensor, data, raw_dtype=type)
         values[tensor] = gguf.dequantize(data, type).astype(numpy.float32)
     if name == "llama":
@@ -130,7 +142,8 @@ def check_file(path, name, written, values, original):
 
 def main():
     written = {"f32": Type.F32, "f16": Type.F16, "bf16": Type.BF16, "q8_0": Type.Q8_0}
-    read = {"gpt2": Type.Q4_0, "llama": Type.Q4_1, "mixtral": Type.Q8_0, "qwen2": Type.F16, "qwen3": Type.BF16, "llama f32": Type.F32, "llama q5_0": Type.Q5_0, "llama q5_1": Type.Q5_1}
+    read = {"gpt2": Type.Q4_0, "llama": Type.Q4_1, "mixtral": Type.Q8_0, "qwen2": Type.F16, "qwen3": Type.BF16, "llama f32": Type.F32, "llama q5_0": Type.Q5_0, "llama q5_1": Type.Q5_1,
+            "llama q2_k": Type.Q2_K, "llama q3_k": Type.Q3_K, "llama q4_k": Type.Q4_K, "llama q5_k": Type.Q5_K, "llama q6_k": Type.Q6_K}
     with tempfile.TemporaryDirectory() as place:
         for number, (case, type) in enumerate(read.items()):
             name = case.split()[0]

@@ -109,9 +109,41 @@ TEST(BlockType, WhatIsNoNumberIsZeroInABlock) {
   EXPECT_EQ(there_and_back(BlockType::kQ8_0, values)[3], 0);
 }
 
+/// Element i of a super-block with one group of elements that are not zero.
+std::vector<float> super_decoded(BlockType type, const Bytes& block) {
+  std::vector<float> values(256);
+  EXPECT_EQ(bytes_of(type, 256), static_cast<std::int64_t>(block.size())) << name(type);
+  decode(type, block.data(), 256, values.data());
+  return values;
+}
+
+// gguf_oracle.py compares all elements with ggml's; here one of each kind of field, by hand.
+TEST(BlockType, SuperBlocksHaveGroups) {
+  Bytes q4 = block({2, 0.5f}, Bytes(140));
+  q4[4 + 1] = 3 | 1 << 6;    // scale of group 1; upper bits of that of group 5
+  q4[4 + 5] = 2;             // least value of group 1
+  q4[4 + 9] = 4;             // scale of group 5, lower bits: 4 + 16
+  q4[16 + 7] = 9 << 4;       // element 7 of group 1
+  q4[16 + 64 + 8] = 5 << 4;  // element 8 of group 5
+  auto values = super_decoded(BlockType::kQ4_K, q4);
+  EXPECT_EQ(values[32 + 7], 2 * 3 * 9 - 0.5f * 2);
+  EXPECT_EQ(values[32 + 8], -0.5f * 2);
+  EXPECT_EQ(values[5 * 32 + 8], 2 * 20 * 5);
+
+  Bytes q6(208);
+  q6[64 + 32 + 1] = 7 << 4;                       // element 97 of the second 128
+  q6[128 + 32 + 1] = 1 << 6;                      // and its fifth bit
+  q6[192 + 14] = static_cast<unsigned char>(-3);  // the scale of its group
+  for (const unsigned char byte : block({4}, {})) q6.push_back(byte);
+  values = super_decoded(BlockType::kQ6_K, q6);
+  EXPECT_EQ(values[128 + 97], 4 * -3 * (7 + 16 - 32));
+  EXPECT_EQ(values[128 + 98], 4 * -3 * -32);
+  EXPECT_EQ(values[0], 0);
+}
+
 TEST(BlockType, NamesAndNumbers) {
   EXPECT_EQ(block_type(8), BlockType::kQ8_0);
-  EXPECT_FALSE(block_type(12));
+  EXPECT_FALSE(block_type(17));
   EXPECT_EQ(ggml_name(12), "Q4_K");
   EXPECT_EQ(ggml_name(99), "type 99");
   EXPECT_EQ(written_type("bf16"), BlockType::kBF16);

@@ -128,7 +128,8 @@ TEST(GgufContainer, WhatIsWrongIsNamed) {
   };
   EXPECT_EQ(refusal(tensor(32, 8, 0)), "");
   EXPECT_THAT(refusal(tensor(33, 8, 0)), HasSubstr("'w' of [33] cannot be of type Q8_0"));
-  EXPECT_THAT(refusal(tensor(256, 12, 0)), HasSubstr("'w' is Q4_K, which Shoal does not read"));
+  EXPECT_THAT(refusal(tensor(256, 17, 0)), HasSubstr("'w' is IQ2_XS, which Shoal does not read"));
+  EXPECT_THAT(refusal(tensor(128, 12, 0)), HasSubstr("'w' of [128] cannot be of type Q4_K"));
   EXPECT_THAT(refusal(tensor(32, 0, 32)), HasSubstr("a gap or an overlap"));
   EXPECT_THAT(refusal(tensor(std::uint64_t{1} << 62, 0, 0)), HasSubstr("cannot be of type F32"));
   EXPECT_THAT(refusal(tensor(std::uint64_t{1} << 63, 0, 0)), HasSubstr("has a dimension of"));

@@ -7,11 +7,13 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/narrow_float.h"
+#include "shoal/checkpoint/format/gguf/super_block.h"
 
 namespace shoal::checkpoint::format::gguf {
 namespace {
 
 constexpr std::int64_t kBlock = 32;
+constexpr std::int64_t kSuperBlock = 256;
 
 /// A type of ggml: its number and name; for what Shoal reads also the elements and bytes of a
 /// block.
@@ -30,11 +32,11 @@ constexpr Type kTypes[] = {{0, "F32", 1, 4},
                            {7, "Q5_1", kBlock, 24},
                            {8, "Q8_0", kBlock, 34},
                            {9, "Q8_1"},
-                           {10, "Q2_K"},
-                           {11, "Q3_K"},
-                           {12, "Q4_K"},
-                           {13, "Q5_K"},
-                           {14, "Q6_K"},
+                           {10, "Q2_K", kSuperBlock, 84},
+                           {11, "Q3_K", kSuperBlock, 110},
+                           {12, "Q4_K", kSuperBlock, 144},
+                           {13, "Q5_K", kSuperBlock, 176},
+                           {14, "Q6_K", kSuperBlock, 210},
                            {15, "Q8_K"},
                            {16, "IQ2_XXS"},
                            {17, "IQ2_XS"},
@@ -123,7 +125,10 @@ void decode_block(BlockType type, const unsigned char* block, float* values) {
     case BlockType::kF32: {
       const std::uint32_t upper = bits16(block + 2);
       values[0] = std::bit_cast<float>(upper << 16 | bits16(block));
+      return;
     }
+    default:
+      decode_super_block(type, block, values);
   }
 }
 

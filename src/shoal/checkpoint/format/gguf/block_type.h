@@ -10,7 +10,8 @@ namespace shoal::checkpoint::format::gguf {
 
 /// How a file holds the elements of a tensor, with ggml's numbers. The types of blocks hold 32
 /// elements of a row each: a scale d of 16 bits, for kQ4_1 and kQ5_1 a least value m, and a few
-/// bits q an element, which stands for d q or d q + m.
+/// bits q an element, which stands for d q or d q + m. Those that end in _K hold 256
+/// (super_block.h).
 enum class BlockType : std::uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -19,6 +20,11 @@ enum class BlockType : std::uint32_t {
   kQ5_0 = 6,
   kQ5_1 = 7,
   kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
   kBF16 = 30,
 };
 
@@ -32,7 +38,7 @@ std::optional<BlockType> written_type(std::string_view name);
 /// number that has none.
 std::string ggml_name(std::uint32_t number);
 
-/// Elements of a block: 32, or 1 for plain types.
+/// Elements of a block: 256, 32, or 1 for plain types.
 std::int64_t block_elements(BlockType type);
 /// Returns the bytes of `count` elements, a multiple of block_elements.
 std::int64_t bytes_of(BlockType type, std::int64_t count);

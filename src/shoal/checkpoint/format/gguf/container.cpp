@@ -211,8 +211,8 @@ BlockType read_type(Cursor& cursor, const std::string& name) {
   const auto type = block_type(number);
   if (!type) {
     cursor.fail(
-        fmt::format("tensor '{}' is {}, which Shoal does not read (F32, F16, BF16, Q4_0, Q4_1, "
-                    "Q5_0, Q5_1, Q8_0)",
+        fmt::format("tensor '{}' is {}, which Shoal does not read (F32, F16, BF16, Q8_0, Q4_0, "
+                    "Q4_1, Q5_0, Q5_1 and Q2_K to Q6_K are)",
                     name, ggml_name(number)));
   }
   return *type;
