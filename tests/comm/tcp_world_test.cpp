@@ -86,6 +86,33 @@ TEST(TcpWorld, HostsShareMemoryInsideAndSpeakTcpBetween) {
   }
 }
 
+/// Lends parts of several sizes, and compares what all have lent.
+bool lends(const Group& group, bool in_place) {
+  const auto part_of = [](int rank) { return at::arange(3000 + 7 * rank, at::kFloat).add(rank); };
+  bool good = true;
+  for (int i = 0; i < 3; ++i) {
+    const Lent lent = group.lend(part_of(group.rank()));
+    good = good && lent.in_place() == in_place;
+    for (int r = 0; r < group.size(); ++r) good = good && lent.part(r).equal(part_of(r));
+  }
+  return good;
+}
+
+// Processes read in place what lies in their arenas. Over TCP, and in a group of two hosts of which
+// each shares memory, all copy.
+TEST(TcpWorld, RanksLendInPlaceWhereAllShareMemory) {
+  EXPECT_TRUE(on_processes(3, "", [](const Group& group) { return lends(group, false); }));
+  for (const int hosts : {1, 2}) {
+    EXPECT_TRUE(on_processes(
+        4, at_a_file(),
+        [&](const Group& group) {
+          // With one host rank_processes.h leaves out the arena.
+          return lends(group, false) && lends(group.split(group.rank() / 2, 0), hosts == 2);
+        },
+        hosts));
+  }
+}
+
 TEST(TcpWorld, RanksThatTurnOutToShareOneHostNeedNoTcp) {
   EXPECT_TRUE(on_processes(
       3, at_a_file(),

@@ -26,7 +26,9 @@
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/plan/traffic.h"
 #include "tests/complaint.h"
+#include "tests/parallel/ring_pass.h"
 #include "tests/parallel/small_transformers.h"
+#include "tests/support/without_shared_memory.h"
 
 namespace shoal::parallel::context_parallel_test {
 namespace {
@@ -58,13 +60,6 @@ std::shared_ptr<nn::Model> divided(const ModelSpec& spec, const mesh::Mesh& mesh
   }
   fill(*model);
   return model;
-}
-
-/// Documents that begin at these columns of a row, [1, columns].
-at::Tensor documents_from(const std::vector<std::int64_t>& begins, std::int64_t columns) {
-  const at::Tensor documents = at::zeros({1, columns}, at::kInt);
-  for (const std::int64_t begin : begins) documents.slice(1, begin).add_(1);
-  return documents;
 }
 
 /// A context of whole rows.
@@ -249,12 +244,14 @@ TEST(ContextParallel, MasksAndPositionsAreThoseOfOneRank) {
   }
 }
 
-/// Bytes that the ranks of cp send among themselves for one forward and backward pass.
+/// Bytes that the ranks of cp send among themselves for one forward and backward pass, where they
+/// share no memory.
 std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextWay way,
                                         const Data& all, model::Keep keep,
                                         at::ScalarType weights = at::kFloat) {
   std::vector<double> bytes(static_cast<std::size_t>(cp));
-  on_ranks({.cp = cp}, [&](const mesh::Mesh& mesh) {
+  on_ranks({.cp = cp}, [&](const mesh::Mesh& in_memory) {
+    const mesh::Mesh mesh(comm::without_shared_memory(in_memory.world()), {.cp = cp});
     const auto model = divided(spec, mesh, way, weights);
     checkpoint_activations(*model,
                            std::vector<model::Keep>(static_cast<std::size_t>(spec.layers), keep));
@@ -318,6 +315,27 @@ TEST(ContextParallel, SendsWhatTheFormulasSay) {
   EXPECT_THAT(sent, testing::ElementsAre(element * ((14 - 4) + (14 - 5) + (14 - 5)),
                                          element * ((14 - 5) + (14 - 4) + (14 - 5)),
                                          element * ((14 - 5) + (14 - 5) + (14 - 4))));
+}
+
+// Ranks that read keys and values where they lie, and ranks that pass them on: the same bits, and
+// of three parts that are sent only the gradients, where columns are equally many.
+TEST(ContextParallel, RingHasTheSameBitsInPlace) {
+  for (const int ranks : {2, 3, 4}) {
+    for (const RingPass& pass : ring_passes()) {
+      on_ranks({.cp = ranks}, [&](const mesh::Mesh& mesh) {
+        const comm::Group copying = comm::without_shared_memory(mesh.world());
+        const double before = mesh.world().bytes_sent();
+        const at::Tensor in_place = loss_and_gradients(mesh.world(), pass);
+        const double sent = mesh.world().bytes_sent() - before;
+        EXPECT_TRUE(at::equal(in_place, loss_and_gradients(copying, pass)))
+            << pass.spec.name << ", " << pass.columns << " columns, rank " << mesh.rank() << " of "
+            << ranks;
+        if (pass.columns % ranks == 0) {
+          EXPECT_EQ(3 * sent, copying.bytes_sent());
+        }
+      });
+    }
+  }
 }
 
 TEST(ContextParallel, RefusesWhatItCannotDivide) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "shoal/base/clock.h"
@@ -18,6 +19,21 @@ namespace shoal::collective {
 /// operation and is complete.
 using Handle = std::uint64_t;
 
+/// What the ranks of a communicator have lent each other: each one part, which its peers read where
+/// it lies. Nobody, the owner included, writes to a part before the loan has ended. Threads: any.
+class Loan {
+ public:
+  virtual ~Loan() = default;
+
+  /// Returns what `rank` has lent: readable until this rank gives the loan back.
+  virtual std::span<const std::byte> part(int rank) const = 0;
+  /// Says that this rank reads no more of it. Idempotent.
+  virtual void give_back() = 0;
+  /// Returns true when no rank reads any more: each has given the loan back or has come to its end.
+  /// The owner of a part keeps its memory until then. Does not wait.
+  virtual bool ended() const = 0;
+};
+
 /// Memory that every rank of a communicator maps.
 class SharedMemory {
  public:
@@ -30,6 +46,12 @@ class SharedMemory {
 
   /// Returns true when every rank can read these bytes where they lie.
   virtual bool visible(const void* data, std::size_t bytes) const = 0;
+
+  /// Lends `bytes` bytes of this rank, of any number, to all others, and returns what all have
+  /// lent. Null on every rank where one of them has memory that the others cannot find (null `data`
+  /// says so), or where too many loans have not ended. Collective; `tag` as in Operation. Throws
+  /// what Communicator::wait throws.
+  virtual std::shared_ptr<Loan> lend(const void* data, std::size_t bytes, std::uint32_t tag) = 0;
 };
 
 /// A communicator is a set of ranks that act together. The interface separates the request (an

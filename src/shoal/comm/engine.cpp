@@ -185,12 +185,32 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
   return {communicator_, handle};
 }
 
+std::shared_ptr<collective::Loan> Engine::lend(const at::Tensor& tensor, std::uint32_t tag) {
+  collective::SharedMemory* shared = communicator_->shared_memory();
+  if (!shared) return nullptr;
+  // First, so that slots and memory that came back are free.
+  release_complete();
+  const void* data = tensor.is_cpu() ? tensor.const_data_ptr() : nullptr;
+  auto loan = shared->lend(data, tensor.nbytes(), tag);
+  if (loan) on_loan_.push_back({loan, tensor});
+  return loan;
+}
+
+Engine::~Engine() {
+  release_complete();
+  // Peers still read what is left, and nobody will look again when they have done: it stays to the
+  // end of the process. Waiting for them here might be waiting for a rank that waits for this one.
+  if (!on_loan_.empty()) new std::vector<OnLoan>(std::move(on_loan_));
+}
+
 void Engine::poll() {
   communicator_->poll(Duration::zero());
   release_complete();
 }
 
 void Engine::release_complete() {
+  if (!on_loan_.empty())
+    std::erase_if(on_loan_, [](const OnLoan& entry) { return entry.loan->ended(); });
   if (in_flight_.empty()) return;
   // An operation that completed while another was awaited is found here too.
   std::erase_if(in_flight_,

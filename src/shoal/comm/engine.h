@@ -22,12 +22,18 @@ class Engine {
       : keep_alive_(std::move(keep_alive)), communicator_(std::move(communicator)) {
     sent_->ranks = communicator_->size();
   }
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   /// Starts `operation`, which is complete but for its buffers, and which it fills in: `outputs[i]`
   /// comes from `inputs[i]`. Unless `async`, and when a result must be copied into a non-contiguous
   /// output, the operation is complete on return and the Work empty.
   Work start(collective::Operation& operation, at::ArrayRef<at::Tensor> outputs,
              at::ArrayRef<at::Tensor> inputs, bool async);
+  /// Lends `tensor`, which is contiguous, and keeps it alive until every rank has given it back.
+  /// See collective::SharedMemory::lend; null also where the ranks share no memory.
+  std::shared_ptr<collective::Loan> lend(const at::Tensor& tensor, std::uint32_t tag);
   /// Makes progress without waiting.
   void poll();
 
@@ -41,6 +47,10 @@ class Engine {
   struct InFlight {
     collective::Handle handle;
     std::vector<at::Tensor> tensors;
+  };
+  struct OnLoan {
+    std::shared_ptr<collective::Loan> loan;
+    at::Tensor tensor;
   };
   /// What one rank has sent in a group; outlives its engine in those that count it. Atomic, because
   /// a group may be used by a thread of its own; that thread alone writes.
@@ -63,6 +73,7 @@ class Engine {
   std::shared_ptr<void> keep_alive_;
   /// Tensors live until every rank has finished with them, also when nobody keeps the Work.
   std::deque<InFlight> in_flight_;
+  std::vector<OnLoan> on_loan_;
   /// Tensors of calls that failed: a library's threads may still be at work on them.
   std::vector<at::Tensor> failed_;
   std::shared_ptr<collective::Communicator> communicator_;

@@ -2,9 +2,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/accumulate.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <span>
+
 #include "shoal/base/check.h"
+#include "shoal/base/hash.h"
 #include "shoal/collective/fold/fold.h"
 
 namespace shoal::comm {
@@ -55,6 +61,15 @@ Work copy_alone(const at::Tensor& output, const at::Tensor& input) {
   const at::NoGradGuard no_grad;
   if (!output.is_same(input)) output.copy_(input.reshape(output.sizes()));
   return {};
+}
+
+/// Returns a label that tells calls with tensors of another type or shape apart, whatever their
+/// size in dimension `dim`.
+std::uint32_t label_of_parts(const at::Tensor& own, std::int64_t dim) {
+  std::uint64_t hash = splitmix64(static_cast<std::uint64_t>(own.scalar_type()));
+  for (std::int64_t d = 0; d < own.dim(); ++d)
+    hash = splitmix64(hash ^ static_cast<std::uint64_t>(d == dim ? -1 : own.size(d)));
+  return static_cast<std::uint32_t>(hash);
 }
 
 }  // namespace
@@ -279,6 +294,50 @@ std::shared_ptr<SharedBuffer> Group::shared_buffer(std::size_t bytes) const {
   if (!memory) return nullptr;
   // The buffer holds the communicator for its barriers, and may so outlive the group.
   return std::make_shared<SharedBuffer>(engine_->communicator(), std::move(memory), bytes);
+}
+
+std::optional<Lent> Group::lend_in_place(const at::Tensor& own, std::int64_t dim) const {
+  SHOAL_USER_CHECK(dim >= 0 && dim < own.dim(), "lend", "dimension {} of a tensor of {}", dim,
+                   own.dim());
+  if (size() == 1) return Lent({own.detach().contiguous()}, false);
+  const at::Tensor part = own.detach().contiguous();
+  auto loan = engine_->lend(part, label_of_parts(part, dim));
+  if (!loan) return std::nullopt;
+  return Lent(engine_, std::move(loan), part, dim);
+}
+
+Lent Group::lend(const at::Tensor& own, std::int64_t dim) const {
+  if (auto lent = lend_in_place(own, dim)) return *std::move(lent);
+  // An all-gather of the sizes, and one of the parts, each as long as the longest.
+  const at::NoGradGuard no_grad;
+  const Options options{.label = label_of_parts(own, dim)};
+  const at::Tensor sizes = at::empty({size()}, at::kLong);
+  const at::Tensor own_size = at::empty({1}, at::kLong);
+  *own_size.data_ptr<std::int64_t>() = own.size(dim);
+  all_gather(sizes, own_size, options);
+  const std::span<const std::int64_t> by_rank(sizes.const_data_ptr<std::int64_t>(),
+                                              static_cast<std::size_t>(size()));
+  std::vector<std::int64_t> shape = own.sizes().vec();
+  std::int64_t& extent = shape[static_cast<std::size_t>(dim)];
+  const auto elements = [&](std::int64_t count) {
+    extent = count;
+    return c10::multiply_integers(shape);
+  };
+  const std::int64_t most = elements(*std::max_element(by_rank.begin(), by_rank.end()));
+  at::Tensor input = own.detach().contiguous().view(-1);
+  if (input.numel() < most) {
+    const at::Tensor padded = at::zeros({most}, input.options());
+    padded.narrow(0, 0, input.numel()).copy_(input);
+    input = padded;
+  }
+  const at::Tensor all = at::empty({size(), most}, input.options());
+  all_gather(all, input, options);
+  std::vector<at::Tensor> parts;
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::int64_t count = elements(by_rank[static_cast<std::size_t>(rank)]);
+    parts.push_back(all[rank].narrow(0, 0, count).view(shape));
+  }
+  return Lent(std::move(parts), true);
 }
 
 bool Group::visible_to_peers(const at::Tensor& tensor) const {

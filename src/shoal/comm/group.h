@@ -3,10 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "shoal/collective/operation.h"
 #include "shoal/comm/engine.h"
+#include "shoal/comm/lent.h"
 #include "shoal/comm/shared_buffer.h"
 #include "shoal/comm/work.h"
 
@@ -108,6 +110,15 @@ class Group {
   /// Returns memory that exists once for all ranks of this group, which must lie on one host (use
   /// `on_host()`); null when they share no memory. A group of one gets plain memory. Collective.
   std::shared_ptr<SharedBuffer> shared_buffer(std::size_t bytes) const;
+  /// Lends `own` to the other ranks, and returns what all have lent, each its part: read in place
+  /// where the ranks share memory and every part lies in memory that its peers find, otherwise (and
+  /// where 64 earlier loans have not been given back) copied by an all-gather. The ranks agree on
+  /// which. Parts are of one type and shape, but for the size of dimension `dim`, which is each
+  /// rank's own; a tensor that is not contiguous is copied first. Blocks until all ranks have
+  /// called it. Throws Error(mismatch) for shapes that do not fit together. Collective.
+  Lent lend(const at::Tensor& own, std::int64_t dim = 0) const;
+  /// As `lend`, but nullopt, on every rank, where it would copy: for those who know a better way.
+  std::optional<Lent> lend_in_place(const at::Tensor& own, std::int64_t dim = 0) const;
   /// Returns true when every rank of the group lies on this host and can read this tensor in place,
   /// so that reducing many small tensors costs no copy.
   bool visible_to_peers(const at::Tensor& tensor) const;

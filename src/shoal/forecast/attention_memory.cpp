@@ -48,16 +48,19 @@ double workspace(double scores, std::int64_t keys, double head_size, double thre
 }
 
 /// Keys and values of the ranks go round: each rank computes with one block while the next arrives,
-/// and the gradient of each block follows it (parallel/context/ring_attention.cpp).
-double ring(const AttentionTensors& t, const MicroBatch& batch, double threads) {
+/// and the gradient of each block follows it (parallel/context/ring_attention.cpp). Ranks that read
+/// keys and values in place have no blocks but of gradients.
+double ring(const AttentionTensors& t, const MicroBatch& batch, double threads, bool in_place) {
   const std::int64_t ranks = batch.context_ranks;
   const std::int64_t length = batch.columns;
-  const double own = 2 * t.keys + workspace(causal_scores(length), length, t.head_size, threads);
+  const double own =
+      (in_place ? 0 : 2 * t.keys) + workspace(causal_scores(length), length, t.head_size, threads);
   // Every row may see all keys of another rank's block. Beside it lie its gradient, and that of the
   // queries. From the second such block on there are two more: the sum of the ranks before, which
   // arrives, and the gradient that was sent last, which may not have been taken. The last block is
   // followed by none.
-  const double blocks = 2 + (ranks > 2 ? 2 : 0) + (ranks > 3 ? 1 : 0);
+  const double gradients = 1 + (ranks > 2 ? 2 : 0);
+  const double blocks = gradients + (in_place ? 0 : 1 + (ranks > 3 ? 1 : 0));
   const double rows = static_cast<double>(std::min(kScoreRows, length) * length);
   const double others = blocks * t.keys + t.queries + workspace(rows, length, t.head_size, threads);
   return t.queries + t.qkv + std::max(own, others);
@@ -80,7 +83,8 @@ double packed_operands(double rows, double columns, double depth) {
   return kFloat * (std::min(rows, 1536.0) + std::min(columns, 320.0)) * std::min(depth, 512.0);
 }
 
-double attention_backward(const ModelSpec& spec, const MicroBatch& batch, std::int64_t threads) {
+double attention_backward(const ModelSpec& spec, const MicroBatch& batch, std::int64_t threads,
+                          bool in_place) {
   const AttentionTensors t(spec, batch);
   const bool exchanges = batch.context_ranks > 1 && batch.exchanges_heads;
   // A task is one key-value head of one sample, and a thread has workspace for one.
@@ -88,7 +92,7 @@ double attention_backward(const ModelSpec& spec, const MicroBatch& batch, std::i
   const double tasks = std::max(static_cast<double>(batch.samples) * heads, 1.0);
   const double at_work = std::min(static_cast<double>(threads), tasks);
   if (exchanges) return exchanged_heads(t, batch, at_work);
-  if (batch.context_ranks > 1) return ring(t, batch, at_work);
+  if (batch.context_ranks > 1) return ring(t, batch, at_work, in_place);
   return t.queries + t.qkv +
          workspace(causal_scores(batch.columns), batch.columns, t.head_size, at_work);
 }

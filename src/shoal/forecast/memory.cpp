@@ -44,7 +44,7 @@ class StepMemory {
       : spec_(spec),
         training_(training),
         states_(training, cluster, held_by(spec, training)),
-        moments_(spec, training) {
+        moments_(spec, training, cluster) {
     const StateBytes& bytes = states_.bytes();
     const StateShares& shares = states_.shares();
     using Held = plan::HeldParameters;

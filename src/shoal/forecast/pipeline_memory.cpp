@@ -160,7 +160,7 @@ class RankWalk {
 std::vector<RankMemory> pipeline_memory(const ModelSpec& spec, const Training& training,
                                         const Cluster& cluster) {
   const Schedule table = table_of(training);
-  const UnitMoments moments(spec, training);
+  const UnitMoments moments(spec, training, cluster);
   const std::vector<StageUnits> stages = units_of(spec, training);
   const auto held = plan::held_by_rank(spec, training);
   std::vector<RankMemory> ranks;

@@ -6,6 +6,7 @@
 #include "shoal/forecast/attention_memory.h"
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/rank_states.h"
+#include "shoal/plan/topology.h"
 
 namespace shoal::forecast {
 namespace {
@@ -55,12 +56,13 @@ MicroBatch micro_batch(const ModelSpec& spec, const Training& training) {
           .expert_imbalance = training.expert_imbalance};
 }
 
-UnitMoments::UnitMoments(const ModelSpec& spec, const Training& training)
+UnitMoments::UnitMoments(const ModelSpec& spec, const Training& training, const Cluster& cluster)
     : spec_(spec),
       narrow_(states_of(training).parameter < kElement),
       batch_(micro_batch(spec, training)),
       tensor_(static_cast<double>(training.degrees.tp)),
       threads_(training.threads),
+      reads_in_place_(plan::context_group(cluster, training.degrees).hosts == 1),
       data_(data_bytes(spec, training, batch_) + table_bytes(spec, training)),
       keeps_(training.kept) {
   if (keeps_.empty()) keeps_.assign(model::block_count(spec), kept_under(training.recompute));
@@ -118,7 +120,7 @@ double UnitMoments::block_backward(std::int64_t block, Weights weights) const {
   // Behind the second norm the stream's gradient is another one; a repeated pass holds that of the
   // result to the end.
   const double waiting = weights == Weights::kLater ? feed_forward_factors(block) : 0;
-  const double attention = attention_backward(spec_, batch_, threads_) +
+  const double attention = attention_backward(spec_, batch_, threads_, reads_in_place_) +
                            stream() * (repeats ? 3 : 1) + waiting -
                            costs_[static_cast<std::size_t>(block)].passed;
   return std::max(feed_forward, attention);

@@ -17,7 +17,7 @@ MicroBatch micro_batch(const ModelSpec& spec, const Training& training);
 /// other families have blocks alone.
 class UnitMoments {
  public:
-  UnitMoments(const ModelSpec& spec, const Training& training);
+  UnitMoments(const ModelSpec& spec, const Training& training, const Cluster& cluster);
 
   /// Bytes of one activation.
   static constexpr double kElement = 4;
@@ -73,6 +73,7 @@ class UnitMoments {
   model::MicroBatch batch_;
   double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
   std::int64_t threads_;
+  bool reads_in_place_;  ///< context-parallel ranks share memory
   double data_;
   std::vector<Keep> keeps_;
   std::vector<model::BlockCost> costs_;

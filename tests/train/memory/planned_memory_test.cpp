@@ -263,8 +263,11 @@ TEST_F(PlannedMemory, OfContextParallelRanks) {
     // 2 %: what an exchange of heads keeps beside the ring is 3 %.
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
   }
-  for (const auto& [ranks, sets] :
-       {std::pair{1, kLong}, {2, ring + kLong}, {2, heads + kLong}, {4, around + kLong}}) {
+  for (const auto& [ranks, sets] : {std::pair{1, kLong},
+                                    {2, ring + kLong},
+                                    {2, ring + kLong + kTcp},
+                                    {2, heads + kLong},
+                                    {4, around + kLong}}) {
     train_job(sets, ranks);
     // Scores differ with the columns that a rank has: planned is the fullest one. Of more than two
     // ranks the next one may have taken in time what was sent last, 4 % of the memory.

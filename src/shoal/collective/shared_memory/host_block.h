@@ -78,6 +78,15 @@ struct alignas(128) RankLine {
   std::atomic<std::uint64_t> chunks;  ///< staged chunks that the rank has offered
 };
 
+/// Loans that the ranks of a group may have at a time: a bit of a word each.
+inline constexpr std::size_t kLoans = 64;
+
+/// Counts for each slot of the table of loans how often one rank has given back what the ranks had
+/// lent each other there; written by that rank only. The counters never fall.
+struct alignas(64) LoanLine {
+  std::atomic<std::uint64_t> given_back[kLoans];
+};
+
 /// A view of the shared memory of one group: zero-initialised bytes that every rank lays out the
 /// same. The kernel provides pages as they are touched. Announcements says who may write what when.
 class HostBlock {
@@ -119,6 +128,9 @@ class HostBlock {
     return base_ + stagings() + (static_cast<std::size_t>(rank) * 2 + chunk % 2) * kStagingBytes;
   }
   std::byte* mailbox() const { return base_ + mailbox_offset(); }
+  LoanLine& loans(int rank) const {
+    return reinterpret_cast<LoanLine*>(base_ + loans_offset())[rank];
+  }
 
  private:
   static constexpr std::size_t kLines = 128;
@@ -132,9 +144,10 @@ class HostBlock {
     return page(lists() + ranks_ * kLists * kListEntries * sizeof(ListEntry));
   }
   std::size_t mailbox_offset() const { return stagings() + ranks_ * 2 * kStagingBytes; }
-  std::size_t end() const {
-    return mailbox_offset() + HostMailbox::bytes(static_cast<int>(ranks_));
+  std::size_t loans_offset() const {
+    return page(mailbox_offset() + HostMailbox::bytes(static_cast<int>(ranks_)));
   }
+  std::size_t end() const { return loans_offset() + ranks_ * sizeof(LoanLine); }
 
   std::byte* base_;
   wire::ParkingLot* lot_;

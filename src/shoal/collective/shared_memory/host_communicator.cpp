@@ -47,7 +47,7 @@ HostCommunicator::HostCommunicator(std::shared_ptr<HostWorld> world, const Optio
       spin_policy_(wire::SpinPolicy::for_ranks(world_->size())),
       mailbox_(block_.mailbox(), static_cast<int>(members_.size()), rank_, world_->memory(),
                block_.lot(), members_),
-      shared_memory_(*this, world_, options_.arena),
+      shared_memory_(*this, world_, options_.arena, HostLoans(world_, block_, members_, rank_)),
       order_(queue_),
       announcements_(*world_, block_, rank_, static_cast<int>(members_.size())),
       inline_(block_, rank_, static_cast<int>(members_.size())),

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "shoal/collective/communicator.h"
+#include "shoal/collective/shared_memory/host_loans.h"
 #include "shoal/collective/shared_memory/host_world.h"
 #include "shoal/wire/arena.h"
 
@@ -14,16 +15,23 @@ namespace shoal::collective {
 class HostSharedMemory final : public SharedMemory {
  public:
   HostSharedMemory(Communicator& communicator, std::shared_ptr<HostWorld> world,
-                   std::shared_ptr<wire::Arena> arena)
-      : communicator_(communicator), world_(std::move(world)), arena_(std::move(arena)) {}
+                   std::shared_ptr<wire::Arena> arena, HostLoans loans)
+      : communicator_(communicator),
+        world_(std::move(world)),
+        arena_(std::move(arena)),
+        loans_(std::move(loans)) {}
 
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
   bool visible(const void* data, std::size_t bytes) const override;
+  std::shared_ptr<Loan> lend(const void* data, std::size_t bytes, std::uint32_t tag) override {
+    return loans_.lend(communicator_, data, bytes, tag);
+  }
 
  private:
   Communicator& communicator_;
   std::shared_ptr<HostWorld> world_;
   std::shared_ptr<wire::Arena> arena_;
+  HostLoans loans_;
 };
 
 }  // namespace shoal::collective

@@ -172,6 +172,13 @@ int HostWorld::ended_peer() const {
   return ended == wait.end() ? -1 : static_cast<int>(ended - wait.begin());
 }
 
+bool HostWorld::process_ended(int rank) const {
+  const auto index = static_cast<std::size_t>(rank);
+  if (index >= rendezvous_.processes.size()) return false;
+  pollfd wait{.fd = rendezvous_.processes[index].get(), .events = POLLIN, .revents = 0};
+  return poll(&wait, 1, 0) > 0 && wait.revents != 0;
+}
+
 bool HostWorld::ended() const {
   return header().state.load(std::memory_order_acquire) == kRecorded;
 }

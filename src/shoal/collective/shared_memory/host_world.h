@@ -59,6 +59,8 @@ class HostWorld {
   /// still waits for it fails with an error that says so.
   void leave();
   bool has_left(int rank) const;
+  /// Returns true when the process of `rank`, not a thread of this one, has ended.
+  bool process_ended(int rank) const;
   /// Says for which rank of the node this one waits, for the reports of others; -1: for none.
   void set_awaited(int rank);
   /// Describes who waits for whom, from this rank on: "rank 2 waits for rank 1, and rank 1 for

@@ -5,10 +5,10 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -29,17 +29,6 @@ using ops::TokenPlaces;
 /// Messages of the two kinds between two neighbours are told apart by their tags.
 constexpr std::uint32_t kKeysAndValues = 1;
 constexpr std::uint32_t kTheirGradient = 2;
-
-/// A tensor that is being received.
-struct Arrival {
-  at::Tensor tensor;
-  comm::Work work;
-
-  at::Tensor take() {
-    work.order();
-    return std::exchange(tensor, {});
-  }
-};
 
 /// A block: keys and values of one rank lie together, [B, S, groups, 2, head_size], so that one
 /// message carries both.
@@ -75,7 +64,18 @@ bool shows_any(const at::Tensor& ranges) {
   return ranges.select(2, 0).lt(ranges.select(2, 1)).any().item<bool>();
 }
 
-/// The tokens of all ranks, and the messages by which blocks travel round the ring.
+/// A tensor that is being received.
+struct Arrival {
+  at::Tensor tensor;
+  comm::Work work;
+
+  at::Tensor take() {
+    work.order();
+    return std::exchange(tensor, {});
+  }
+};
+
+/// The tokens of all ranks, and the messages between neighbours in the ring.
 class Ring {
  public:
   /// `places`: the tokens of each rank.
@@ -87,49 +87,34 @@ class Ring {
   at::Tensor backward(const at::Tensor& qkv, const AttentionPart& whole,
                       const at::Tensor& d_out) const;
 
- private:
+  const comm::Group& ranks() const { return ranks_; }
+  const ops::HeadShape& shape() const { return shape_; }
   int size() const { return ranks_.size(); }
   /// The rank that lies `steps` behind this one in the ring, or before it if negative.
-  int at(int steps) const { return (ranks_.rank() + steps + size()) % size(); }
+  int at(int steps) const { return (ranks_.rank() + steps % size() + size()) % size(); }
+  /// A tensor for the block of a rank, or for its gradient.
+  at::Tensor room_for(int rank, const at::Tensor& qkv, const at::TensorOptions& options) const {
+    const std::int64_t groups = qkv.size(2) / ((shape_.heads_per_group + 2) * shape_.head_size);
+    return at::empty(
+        {qkv.size(0), places_[static_cast<std::size_t>(rank)].columns, groups, 2, shape_.head_size},
+        options);
+  }
+  comm::Work send(const at::Tensor& tensor, int to, std::uint32_t tag) const {
+    return ranks_.send(tensor, to, tag, {.async = true});
+  }
+  Arrival receive(const at::Tensor& room, int from, std::uint32_t tag) const {
+    return {room, ranks_.recv(room, from, tag, {.async = true})};
+  }
+
+ private:
   /// Which keys of a rank this rank's queries see.
   at::Tensor ranges_of(int rank) const {
     return ops::key_ranges(places_[static_cast<std::size_t>(ranks_.rank())],
                            places_[static_cast<std::size_t>(rank)]);
   }
-  at::Tensor block_of(const at::Tensor& qkv) const {
-    return qkv.view({qkv.size(0), qkv.size(1), -1, shape_.heads_per_group + 2, shape_.head_size})
-        .narrow(3, shape_.heads_per_group, 2)
-        .contiguous();
-  }
-  /// A tensor for the block of a rank, with the samples and heads of `like`.
-  at::Tensor room_for(int rank, const at::Tensor& like, const at::TensorOptions& options) const {
-    return at::empty({like.size(0), places_[static_cast<std::size_t>(rank)].columns, like.size(2),
-                      2, shape_.head_size},
-                     options);
-  }
-  comm::Work send(const at::Tensor& tensor, int to, std::uint32_t tag) const {
-    return ranks_.send(tensor, to, tag, {.async = true});
-  }
-  Arrival receive(int from, std::uint32_t tag, const at::Tensor& room) const {
-    return {room, ranks_.recv(room, from, tag, {.async = true})};
-  }
-  Arrival receive_block(int rank, int from, const at::Tensor& like) const {
+  Arrival receive_gradient(int rank, const at::Tensor& qkv, const AttentionPart& whole) const {
     const ScopedCategory category(MemoryCategory::kCommunication);
-    return receive(from, kKeysAndValues, room_for(rank, like, like.options()));
-  }
-  Arrival receive_gradient(int rank, const at::Tensor& like, const AttentionPart& whole) const {
-    const ScopedCategory category(MemoryCategory::kCommunication);
-    return receive(at(-1), kTheirGradient, room_for(rank, like, whole.lse.options()));
-  }
-
-  /// Waits until the next block is here and this one has been taken, and frees this one: a rank
-  /// never has more than two.
-  at::Tensor change(Arrival& next, comm::Work& sent) const {
-    sent.order();
-    at::Tensor block = next.take();
-    // The group keeps what it sends until it looks at its operations again.
-    ranks_.poll();
-    return block;
+    return receive(room_for(rank, qkv, whole.lse.options()), at(-1), kTheirGradient);
   }
 
   comm::Group ranks_;
@@ -137,44 +122,91 @@ class Ring {
   std::vector<TokenPlaces> places_;
 };
 
+/// The keys and values of all ranks, one rank after the other, from this one on: read in place
+/// where the ranks can lend them to each other, and otherwise passed on from neighbour to
+/// neighbour, so that a rank has two blocks at a time.
+class Visits {
+ public:
+  /// `direction`: 1 visits the ranks r, r + 1, ..., -1 the ranks r, r - 1, ... Collective.
+  Visits(const Ring& ring, const at::Tensor& qkv, int direction)
+      : ring_(ring), qkv_(qkv), direction_(direction), lent_(ring.ranks().lend_in_place(qkv, 1)) {
+    if (!lent_) {
+      block_ = qkv.view({qkv.size(0), qkv.size(1), -1, ring.shape().heads_per_group + 2,
+                         ring.shape().head_size})
+                   .narrow(3, ring.shape().heads_per_group, 2)
+                   .contiguous();
+    }
+  }
+
+  int rank() const { return ring_.at(direction_ * step_); }
+  bool last() const { return step_ + 1 == ring_.size(); }
+  /// Queries `q` with the keys and values of `rank()`, which is another one.
+  HeadTensors heads(const at::Tensor& q) const {
+    if (!lent_) return with_block(q, block_);
+    const HeadTensors theirs = ops::head_tensors(lent_->part(rank()), ring_.shape());
+    return {q, theirs.k, theirs.v};
+  }
+
+  /// Lets the next block come, and this one go on, while this one is computed with.
+  void prepare_next() {
+    if (lent_ || last()) return;
+    {
+      const ScopedCategory category(MemoryCategory::kCommunication);
+      next_ =
+          ring_.receive(ring_.room_for(ring_.at(direction_ * (step_ + 1)), qkv_, qkv_.options()),
+                        ring_.at(direction_), kKeysAndValues);
+    }
+    sent_ = ring_.send(block_, ring_.at(-direction_), kKeysAndValues);
+  }
+  /// Goes on to the next rank. Of messages, waits until the next block is here and this one has
+  /// been taken, and frees this one.
+  void next() {
+    ++step_;
+    if (lent_) return;
+    sent_.order();
+    block_ = next_.take();
+    // The group keeps what it sends until it looks at its operations again.
+    ring_.ranks().poll();
+  }
+  /// Says that nothing is read any more.
+  void finish() {
+    lent_.reset();
+    block_.reset();
+  }
+
+ private:
+  const Ring& ring_;
+  const at::Tensor& qkv_;
+  int direction_;
+  int step_ = 0;
+  std::optional<comm::Lent> lent_;
+  at::Tensor block_;
+  Arrival next_;
+  comm::Work sent_;
+};
+
 AttentionPart Ring::forward(const at::Tensor& qkv) const {
   const HeadTensors own = ops::head_tensors(qkv, shape_);
-  at::Tensor block = block_of(qkv);
-  AttentionPart sum;
-  for (int step = 0; step < size(); ++step) {
-    // The next block comes, and this one goes on, while this one is computed with.
-    const bool last = step + 1 == size();
-    Arrival next;
-    comm::Work sent;
-    if (!last) {
-      next = receive_block(at(step + 1), at(1), block);
-      sent = send(block, at(-1), kKeysAndValues);
-    }
-    const at::Tensor ranges = ranges_of(at(step));
-    if (step == 0) {
-      sum = ops::attention_part(own, ranges);
-    } else if (shows_any(ranges)) {
-      ops::merge(sum, ops::attention_part(with_block(own.q, block), ranges));
-    }
-    if (last) break;
-    block = change(next, sent);
+  Visits visits(*this, qkv, 1);
+  visits.prepare_next();
+  AttentionPart sum = ops::attention_part(own, ranges_of(visits.rank()));
+  while (!visits.last()) {
+    visits.next();
+    visits.prepare_next();
+    const at::Tensor ranges = ranges_of(visits.rank());
+    if (shows_any(ranges)) ops::merge(sum, ops::attention_part(visits.heads(own.q), ranges));
   }
   return sum;
 }
 
-/// Adds the gradient that a block of another rank causes to the queries' gradient `d_q`, and
-/// returns that of the block.
-at::Tensor gradient_of_block(const at::Tensor& block, const at::Tensor& ranges, const at::Tensor& q,
-                             const AttentionPart& whole, const at::Tensor& d_out,
-                             const at::Tensor& d_q) {
-  const auto options = whole.lse.options();  // fp32, or fp64 of fp64
-  if (!shows_any(ranges)) return at::zeros(block.sizes(), options);
-  const at::Tensor d_block = at::empty(block.sizes(), options);
-  const at::Tensor d_q_part = at::empty(q.sizes(), options);
-  ops::attention_part_backward(with_block(q, block), ranges, whole, d_out,
-                               with_block(d_q_part, d_block));
+/// Adds the gradient that keys and values of another rank cause to the queries' gradient `d_q`, and
+/// returns theirs in `d_block`.
+void gradient_of_block(const HeadTensors& heads, const at::Tensor& ranges,
+                       const AttentionPart& whole, const at::Tensor& d_out, const at::Tensor& d_q,
+                       const at::Tensor& d_block) {
+  const at::Tensor d_q_part = at::empty(heads.q.sizes(), d_block.options());
+  ops::attention_part_backward(heads, ranges, whole, d_out, with_block(d_q_part, d_block));
   d_q.add_(d_q_part);
-  return d_block;
 }
 
 at::Tensor Ring::backward(const at::Tensor& qkv, const AttentionPart& whole,
@@ -182,35 +214,32 @@ at::Tensor Ring::backward(const at::Tensor& qkv, const AttentionPart& whole,
   const HeadTensors own = ops::head_tensors(qkv, shape_);
   const at::Tensor d_qkv = at::empty_like(qkv);
   const HeadTensors d_own = ops::head_tensors(d_qkv, shape_);
-  at::Tensor block = block_of(qkv);
+  Visits visits(*this, qkv, -1);
+  visits.prepare_next();
+  // It writes every query, key and value of d_qkv.
+  ops::attention_part_backward(own, ranges_of(visits.rank()), whole, d_out, d_own);
   comm::Work gradient_sent;
-  for (int step = 0; step < size(); ++step) {
-    const bool last = step + 1 == size();
-    const int rank = at(-step);
+  for (bool first = true; !visits.last(); first = false) {
+    visits.next();
+    const int rank = visits.rank();
     // Posted in the order in which the neighbour sends: the gradient of this block, to which the
     // block's first visitor had nothing to add up, then the next block.
     Arrival gradient;
-    if (step > 1) gradient = receive_gradient(rank, block, whole);
-    Arrival next;
-    comm::Work sent;
-    if (!last) {
-      next = receive_block(at(-step - 1), at(-1), block);
-      sent = send(block, at(1), kKeysAndValues);
-    }
+    if (!first) gradient = receive_gradient(rank, qkv, whole);
+    visits.prepare_next();
     const at::Tensor ranges = ranges_of(rank);
-    if (step == 0) {
-      // It writes every query, key and value of d_qkv.
-      ops::attention_part_backward(own, ranges, whole, d_out, d_own);
+    const at::Tensor d_block = room_for(rank, qkv, whole.lse.options());  // fp32, or fp64 of fp64
+    if (shows_any(ranges)) {
+      gradient_of_block(visits.heads(own.q), ranges, whole, d_out, d_own.q, d_block);
     } else {
-      const at::Tensor d_block = gradient_of_block(block, ranges, own.q, whole, d_out, d_own.q);
-      if (step > 1) d_block.add_(gradient.take());
-      gradient_sent.order();
-      gradient_sent = send(d_block, at(1), kTheirGradient);
+      d_block.zero_();
     }
-    if (last) break;
-    block = change(next, sent);
+    if (!first) d_block.add_(gradient.take());
+    gradient_sent.order();
+    gradient_sent = send(d_block, at(1), kTheirGradient);
   }
-  const at::Tensor others = receive_gradient(ranks_.rank(), block, whole).take();
+  visits.finish();
+  const at::Tensor others = receive_gradient(ranks_.rank(), qkv, whole).take();
   d_own.k.add_(others.select(3, 0));
   d_own.v.add_(others.select(3, 1));
   gradient_sent.order();
