@@ -122,11 +122,14 @@ TEST(HostLoans, AFullTableIsFullForAll) {
     barrier(c);
     const auto again = lend(c, own);
     ASSERT_TRUE(again);
-    // What ended lay in the same slot, and says nothing about what is there now.
-    all[5].reset();
-    barrier(c);
     EXPECT_FALSE(again->ended());
     EXPECT_FALSE(lend(c, own));
+    // What ended lay in the same slot, and says nothing about what is there now.
+    again->give_back();
+    all[5].reset();
+    barrier(c);
+    EXPECT_TRUE(again->ended());
+    EXPECT_TRUE(lend(c, own));
     barrier(c);
   });
 }

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -90,38 +91,51 @@ TEST(Lend, ShapesThatDoNotFitAreAnError) {
   }
 }
 
+/// Set when memory is freed, which may be after its test.
+using Freed = std::shared_ptr<std::atomic<bool>>;
+Freed not_freed() { return std::make_shared<std::atomic<bool>>(false); }
+
 /// A tensor that says when its memory is freed.
-at::Tensor watched(std::atomic<bool>& freed, float value) {
+at::Tensor watched(const Freed& freed, float value) {
   auto* memory = new float[64];
   std::fill(memory, memory + 64, value);
-  return at::from_blob(memory, {64}, [&freed](void* p) {
-    freed = true;
+  return at::from_blob(memory, {64}, [freed](void* p) {
+    *freed = true;
     std::fill(static_cast<float*>(p), static_cast<float*>(p) + 64, -1.0F);
     delete[] static_cast<float*>(p);
   });
 }
 
 TEST(Lend, TheOwnersMemoryLivesUntilAllHaveGivenBack) {
-  std::array<std::atomic<bool>, 3> freed{};
+  const std::array<Freed, 3> freed{not_freed(), not_freed(), not_freed()};
   on_ranks(3, [&](const Group& group) {
     const int rank = group.rank();
     std::optional<Lent> lent =
         group.lend(watched(freed[static_cast<std::size_t>(rank)], 1.0F + rank));
-    for (int reader = 0; reader < 3; ++reader) {
-      group.barrier();  // looks for what came back
-      for (const std::atomic<bool>& memory : freed) EXPECT_FALSE(memory);
+    at::Tensor view;
+    const auto expect_alive = [&] {
       group.barrier();
-      if (reader != rank) continue;
-      // A view holds it, after the Lent and the part are gone.
-      at::Tensor view = lent->part((rank + 1) % 3).slice(0, 60);
-      lent.reset();
-      group.poll();
-      EXPECT_TRUE(view.eq(1.0 + (rank + 1) % 3).all().item<bool>());
+      group.poll();  // looks for what came back
+      group.barrier();
+      for (const Freed& memory : freed) EXPECT_FALSE(*memory);
+      group.barrier();
+    };
+    for (int reader = 0; reader < 3; ++reader) {
+      expect_alive();
+      if (reader == rank) {
+        view = lent->part((rank + 1) % 3).slice(0, 60);
+        lent.reset();
+      }
+      expect_alive();  // by the view
+      if (reader == rank) {
+        EXPECT_TRUE(view.eq(1.0 + (rank + 1) % 3).all().item<bool>());
+        view.reset();
+      }
     }
     group.barrier();
     group.poll();
     group.barrier();
-    for (const std::atomic<bool>& memory : freed) EXPECT_TRUE(memory);
+    for (const Freed& memory : freed) EXPECT_TRUE(*memory);
   });
 }
 
@@ -152,7 +166,7 @@ TEST(Lend, ManyLoansBetweenOtherCollectives) {
 
 // The rank that fails takes its tensors and its group with it; who reads reads on.
 TEST(Lend, AnAbortFreesNothingThatIsRead) {
-  std::array<std::atomic<bool>, 2> freed{};
+  const std::array<Freed, 2> freed{not_freed(), not_freed()};
   std::atomic<bool> gone{false};
   const auto failure = thrown([&] {
     on_ranks(2, [&](const Group& world) {
@@ -165,19 +179,19 @@ TEST(Lend, AnAbortFreesNothingThatIsRead) {
         lent.reset();
         group = Group();
         gone = true;
-        EXPECT_FALSE(freed[0]);
+        EXPECT_FALSE(*freed[0]);
         return;
       }
       while (!gone) std::this_thread::yield();
       EXPECT_TRUE(lent->part(0).eq(1).all().item<bool>());
-      EXPECT_FALSE(freed[0]);
+      EXPECT_FALSE(*freed[0]);
       const auto refused = thrown([&] { group.lend(at::full({1}, 1)); });
       ASSERT_TRUE(refused);
       EXPECT_EQ(refused->kind(), ErrorKind::kNonFinite);
     });
   });
-  EXPECT_FALSE(freed[0]) << "it is kept: nobody was left to see it come back";
-  EXPECT_TRUE(freed[1]) << "rank 0 had given back";
+  EXPECT_FALSE(*freed[0]) << "it is kept: nobody was left to see it come back";
+  EXPECT_TRUE(*freed[1]) << "rank 0 had given back";
 }
 
 }  // namespace

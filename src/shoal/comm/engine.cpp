@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <mutex>
+#include <utility>
 
 #include "shoal/base/check.h"
 
@@ -198,9 +200,23 @@ std::shared_ptr<collective::Loan> Engine::lend(const at::Tensor& tensor, std::ui
 
 Engine::~Engine() {
   release_complete();
-  // Peers still read what is left, and nobody will look again when they have done: it stays to the
-  // end of the process. Waiting for them here might be waiting for a rank that waits for this one.
-  if (!on_loan_.empty()) new std::vector<OnLoan>(std::move(on_loan_));
+  // Waiting for the peers here might be waiting for a rank that waits for this one.
+  if (!on_loan_.empty()) leave_behind(std::move(on_loan_));
+}
+
+void Engine::leave_behind(std::vector<OnLoan> loans) {
+  struct LeftBehind {
+    std::mutex mutex;
+    std::vector<OnLoan> loans;
+  };
+  static auto* left = new LeftBehind;
+  // Freed after the lock: a tensor may hold another engine, which may come here.
+  std::vector<OnLoan> ended;
+  const std::lock_guard lock(left->mutex);
+  loans.insert(loans.end(), left->loans.begin(), left->loans.end());
+  left->loans.clear();
+  for (OnLoan& entry : loans)
+    (entry.loan->ended() ? ended : left->loans).push_back(std::move(entry));
 }
 
 void Engine::poll() {

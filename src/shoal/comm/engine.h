@@ -67,6 +67,9 @@ class Engine {
   Work carry_out(collective::Operation& operation, at::ArrayRef<at::Tensor> outputs,
                  at::ArrayRef<at::Tensor> inputs, bool async);
   void release_complete();
+  /// Keeps what peers still read after the engine is gone, until a later engine leaves something
+  /// behind and finds that it has ended; else to the end of the process.
+  static void leave_behind(std::vector<OnLoan> loans);
 
   // The communicator is destroyed before the tensors that it may still touch, and before what it
   // depends on.
