@@ -3,7 +3,7 @@
     documented_commands_test.py SOURCE BUILD PYTHON
 
 Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md is run in a scratch folder that sees the
-examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most and few sizes. Programs come from BUILD. `make` is asked what it would do (`make test` would start this test),
+examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most and few sizes. Programs come from BUILD, and `make install` installs it; otherwise `make` is asked what it would do (`make test` would start this test),
 and for `make bench` which cases it would run. `pip install` and the Python of that page run in PYTHON, where that has a whole PyTorch.
 Results that a page shows below commands that were not shortened (accuracies, errors, memory) must come out again, within 5 %.
 """
@@ -20,7 +20,7 @@ STEPS = 6
 SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1",
            "--set", "training.global_batch_sequences=2", "--set", "training.sequence_length=64", "--set", "model.layers=1",
            "--set", "validation.batches=1", "--set", "validation.sample_tokens=20"]
-RESULT = re.compile(r"validation: |split: | kB ")
+RESULT = re.compile(r"validation: |split: | kB |after \d+ steps")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 PROGRAMS = "build/release/bin/"
 
@@ -96,6 +96,8 @@ class Tree:
         program, rest = words[0], words[1:]
         if program in ("shoal", PROGRAMS + "shoal"):
             return [self.build / "bin" / "shoal", *self.shortened(rest)], ""
+        if program.startswith("build/own_model/"):
+            return [f"{self.folder}/{program}", *rest], ""
         if program.startswith(PROGRAMS):
             name = program.removeprefix(PROGRAMS)
             return [self.build / "bin" / name, *rest], r"\[  PASSED  \] [1-9]" if name.endswith("_test") else ""
@@ -107,7 +109,10 @@ class Tree:
             started, expected = self.here(rest[2:])
             return ["mpirun", "--oversubscribe", "--allow-run-as-root", *rest[:2], *started], expected
         if program == "cmake":
+            rest = [word.replace("$PWD", self.folder) for word in rest]
             return ["cmake", *shlex.split(shlex.join(rest).replace("--preset release", shlex.quote(str(self.build))))], ""
+        if program == "make" and rest == ["install"]:
+            return ["cmake", "--install", self.build, "--prefix", "build/install"], "lib/cmake/shoal"
         if program == "make":
             cases = [word.removeprefix("CASES=") for word in rest if word.startswith("CASES=")]
             if cases:
