@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "apps/shoal/slurm.h"
 #include "shoal/base/error.h"
 
 namespace shoal::apps::rank_environment_test {
@@ -105,6 +106,14 @@ TEST(RankEnvironment, RanksOfSeveralHostsMeetWhereTheEnvironmentSays) {
   EXPECT_EQ(detect(changed(changed(kTorchrun, "RANK", "1"), "WORLD_SIZE", "2"))->rendezvous, "")
       << "all on one host";
   EXPECT_EQ(detect(kSlurm)->rendezvous, "h1:7000");
+  Variables by_itself = changed(kSlurm, "SLURM_JOB_NODELIST", "n[08-09],m");
+  by_itself.erase("MASTER_ADDR");
+  EXPECT_EQ(detect(by_itself)->rendezvous, "n08:7000");
+  by_itself.erase("MASTER_PORT");
+  const std::string port = std::to_string(slurm_port("77", "0"));
+  EXPECT_EQ(detect(by_itself)->rendezvous, "n08:" + port);
+  EXPECT_EQ(detect(changed(by_itself, "SLURM_STEP_NODELIST", "m[2,1]"))->rendezvous, "m2:" + port)
+      << "a step may have a part of the job's nodes";
   EXPECT_EQ(detect(kOpenMpi)->rendezvous, "");
   EXPECT_EQ(detect(kKubernetes)->rendezvous, "job-master-0:23456");
   EXPECT_EQ(detect(kIndexedJob)->rendezvous, "train-0.train:7000");
@@ -153,6 +162,7 @@ TEST(RankEnvironment, NamesWhatIsBroken) {
   Variables nowhere = kSlurm;
   nowhere.erase("MASTER_ADDR");
   expect_broken(nowhere, "neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set");
+  expect_broken(changed(nowhere, "SLURM_STEP_NODELIST", "n[1"), "Slurm's list \"n[1\" is broken");
   expect_broken(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "five"),
                 "SLURM_STEP_TASKS_PER_NODE=five");
   expect_broken(changed(kSlurm, "SLURM_NODEID", "2"),

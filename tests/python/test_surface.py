@@ -203,13 +203,13 @@ class Surface(unittest.TestCase):
         environment = {"SHOAL_" + name.upper(): "there-" + name for name in names}
         with unittest.mock.patch.dict(os.environ, environment):
             for given in names:
-                options = shoal._with_environment(shoal.Options(**{given: "here"}))
+                options = shoal._backend._with_environment(shoal.Options(**{given: "here"}))
                 for name in names:
                     self.assertEqual(getattr(options, name), "here" if name == given else "there-" + name)
-            options = shoal._with_environment(shoal.Options(flight_directory="/flights", in_rank_order=True))
+            options = shoal._backend._with_environment(shoal.Options(flight_directory="/flights", in_rank_order=True))
             self.assertEqual((options.flight_directory, options.in_rank_order), ("/flights", True))
-            self.assertFalse(shoal._with_environment(shoal.Options()).in_rank_order)
-        options = shoal._with_environment(shoal.Options())
+            self.assertFalse(shoal._backend._with_environment(shoal.Options()).in_rank_order)
+        options = shoal._backend._with_environment(shoal.Options())
         self.assertEqual([getattr(options, name) for name in names], [os.environ.get("SHOAL_" + name.upper(), "") for name in names])
 
     def test_sparse_sums(self):

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 
@@ -13,6 +14,12 @@
 #include "shoal/train/peak_flops.h"
 
 namespace shoal::train {
+namespace {
+
+/// The signals that ask a run to save and stop. SIGUSR1 is Slurm's warning of the time limit.
+constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1};
+
+}  // namespace
 
 TrainingLoop::TrainingLoop(const RunOptions& options, Run& run, RunReport& report)
     : options_(options), config_(options.job.config), run_(run), report_(report) {}
@@ -67,23 +74,22 @@ TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
       options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
   const MemoryPeak& peak = run_.memory.peak();
   // In double: counts up to 2^53 are exact, and one message carries everything.
-  const at::Tensor sums = at::zeros({4 + kMemoryCategories}, at::kDouble);
+  constexpr std::int64_t kSignals = kStopSignals.size();
+  const at::Tensor sums = at::zeros({2 + kSignals + kMemoryCategories}, at::kDouble);
   auto* values = sums.data_ptr<double>();
+  double* asked = values + 2;
+  double* categories = asked + kSignals;
   values[0] = labels;
-  values[1] = signal == SIGINT;
-  values[2] = signal != 0 && signal != SIGINT;
-  values[3] = peak.total;
-  std::copy(peak.categories.begin(), peak.categories.end(), values + 4);
+  values[1] = peak.total;
+  for (std::int64_t i = 0; i < kSignals; ++i) asked[i] = signal == kStopSignals[i];
+  std::copy(peak.categories.begin(), peak.categories.end(), categories);
   run_.group.all_reduce(sums);
 
-  Agreement agreement{.labels = values[0], .peak_bytes = values[3]};
-  // Of different signals SIGINT wins, on all ranks.
-  if (values[1] > 0) {
-    agreement.signal = SIGINT;
-  } else if (values[2] > 0) {
-    agreement.signal = SIGTERM;
-  }
-  std::copy(values + 4, values + 4 + kMemoryCategories, agreement.peak.begin());
+  Agreement agreement{.labels = values[0], .peak_bytes = values[1]};
+  // Of different signals the first of the list wins, on all ranks.
+  for (std::int64_t i = kSignals - 1; i >= 0; --i)
+    if (asked[i] > 0) agreement.signal = kStopSignals[i];
+  std::copy(categories, categories + kMemoryCategories, agreement.peak.begin());
   return agreement;
 }
 

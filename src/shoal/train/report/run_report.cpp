@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -206,8 +206,9 @@ void RunReport::plot_losses() const {
 void RunReport::stopped(int signal, const std::string& path) {
   if (!writes()) return;
   progress_->finish();
-  print(fmt::format("Stopped by {} after step {}; saved {}. The same command goes on from there.",
-                    signal == SIGINT ? "SIGINT" : "SIGTERM", run_.record.step, path));
+  print(
+      fmt::format("Stopped by SIG{} after step {}; saved {}. The same command goes on from there.",
+                  ::sigabbrev_np(signal), run_.record.step, path));
 }
 
 void RunReport::finish(const RunTotals& totals) {
