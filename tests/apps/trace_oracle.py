@@ -123,7 +123,7 @@ class Trace:
                 begun = max(event["ts"] for event in events)
                 self.check(all(event["end"] >= begun - self.error for event in events), f"{key} ends before it begins elsewhere")
         for key, events in messages.items():
-            self.check(sorted(event["name"] for event in events) == ["receive", "send"], f"{key}: {[event['name'] for event in events]}")
+            self.check(sorted(event["name"] for event in events) == ["recv", "send"], f"{key}: {[event['name'] for event in events]}")
             if len(events) == 2:
                 send, receive = sorted(events, key=lambda event: event["name"], reverse=True)
                 self.check(receive["end"] >= send["ts"] - self.error, f"{key} arrives before it is sent")
@@ -245,8 +245,8 @@ with tempfile.TemporaryDirectory() as scratch:
     pipeline = Trace(run, 2)
     pipeline.check_form()
     groups, messages = pipeline.check_matches()
-    # Each micro-batch goes forward and comes back in each step.
-    check(len(messages) == 2 * (BATCH // 2) * (LAST - FIRST + 1), f"pipeline: {len(messages)} messages")
+    # Each micro-batch goes forward and comes back in each step, and goes forward in the evaluation.
+    check(len(messages) == (BATCH // 2) * (2 * (LAST - FIRST + 1) + 1), f"pipeline: {len(messages)} messages")
     pipeline.check_work(run)
     # A run that ends before the last step still leaves what it has.
     run = train(folder, "short", 1, "metrics.trace_steps=[5,100]")

@@ -141,7 +141,7 @@ TEST(TraceFile, JoinsWhatMatchesInTheOrderOfStarts) {
   };
   logs[0].transfers = {collective("all_reduce", 30, 60, 5)};
   // The receive was posted before the message was sent; another number matches nothing.
-  logs[1].transfers = {collective("all_reduce", 10, 60, 5), message("receive", 15, 80),
+  logs[1].transfers = {collective("all_reduce", 10, 60, 5), message("recv", 15, 80),
                        collective("all_reduce", 70, 90, 6)};
   logs[2].transfers = {collective("all_reduce", 20, 61, 5), message("send", 40, 70)};
   const auto events = nlohmann::json::parse(trace_json(head(), logs)).at("traceEvents");
