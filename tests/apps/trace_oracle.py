@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAM, SOURCE = sys.argv[1], pathlib.Path(__file__).resolve().parents[2]
+PROGRAM, SOURCE = str(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(__file__).resolve().parents[2]
 LAYERS, HIDDEN, HEADS, FFN, T, BATCH, STEPS = 2, 64, 2, 256, 64, 12, 5
 FIRST, LAST = 2, 4
 JOB = f"""
@@ -77,7 +77,12 @@ class Trace:
         for event in self.slices:
             event["end"] = event["ts"] + event["dur"]
             self.by_thread[event["pid"], event["tid"]].append(event)
-        self.spans = {rank: sorted(self.by_thread[rank, 0], key=lambda event: (event["ts"], -event["end"])) for rank in range(ranks)}
+        threads = {(event["pid"], event["tid"]): event["args"]["name"] for event in self.events if event["ph"] == "M" and event["name"] == "thread_name"}
+        # Perfetto knows a thread by its number alone, and takes one with the number of a process for its first.
+        numbers = [tid for _, tid in threads]
+        check(len(set(numbers)) == len(numbers) and not set(numbers) & set(range(ranks)), f"{run.name}: threads have the numbers {numbers}")
+        self.training = {pid: tid for (pid, tid), name in threads.items() if name == "training"}
+        self.spans = {rank: sorted(self.by_thread[rank, self.training[rank]], key=lambda event: (event["ts"], -event["end"])) for rank in range(ranks)}
         self.transfers = [event for event in self.slices if event["cat"] == "transfer"]
         self.steps = {rank: [event for event in self.spans[rank] if event["cat"] == "step"] for rank in range(ranks)}
         self.error = self.head["clock_error_us"] + 0.01
@@ -98,7 +103,7 @@ class Trace:
                 while open_slices and open_slices[-1]["end"] <= event["ts"] + 1e-4:
                     open_slices.pop()
                 self.check(not open_slices or event["end"] <= open_slices[-1]["end"] + 1e-4, f"{event['name']} on {place} outlasts the slice around it")
-                self.check(place[1] == 0 or not open_slices, f"operations overlap on {place}")
+                self.check(place[1] == self.training[place[0]] or not open_slices, f"operations overlap on {place}")
                 open_slices.append(event)
         for rank in range(self.ranks):
             steps = self.steps[rank]

@@ -27,20 +27,20 @@ TEST(PlainLoops, MultiplyAddDoesWhatItCounts) {
   });
 }
 
-TEST(PlainLoops, TriadIsThatOfStream) {
+TEST(PlainLoops, AxpyIsThatOfBlas) {
   on_every_target([](const std::string& target) {
     for (const std::size_t count : {0, 1, 15, 16, 17, 1000}) {
-      std::vector<float> a(count + 1, -1);
-      std::vector<float> b(count);
-      std::vector<float> c(count);
+      std::vector<float> x(count + 1, 1);
+      std::vector<float> y(count + 1, -1);
       for (std::size_t i = 0; i < count; ++i) {
-        b[i] = static_cast<float>(i);
-        c[i] = static_cast<float>(2 * i + 1);
+        x[i] = static_cast<float>(i);
+        y[i] = static_cast<float>(2 * i + 1);
       }
-      EXPECT_EQ(plain_loops::triad(a.data(), b.data(), c.data(), count), 12.0 * count);
+      EXPECT_EQ(plain_loops::axpy(x.data(), y.data(), count), 12.0 * count);
       // Whole numbers: exact.
-      for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(a[i], b[i] + 3 * c[i]) << target;
-      EXPECT_EQ(a[count], -1) << target;
+      for (std::size_t i = 0; i < count; ++i)
+        EXPECT_EQ(y[i], 5 * static_cast<float>(i) + 1) << target;
+      EXPECT_EQ(y[count], -1) << target;
     }
   });
 }

@@ -51,15 +51,14 @@ double MultiplyAdd(std::int64_t rounds, float* result) {
   return 2.0 * 12 * static_cast<double>(hn::Lanes(d)) * static_cast<double>(rounds);
 }
 
-double Triad(float* HWY_RESTRICT a, const float* HWY_RESTRICT b, const float* HWY_RESTRICT c,
-             std::size_t count) {
+double Axpy(const float* HWY_RESTRICT x, float* HWY_RESTRICT y, std::size_t count) {
   const hn::ScalableTag<float> d;
   const auto three = hn::Set(d, 3.0f);
   const std::size_t lanes = hn::Lanes(d);
   std::size_t i = 0;
   for (; i + lanes <= count; i += lanes)
-    hn::StoreU(hn::MulAdd(three, hn::LoadU(d, c + i), hn::LoadU(d, b + i)), d, a + i);
-  for (; i < count; ++i) a[i] = b[i] + 3 * c[i];
+    hn::StoreU(hn::MulAdd(three, hn::LoadU(d, x + i), hn::LoadU(d, y + i)), d, y + i);
+  for (; i < count; ++i) y[i] += 3 * x[i];
   return 12.0 * static_cast<double>(count);
 }
 
@@ -71,14 +70,14 @@ HWY_AFTER_NAMESPACE();
 namespace shoal::plain_loops {
 
 HWY_EXPORT(MultiplyAdd);
-HWY_EXPORT(Triad);
+HWY_EXPORT(Axpy);
 
 double multiply_add(std::int64_t rounds, float* result) {
   return HWY_DYNAMIC_DISPATCH(MultiplyAdd)(rounds, result);
 }
 
-double triad(float* a, const float* b, const float* c, std::size_t count) {
-  return HWY_DYNAMIC_DISPATCH(Triad)(a, b, c, count);
+double axpy(const float* x, float* y, std::size_t count) {
+  return HWY_DYNAMIC_DISPATCH(Axpy)(x, y, count);
 }
 
 }  // namespace shoal::plain_loops

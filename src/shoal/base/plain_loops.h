@@ -11,8 +11,9 @@ namespace shoal::plain_loops {
 /// Returns the FLOPs done, two for each multiply-add; `result` takes a value that depends on all.
 double multiply_add(std::int64_t rounds, float* result);
 
-/// Computes a[i] = b[i] + 3 c[i] for `count` elements (the triad of McCalpin's STREAM). Returns the
-/// bytes that it reads and writes, 12 for each element.
-double triad(float* a, const float* b, const float* c, std::size_t count);
+/// Computes y[i] = y[i] + 3 x[i] for `count` elements. Returns the bytes that it reads and writes,
+/// 12 for each element. In place, so that memory moves no more: a processor reads the lines of a
+/// result that lies elsewhere before it writes them.
+double axpy(const float* x, float* y, std::size_t count);
 
 }  // namespace shoal::plain_loops

@@ -50,16 +50,15 @@ double measure_plain_flops(Duration budget) {
 
 double measure_plain_bandwidth(Duration budget) {
   // Larger together than the caches of most processors.
-  constexpr std::int64_t kElements = 8'000'000;
-  const auto a = std::make_unique<float[]>(kElements);
-  const auto b = std::make_unique<float[]>(kElements);
-  const auto c = std::make_unique<float[]>(kElements);
+  constexpr std::int64_t kElements = 12'000'000;
+  const auto x = std::make_unique<float[]>(kElements);
+  const auto y = std::make_unique<float[]>(kElements);
   const std::int64_t threads = at::get_num_threads();
   return best_rate(budget, [&](std::int64_t thread) {
     const std::int64_t begin = kElements * thread / threads;
     const std::int64_t end = kElements * (thread + 1) / threads;
-    return plain_loops::triad(a.get() + begin, b.get() + begin, c.get() + begin,
-                              static_cast<std::size_t>(end - begin));
+    return plain_loops::axpy(x.get() + begin, y.get() + begin,
+                             static_cast<std::size_t>(end - begin));
   });
 }
 

@@ -290,7 +290,7 @@ std::string describe(const Profile& profile, bool units) {
   if (profile.peak_flops > 0) {
     text += fmt::format(
         "\nPeaks are those of plain loops on all ranks at once, for each rank: {:.4g} GFLOP/s of "
-        "float32 multiply-adds, {:.4g} GB/s of a triad.\n",
+        "float32 multiply-adds, {:.4g} GB/s of y = y + 3 x in memory.\n",
         profile.peak_flops / 1e9, profile.peak_bytes_per_s / 1e9);
   }
   if (profile.dropped > 0)

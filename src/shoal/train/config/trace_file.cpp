@@ -35,12 +35,18 @@ class EventList {
   std::string text_;
 };
 
+/// Perfetto knows a thread by its number alone, as a machine does, so no two ranks may share one; a
+/// thread with the number of a process would be that process's first.
+std::size_t thread_number(std::size_t rank, std::size_t thread) {
+  return 100'000 * (rank + 1) + thread;
+}
+
 void add_name(EventList& events, std::size_t rank, std::size_t thread, const std::string& name) {
-  events.add(R"({{"ph":"M","pid":{0},"tid":{1},"name":"thread_name","args":{{"name":"{2}"}}}})",
-             rank, thread, name);
+  events.add(R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})", rank,
+             thread_number(rank, thread), name);
   events.add(
-      R"({{"ph":"M","pid":{0},"tid":{1},"name":"thread_sort_index","args":{{"sort_index":{1}}}}})",
-      rank, thread);
+      R"({{"ph":"M","pid":{},"tid":{},"name":"thread_sort_index","args":{{"sort_index":{}}}}})",
+      rank, thread_number(rank, thread), thread);
 }
 
 std::string arguments_of(const Span& span) {
@@ -74,11 +80,12 @@ std::string arguments_of(const Span& span) {
 void add_spans(EventList& events, std::size_t rank, const SpanLog& log) {
   for (const Span& span : log.spans) {
     const std::string arguments = arguments_of(span);
-    events.add(R"({{"ph":"X","pid":{},"tid":0,"cat":"{}","name":"{}{}{}","ts":{},"dur":{}{}{}{}}})",
-               rank, name(span.kind), span.name, span.detail ? " " : "",
-               span.detail ? span.detail : "", events.time(span.begin),
-               EventList::micro(span.end - span.begin), arguments.empty() ? "" : R"(,"args":{)",
-               arguments, arguments.empty() ? "" : "}");
+    events.add(
+        R"({{"ph":"X","pid":{},"tid":{},"cat":"{}","name":"{}{}{}","ts":{},"dur":{}{}{}{}}})", rank,
+        thread_number(rank, 0), name(span.kind), span.name, span.detail ? " " : "",
+        span.detail ? span.detail : "", events.time(span.begin),
+        EventList::micro(span.end - span.begin), arguments.empty() ? "" : R"(,"args":{)", arguments,
+        arguments.empty() ? "" : "}");
   }
 }
 
@@ -122,7 +129,7 @@ void add_transfers(EventList& events, std::size_t rank, const SpanLog& log, Matc
     events.add(
         R"({{"ph":"X","pid":{},"tid":{},"cat":"transfer","name":"{}","ts":{},"dur":{},"args":{{)"
         R"("group":"{}","group_id":"{:x}","ranks":{},"number":{},"bytes":{},"blocked_us":{}{}{}}}}})",
-        rank, thread, transfer.name, events.time(transfer.begin),
+        rank, thread_number(rank, thread), transfer.name, events.time(transfer.begin),
         EventList::micro(end - transfer.begin), transfer.group, transfer.group_id, transfer.ranks,
         transfer.number, transfer.bytes, EventList::micro(transfer.blocked), ends,
         transfer.end > 0 ? "" : R"(,"unfinished":true)");
@@ -153,8 +160,8 @@ void add_flows(EventList& events, Matches& matches) {
       if (i == 0) kind = "s";
       if (last) kind = "f";
       events.add(R"({{"ph":"{}","id":{},"pid":{},"tid":{},"cat":"match","name":"{}","ts":{}{}}})",
-                 kind, id, place.rank, place.thread, places.front().name, events.time(time),
-                 last ? R"(,"bp":"e")" : "");
+                 kind, id, place.rank, thread_number(place.rank, place.thread), places.front().name,
+                 events.time(time), last ? R"(,"bp":"e")" : "");
     }
   }
 }

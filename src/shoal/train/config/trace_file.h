@@ -22,8 +22,8 @@ struct TraceHead {
 };
 
 /// Returns the recordings of all ranks, whose times are those of one clock, in the Trace Event
-/// format that Perfetto and chrome://tracing open: a process for each rank, whose thread 0 shows
-/// the spans and whose other threads show operations between ranks, as many side by side as were in
+/// format that Perfetto and chrome://tracing open: a process for each rank, with a thread that
+/// shows the spans and others that show operations between ranks, as many side by side as were in
 /// flight. Flow arrows join what matches on different ranks. Times are microseconds from the first
 /// span; the head lies under "otherData".
 ///
