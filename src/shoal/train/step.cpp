@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/optim/clipping.h"
 
 namespace shoal::train {
@@ -46,6 +47,13 @@ std::vector<optim::Slice> slices_of(const nn::Module& model) {
 }
 
 namespace {
+
+double bytes_of(const std::vector<at::Tensor>& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
+}
 
 /// The elements of a box that is not the whole parameter lie row by row in it: only rows, or only
 /// columns, are cut.
@@ -105,8 +113,7 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   // which every rank takes part whatever it holds: all run as many steps.
   std::vector<at::Tensor> gradients = reduction_.gradients();
   if (tied_) tied_->reduce(owned_, gradients);
-  const auto [loss, squares] =
-      sum_over_ranks(local, optim::sum_of_squares(parallel::counted_parts(owned_, gradients)));
+  const auto [loss, squares] = sum_over_ranks(local, own_squares(gradients));
   result.loss = loss;
 
   // Gradients still carry the loss scale; the factor takes it off, together with clipping, while
@@ -118,7 +125,10 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   // The norm has the same bits on all ranks, so all skip, or all throw.
   result.skipped = !accepted(scaled_norm, input);
   // In skipped steps too: it is collective while a checkpoint is being written.
-  if (before_update_) before_update_();
+  if (before_update_) {
+    const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", "before update");
+    before_update_();
+  }
   if (result.skipped) {
     result.grad_norm = std::numeric_limits<double>::infinity();
     if (balance_) balance_->drop();
@@ -126,13 +136,35 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
     // Where ranks share one copy of the parameters: none may still read while owners write, and
     // none may read on before all have written.
     reduction_.begin_update();
-    optimizer_.step(gradients, input.learning_rate,
-                    factor * optim::clip_factor(result.grad_norm, input.clip_norm));
+    update(gradients, input.learning_rate,
+           factor * optim::clip_factor(result.grad_norm, input.clip_norm));
     if (balance_) balance_->update();
     reduction_.end_update();
   }
   model_.clear_gradients();
   return result;
+}
+
+double TrainingStep::own_squares(const std::vector<at::Tensor>& gradients) const {
+  const std::vector<at::Tensor> parts = parallel::counted_parts(owned_, gradients);
+  const ScopedSpan span(SpanKind::kOptimizer, "gradient norm");
+  if (span.recorded()) span.work(0, bytes_of(parts));
+  return optim::sum_of_squares(parts);
+}
+
+void TrainingStep::update(const std::vector<at::Tensor>& gradients, double learning_rate,
+                          double factor) {
+  const ScopedSpan span(SpanKind::kOptimizer, "update");
+  if (span.recorded()) {
+    double bytes = bytes_of(gradients);
+    // Read and written.
+    for (const optim::Slice& slice : optimizer_.slices())
+      bytes += 2 * static_cast<double>(slice.parameter.nbytes());
+    for (const optim::State& state : optimizer_.states())
+      bytes += 2 * static_cast<double>(state.tensor.nbytes());
+    span.work(0, bytes);
+  }
+  optimizer_.step(gradients, learning_rate, factor);
 }
 
 std::pair<double, double> TrainingStep::sum_over_ranks(double first, double second) const {
@@ -187,18 +219,27 @@ void TrainingStep::check_loss(double value, std::int64_t index) const {
 
 double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
                                       std::int64_t first_sample, const StepInput& input) {
+  const ScopedSpan whole(SpanKind::kMicroBatch, "micro-batch");
+  whole.at(index + 1);
   nn::LossSink extra;
   parallel::MicroBatch own = micro_batch_of(batch, index, first_sample, input);
   own.context.extra_losses = &extra;
   // The head returns the loss itself, as the context has labels. Losses of other layers (router
   // balance) are scaled already.
-  at::Tensor loss = model_(own.input, own.context);
-  for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
+  at::Tensor loss;
+  {
+    const ScopedSpan span(SpanKind::kForward, "forward");
+    span.at(index + 1);
+    loss = model_(own.input, own.context);
+    for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
+  }
   // Without the loss scale, for people and for the sum over ranks.
   const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN()
                                                      : loss.item<double>() / scale();
   check_loss(value, index);
   // A loss that is not finite is reported before backward, so that parameters stay as they are.
+  const ScopedSpan span(SpanKind::kBackward, "backward");
+  span.at(index + 1);
   loss.backward(input.poison == Poison::kGradient
                     ? at::full_like(loss, std::numeric_limits<double>::infinity())
                     : at::Tensor());

@@ -105,6 +105,10 @@ class TrainingStep {
   void check_loss(double value, std::int64_t index) const;
   /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.
   std::pair<double, double> sum_over_ranks(double first, double second) const;
+  /// Returns the sum of squares of what this rank counts of the gradient.
+  double own_squares(const std::vector<at::Tensor>& gradients) const;
+  /// Lets the optimizer update what this rank owns.
+  void update(const std::vector<at::Tensor>& gradients, double learning_rate, double factor);
   /// Returns true when the optimizer may use gradients of this norm, which still carry the scale.
   bool accepted(double scaled_norm, const StepInput& input);
   double scale() const { return scale_ ? scale_->scale() : 1; }

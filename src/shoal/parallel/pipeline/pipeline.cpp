@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/schedule/timeline.h"
 
 namespace shoal::parallel {
@@ -152,15 +153,25 @@ void Pipeline::carry_out(Messages& messages, const Action& action, const MicroBa
       return messages.send(action, taken(outgoing_activations_, action));
     case Kind::kSendGradient:
       return messages.send(action, taken(outgoing_gradients_, action));
-    case Kind::kForward:
+    case Kind::kForward: {
+      const ScopedSpan span(SpanKind::kForward, "forward");
+      span.at(action.micro_batch + 1, action.stage + 1);
       return forward(action, batch);
+    }
     case Kind::kBackward:
-    case Kind::kInputGradient:
+    case Kind::kInputGradient: {
+      const ScopedSpan span(SpanKind::kBackward,
+                            action.kind == Kind::kBackward ? "backward" : "input gradient");
+      span.at(action.micro_batch + 1, action.stage + 1);
       return backward(action);
-    case Kind::kWeightGradient:
+    }
+    case Kind::kWeightGradient: {
+      const ScopedSpan span(SpanKind::kBackward, "weight gradient");
+      span.at(action.micro_batch + 1, action.stage + 1);
       passes_.at(pass)->weight_gradient();
       passes_.erase(pass);
       return;
+    }
     case Kind::kGather:
     case Kind::kRelease:
       return;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/nn/weight_gradients.h"
 
 namespace shoal::parallel {
@@ -77,7 +78,10 @@ at::Tensor StagePass::forward(const at::Tensor& x, nn::Context context, bool inp
   input_ = input_wanted ? x.detach().set_requires_grad(true) : x;
   at::Tensor value = input_;
   for (const auto& unit : stage_.units) {
-    value = (*unit)(value, context);
+    {
+      const ScopedUnit span(unit->path().c_str());
+      value = (*unit)(value, context);
+    }
     if (between_units_) between_units_();
   }
   const bool is_loss = context.labels.defined() && value.dim() == 0;
