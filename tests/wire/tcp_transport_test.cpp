@@ -1,8 +1,10 @@
 // A transport and a peer that is only a socket, so that the test decides which bytes come when.
 #include "shoal/wire/tcp_transport.h"
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -243,6 +245,60 @@ TEST_F(TransportWithASocket, CallersThatCannotBeRanksAreClosed) {
   deliver({1, 3}, Bytes(1));
   await_bytes(33);
   EXPECT_TRUE(transport_->has_arrived(1, {1, 3}));
+}
+
+/// Connects to rank 0 as rank 1 of 2, from another address of this host, with a small receive
+/// buffer: to rank 0 it is a peer on another host that takes little.
+Descriptor connect_from_elsewhere(const Endpoint& to) {
+  Descriptor peer(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int small = 64 << 10;
+  setsockopt(peer.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  EXPECT_EQ(inet_pton(AF_INET, "127.0.0.2", &address.sin_addr), 1);
+  EXPECT_EQ(bind(peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(inet_pton(AF_INET, to.host.c_str(), &address.sin_addr), 1);
+  address.sin_port = htons(to.port);
+  EXPECT_EQ(connect(peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  Hello hello;
+  const std::int32_t fields[4] = {1, 2, 0, 0};
+  std::memcpy(hello.data(), fields, sizeof fields);
+  handshake_as_caller(peer.get(), "key", hello, soon());
+  return peer;
+}
+
+// A kernel takes 4 MiB of a large message for a peer that is slow. At 100 Mbit/s an urgent message,
+// or the cause of a failure, would wait a third of a second behind them.
+TEST(TcpTransport, AnUrgentMessageDoesNotWaitBehindMegabytesInTheKernel) {
+  const Bytes body(16 << 20, std::byte{1});
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  auto connected = std::async(std::launch::async, [&] {
+    StoreClient client(store.endpoint(), "key", soon());
+    return connect_from_elsewhere(parse_endpoint(client.wait("peers/world/0", soon())));
+  });
+  StoreClient client(store.endpoint(), "key", soon());
+  TcpTransport transport({.key = "key", .silence = std::chrono::minutes(10)}, client, 0, 2, soon());
+  const Descriptor peer = connected.get();
+  transport.send(1, {1, 1}, 0, {}, body, std::make_shared<std::atomic<bool>>(false));
+  transport.flush();
+  // The transport goes on writing as long as the kernel takes anything.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  transport.send(1, {1, 2}, 9, Bytes(8, std::byte{2}));
+  transport.flush();
+
+  Assembler assembler;
+  std::size_t before = 0;
+  bool urgent = false;
+  Bytes buffer(64 << 10);
+  while (!urgent) {
+    const ssize_t n = recv(peer.get(), buffer.data(), buffer.size(), 0);
+    ASSERT_GT(n, 0);
+    before += static_cast<std::size_t>(n);
+    assembler.feed(std::span(buffer).first(static_cast<std::size_t>(n)), [&](Stream stream, Bytes) {
+      urgent = urgent || stream == Stream{1, 2};
+    });
+  }
+  EXPECT_LT(before, 2u << 20);
 }
 
 TEST(TcpTransport, ARankThatIsNoneIsRefused) {

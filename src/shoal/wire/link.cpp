@@ -65,13 +65,12 @@ std::optional<Stream> Link::next_stream() {
   while (const auto stream = lines_[kTurn].pop()) {
     Queue& queue = queues_.find(*stream)->second;
     if (stream->group == 0) return stream;
-    if (paused_) {
-      if (asked_.contains(*stream)) return stream;
+    if (paused_ && !asked_.contains(*stream)) {
       let_wait(*stream, queue, kHeld);
       continue;
     }
     const bool begins = queue.at == 0 && queue.messages.front()->bytes() > Assembler::kChunkBytes;
-    if (!begins || begun_ < kMostBegun) return stream;
+    if (!begins || begun_ < most_begun()) return stream;
     let_wait(*stream, queue, kLate);
   }
   return std::nullopt;
@@ -117,7 +116,7 @@ bool Link::make_chunk() {
   } else {
     let_wait(stream, queue, kTurn);
   }
-  if (begun_ < kMostBegun && !lines_[kLate].empty()) {
+  if (begun_ < most_begun() && !lines_[kLate].empty()) {
     const Stream late = *lines_[kLate].pop();
     let_wait(late, queues_.find(late)->second, kTurn);
   }

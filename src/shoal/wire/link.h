@@ -112,6 +112,9 @@ class Link {
   static constexpr std::size_t kMaxChunksAhead = 8;
   bool make_chunk();
   std::optional<Stream> next_stream();
+  /// Those that were begun before the receiver paused may stay as they are: what it asks for does
+  /// not wait for them.
+  std::size_t most_begun() const { return paused_ ? Assembler::kMaxOpenStreams : kMostBegun; }
   void let_wait(Stream stream, Queue& queue, Line line);
   void keep_chunk_alone(Chunk& chunk);
   void wrote(std::size_t bytes);
