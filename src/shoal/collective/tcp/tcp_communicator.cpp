@@ -227,7 +227,9 @@ void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_
   for (const TcpOperation& p : in_flight_) {
     const int peer = p.awaited() < 0 ? -1 : members_.ranks[static_cast<std::size_t>(p.awaited())];
     const bool late = now >= p.give_up || (p.handle() == handle && deadline.passed());
-    const bool left = peer >= 0 && peers_->gone(peer) && seen == peers_->events();
+    // What a rank has sent before it left may wait here until its place in memory is free.
+    const bool left = peer >= 0 && peers_->gone(peer) && !peers_->has_arrived(peer, p.stream()) &&
+                      seen == peers_->events();
     if (!late && !left) continue;
     int blamed = peer;
     const std::string what =
