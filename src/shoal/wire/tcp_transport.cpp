@@ -51,18 +51,24 @@ void TcpTransport::run() {
     try {
       go_on = run_once(watching);
     } catch (const std::exception& error) {
-      // The memory or the descriptors of this process are used up, say. The other ranks hear it,
-      // and the thread lives on to tell them.
-      {
-        const std::lock_guard lock(mutex_);
-        fail(Error(ErrorKind::kResource, "connections", error.what()).at(rank_, size_));
-      }
+      fail_of_itself(error.what());
       std::this_thread::sleep_for(kAfterException);
     }
   }
   const std::lock_guard lock(mutex_);
   for (int r = 0; r < size_; ++r)
     if (peers_[r].link) close(r);
+}
+
+// The memory or the descriptors of this process are used up, say. The other ranks hear it, and the
+// thread lives on to tell them.
+void TcpTransport::fail_of_itself(const char* what) {
+  const std::lock_guard lock(mutex_);
+  try {
+    fail(Error(ErrorKind::kResource, "connections", what).at(rank_, size_));
+  } catch (const std::exception&) {
+    // The failure is noted at least on this rank, whose end the others notice.
+  }
 }
 
 // Returns false when the thread may end.
@@ -78,8 +84,8 @@ bool TcpTransport::run_once(bool& watching) {
     const bool aside = !stopping_ && (driving_ || Clock::now() - last_driven_ < kTakeOverAfter);
     if (aside) limit = std::min(limit, driving_ ? kPollDriver : kTakeOverAfter);
     if (watching == aside) {
+      watch_connections(!aside);
       watching = !aside;
-      watch_connections(watching);
     }
   }
   loop_.run_once(limit);

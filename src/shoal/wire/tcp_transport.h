@@ -118,6 +118,7 @@ class TcpTransport final : public Transport {
   void await_all(Deadline deadline);
   void run();
   bool run_once(bool& watching);
+  void fail_of_itself(const char* what);
   void stop();
   bool finish_sending(Clock::time_point now);
   bool is_done(int peer, Clock::time_point now);
