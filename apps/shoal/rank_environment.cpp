@@ -10,7 +10,7 @@
 #include "apps/shoal/slurm.h"
 #include "shoal/base/error.h"
 #include "shoal/base/number.h"
-#include "shoal/base/philox.h"
+#include "shoal/wire/key_derivation.h"
 
 namespace shoal::apps {
 namespace {
@@ -46,8 +46,11 @@ struct Reader {
     return hashed(joined);
   }
   static std::string hashed(const std::string& joined) {
-    const Key key = Key(0).child(joined);
-    return fmt::format("{:016x}{:016x}", key.value(), key.child("second").value());
+    const auto key = wire::derive_key(joined, "shoal", "job key");
+    std::string text;
+    // 128 bits, which no search goes through. The key is also the job's name on a host.
+    for (std::size_t i = 0; i < 16; ++i) text += fmt::format("{:02x}", static_cast<int>(key[i]));
+    return text;
   }
 };
 

@@ -111,7 +111,9 @@ PYBIND11_MODULE(_c10d, m) {
     const auto memory = backend->getMemAllocator()->allocate(kBytes);
     return comm::installed_arena() && comm::installed_arena()->contains(memory.get(), kBytes);
   });
-  m.def("report", [](const BackendPointer& backend) { return shoal_backend(backend).report(); });
+  m.def(
+      "report", [](const BackendPointer& backend) { return shoal_backend(backend).report(); },
+      py::call_guard<py::gil_scoped_release>());
   // The words of a program that ends by an exception of its own: its peers read them in place of
   // "has left the group".
   m.def(

@@ -1,5 +1,6 @@
 #include "apps/shoal/rank_environment.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +8,7 @@
 
 #include "apps/shoal/slurm.h"
 #include "shoal/base/error.h"
+#include "shoal/base/philox.h"
 
 namespace shoal::apps::rank_environment_test {
 namespace {
@@ -139,6 +141,13 @@ TEST(RankEnvironment, TheKeyIsOfOneStart) {
   EXPECT_EQ(detect(changed(kSlurm, "SLURM_PROCID", "3"))->job_key, detect(kSlurm)->job_key);
   EXPECT_NE(detect(changed(kOpenMpi, "PMIX_NAMESPACE", "12346"))->job_key,
             detect(kOpenMpi)->job_key);
+}
+
+// 64 bits could be searched for, by whoever has heard one handshake.
+TEST(RankEnvironment, NoHalfOfTheKeyFollowsFromTheOther) {
+  const std::string key = detect(kTorchrun)->job_key;
+  const Key first(std::stoull(key.substr(0, 16), nullptr, 16));
+  EXPECT_NE(fmt::format("{:016x}", first.child("second").value()), key.substr(16));
 }
 
 void expect_broken(const Variables& variables, const char* says) {
