@@ -234,7 +234,7 @@ with tempfile.TemporaryDirectory() as scratch:
     two.check_times(run)
     text = two.check_profile(run)
     kinds = {event["cat"] for event in two.slices}
-    check({"evaluation", "checkpoint", "report", "micro-batch", "forward", "backward", "unit", "operator"} <= kinds, f"two: kinds are {kinds}")
+    check({"evaluation", "checkpoint", "report", "forward", "backward", "unit", "operator"} <= kinds, f"two: kinds are {kinds}")
     # A trace changes no bits.
     check(losses(run) == losses(train(folder, "plain", 2, "metrics.trace_steps=[]")), "the trace changes losses")
     check(not (folder / "plain" / "trace.json").exists(), "a trace that nobody wanted")

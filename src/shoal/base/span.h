@@ -9,7 +9,6 @@ namespace shoal {
 enum class SpanKind : std::uint8_t {
   kStep,           ///< a whole training step; all other kinds but the last three lie inside
   kData,           ///< the rank reads its samples
-  kMicroBatch,     ///< forward and backward of one micro-batch
   kForward,        ///< forward of a micro-batch, or of one stage of it
   kBackward,       ///< backward likewise
   kUnit,           ///< one unit of the model (embedding, block, head) in a forward or backward
@@ -22,7 +21,7 @@ enum class SpanKind : std::uint8_t {
   kEvaluation,     ///< a whole evaluation
   kReport,         ///< metrics and console
 };
-inline constexpr int kSpanKinds = 14;
+inline constexpr int kSpanKinds = 13;
 
 /// Returns the name by which trace files know the kind: "matmul".
 const char* name(SpanKind kind);

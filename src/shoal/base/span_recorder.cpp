@@ -19,8 +19,6 @@ const char* name(SpanKind kind) {
       return "step";
     case SpanKind::kData:
       return "data";
-    case SpanKind::kMicroBatch:
-      return "micro-batch";
     case SpanKind::kForward:
       return "forward";
     case SpanKind::kBackward:

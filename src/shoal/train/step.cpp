@@ -2,7 +2,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,8 @@
 #include "shoal/base/check.h"
 #include "shoal/base/span_recorder.h"
 #include "shoal/optim/clipping.h"
+#include "shoal/parallel/pipeline/pipeline_events.h"
+#include "shoal/schedule/generators.h"
 
 namespace shoal::train {
 
@@ -104,7 +105,7 @@ void TrainingStep::run_through(parallel::Pipeline& pipeline, const parallel::Tie
 
 StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   step_ = input.step;
-  const double local = pipeline_ ? run_pipeline(batch, input) : run_in_turn(batch, input);
+  const double local = run_micro_batches(batch, input);
   reduction_.finish();
 
   StepResult result;
@@ -217,49 +218,20 @@ void TrainingStep::check_loss(double value, std::int64_t index) const {
                      "help; the last checkpoint is intact");
 }
 
-double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
-                                      std::int64_t first_sample, const StepInput& input) {
-  const ScopedSpan whole(SpanKind::kMicroBatch, "micro-batch");
-  whole.at(index + 1);
-  nn::LossSink extra;
-  parallel::MicroBatch own = micro_batch_of(batch, index, first_sample, input);
-  own.context.extra_losses = &extra;
-  // The head returns the loss itself, as the context has labels. Losses of other layers (router
-  // balance) are scaled already.
-  at::Tensor loss;
-  {
-    const ScopedSpan span(SpanKind::kForward, "forward");
-    span.at(index + 1);
-    loss = model_(own.input, own.context);
-    for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
+parallel::Pipeline& TrainingStep::pipeline_of(int micro_batches) {
+  if (pipeline_) return *pipeline_;
+  if (!in_turn_ || in_turn_->table().micro_batches != micro_batches) {
+    in_turn_.emplace(
+        comm::Group(), schedule::one_forward_one_backward(1, micro_batches),
+        parallel::whole_model(model_),
+        parallel::events_in_turn(reduction_, micro_batches, [this](int micro_batch, double loss) {
+          pipeline_loss(micro_batch, loss);
+        }));
   }
-  // Without the loss scale, for people and for the sum over ranks.
-  const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN()
-                                                     : loss.item<double>() / scale();
-  check_loss(value, index);
-  // A loss that is not finite is reported before backward, so that parameters stay as they are.
-  const ScopedSpan span(SpanKind::kBackward, "backward");
-  span.at(index + 1);
-  loss.backward(input.poison == Poison::kGradient
-                    ? at::full_like(loss, std::numeric_limits<double>::infinity())
-                    : at::Tensor());
-  return value;
+  return *in_turn_;
 }
 
-double TrainingStep::run_in_turn(const RankBatch& batch, const StepInput& input) {
-  const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
-  double local = 0;
-  for (std::int64_t i = 0, first = batch.first_sample; i < count; ++i) {
-    // It must know before backward whether this is the last micro-batch, in which gradients are
-    // sent as they become ready.
-    reduction_.begin(i, count);
-    local += forward_backward(batch.micro_batches[i], i, first, input);
-    first += batch.micro_batches[i].inputs.size(0);
-  }
-  return local;
-}
-
-double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input) {
+double TrainingStep::run_micro_batches(const RankBatch& batch, const StepInput& input) {
   std::vector<parallel::MicroBatch> micro_batches;
   std::int64_t first = batch.first_sample;
   for (const Batch& one : batch.micro_batches) {
@@ -272,7 +244,8 @@ double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input
     micro_batches.push_back(std::move(micro_batch));
     first += one.inputs.size(0);
   }
-  return pipeline_->run(micro_batches) / scale();
+  // Without the loss scale, for people and for the sum over ranks.
+  return pipeline_of(static_cast<int>(micro_batches.size())).run(micro_batches) / scale();
 }
 
 }  // namespace shoal::train

@@ -52,7 +52,7 @@ Pipeline::Pipeline(comm::Group group, Schedule table, Stages stages, PipelineEve
   const auto& actions = training_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i)
     if (schedule::is_compute(actions[i].kind)) last_use_[actions[i].stage] = i;
-  advance_in_backward();
+  if (group_.size() > 1) advance_in_backward();
 }
 
 // A large message between hosts needs its sender again and again: the receiver would wait until the

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <optional>
 #include <utility>
 
 #include "shoal/base/check.h"
@@ -78,10 +79,11 @@ at::Tensor StagePass::forward(const at::Tensor& x, nn::Context context, bool inp
   input_ = input_wanted ? x.detach().set_requires_grad(true) : x;
   at::Tensor value = input_;
   for (const auto& unit : stage_.units) {
-    {
-      const ScopedUnit span(unit->path().c_str());
-      value = (*unit)(value, context);
-    }
+    // Where the unit is the whole model, which has no path, its own units open spans.
+    std::optional<ScopedUnit> span;
+    if (!unit->path().empty()) span.emplace(unit->path().c_str());
+    value = (*unit)(value, context);
+    span.reset();
     if (between_units_) between_units_();
   }
   const bool is_loss = context.labels.defined() && value.dim() == 0;

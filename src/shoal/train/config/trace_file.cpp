@@ -58,7 +58,6 @@ std::string arguments_of(const Span& span) {
     case SpanKind::kStep:
       put("step", span.at[0]);
       break;
-    case SpanKind::kMicroBatch:
     case SpanKind::kForward:
     case SpanKind::kBackward:
       if (span.at[0] > 0) put("micro_batch", span.at[0]);
