@@ -3,12 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cmath>
 #include <deque>
 
-#include "shoal/base/duration.h"
 #include "shoal/forecast/trimmed_mean.h"
 
 namespace shoal::apps {
@@ -19,11 +19,13 @@ constexpr std::int64_t kMostCopies = 256;
 constexpr std::size_t kLeastCalls = 1;
 constexpr double kMostCalls = 1e4;
 
-using Clock = std::chrono::steady_clock;
+double seconds_of(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 }  // namespace
-
-double seconds_since(Clock::time_point start) { return to_seconds(Clock::now() - start); }
 
 at::Tensor values(at::IntArrayRef shape) {
   std::int64_t count = 1;
@@ -37,13 +39,18 @@ void KernelTimer::add(const std::string& name, const plan::KernelWork& work,
   times_[name].push_back({work, forecast::mean_time(times)});
 }
 
+double KernelTimer::now(Calls calls) const {
+  if (calls == Calls::kOwn || ranks_per_core_ == 1) return seconds_of(CLOCK_MONOTONIC);
+  return ranks_per_core_ * seconds_of(CLOCK_THREAD_CPUTIME_ID);
+}
+
 void KernelTimer::repeat(std::int64_t copies, std::vector<std::vector<double>*> times,
                          const std::function<void(std::int64_t)>& once, Calls calls) const {
   group_.barrier();
   std::int64_t turn = 0;
-  auto start = Clock::now();
+  double start = now(Calls::kOwn);
   once(turn++);
-  const double first = seconds_since(start);
+  const double first = now(Calls::kOwn) - start;
   for (auto* list : times) list->clear();
   double wanted = kMostCalls;
   if (calls == Calls::kTogether) {
@@ -55,9 +62,9 @@ void KernelTimer::repeat(std::int64_t copies, std::vector<std::vector<double>*> 
   const auto goes_on = [&] {
     const auto made = static_cast<double>(turn - 1);
     if (calls == Calls::kTogether) return made < wanted;
-    return times.front()->size() < kLeastCalls || seconds_since(start) < seconds_;
+    return times.front()->size() < kLeastCalls || now(Calls::kOwn) - start < seconds_;
   };
-  for (start = Clock::now(); goes_on(); ++turn) once(turn % copies);
+  for (start = now(Calls::kOwn); goes_on(); ++turn) once(turn % copies);
 }
 
 std::pair<std::vector<double>, std::vector<double>> KernelTimer::both(const Operator& op) const {
@@ -72,12 +79,12 @@ std::pair<std::vector<double>, std::vector<double>> KernelTimer::both(const Oper
   repeat(
       op.copies, {&there, &back},
       [&](std::int64_t copy) {
-        auto start = Clock::now();
+        const double start = now(op.calls);
         waiting.emplace_back(copy, op.forward(copy));
-        there.push_back(seconds_since(start));
-        start = Clock::now();
+        const double middle = now(op.calls);
+        there.push_back(middle - start);
         waiting.front().second.backward(op.gradient);
-        back.push_back(seconds_since(start));
+        back.push_back(now(op.calls) - middle);
         op.clear(waiting.front().first);
         waiting.pop_front();
       },

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <functional>
 #include <string>
 #include <utility>
@@ -19,15 +18,14 @@ at::Tensor values(at::IntArrayRef shape);
 /// Returns the same as a leaf whose gradient is wanted.
 at::Tensor leaf(at::IntArrayRef shape);
 
-/// Returns the seconds that have passed since `start`.
-double seconds_since(std::chrono::steady_clock::time_point start);
-
 /// Calls operators again and again on all ranks at the same time, and keeps the means of what they
 /// took on this one.
 class KernelTimer {
  public:
-  /// `seconds`: approximate time of a case.
-  KernelTimer(comm::Group group, double seconds) : group_(std::move(group)), seconds_(seconds) {}
+  /// `seconds`: approximate time of a case. `ranks_per_core`: 1 where ranks have cores of their
+  /// own.
+  KernelTimer(comm::Group group, double seconds, double ranks_per_core)
+      : group_(std::move(group)), seconds_(seconds), ranks_per_core_(ranks_per_core) {}
 
   const comm::Group& group() const { return group_; }
 
@@ -40,6 +38,11 @@ class KernelTimer {
     kOwn,      ///< each rank, until its time is up
     kTogether  ///< all ranks alike: the calls are collective
   };
+  /// Returns a clock's seconds. Where ranks share cores, calls in which they wait for each other
+  /// are timed by the processor time of this rank, times the ranks of a core: others compute
+  /// meanwhile, and their work is not to be counted twice.
+  double now(Calls calls) const;
+
   /// Calls `once` until the time is up, all ranks beginning together; the first call does not
   /// count. It is told which of `copies` it is to use.
   void repeat(std::int64_t copies, std::vector<std::vector<double>*> times,
@@ -65,6 +68,7 @@ class KernelTimer {
  private:
   comm::Group group_;
   double seconds_;
+  double ranks_per_core_;
   TimedKernels times_;
 };
 

@@ -15,6 +15,7 @@
 
 #include "apps/shoal/torch/kernel_timer.h"
 #include "apps/shoal/torch/parallel_kernel_times.h"
+#include "shoal/base/duration.h"
 #include "shoal/forecast/trimmed_mean.h"
 #include "shoal/nn/layers.h"
 #include "shoal/ops/activation.h"
@@ -53,8 +54,10 @@ void fill(Module& module) {
 
 class Measuring {
  public:
-  Measuring(const comm::Group& group, double seconds, bool bf16)
-      : timer_(group, seconds), bf16_(bf16), places_(bf16) {}
+  Measuring(const comm::Group& group, const KernelRounds& rounds, bool bf16)
+      : timer_(group, rounds.seconds / rounds.count, rounds.ranks_per_core),
+        bf16_(bf16),
+        places_(bf16) {}
 
   /// Cases whose time is the processor's and cases whose time is the memory's.
   TimedKernels drift_round() {
@@ -219,10 +222,10 @@ class Measuring {
     const auto adam = optim::make_optimizer(slices, optim::AdamWOptions{});
     std::vector<double> times;
     timer_.repeat(1, {&times}, [&](std::int64_t) {
-      const auto start = Clock::now();
+      const double start = timer_.now(KernelTimer::Calls::kOwn);
       const double norm = std::sqrt(optim::sum_of_squares(gradients));
       adam->step(gradients, 1e-4, optim::clip_factor(norm, 1));
-      times.push_back(seconds_since(start) / static_cast<double>(copies));
+      times.push_back((timer_.now(KernelTimer::Calls::kOwn) - start) / static_cast<double>(copies));
     });
     timer_.add("optimizer" + suffix_of(type), plan::memory_work(static_cast<double>(count)), times);
   }
@@ -243,12 +246,13 @@ class Measuring {
       std::vector<double> times;
       for (std::int64_t round = 0; round < rounds; ++round) {
         group.barrier();
-        const auto start = Clock::now();
+        const double start = timer_.now(KernelTimer::Calls::kOwn);
         std::vector<comm::Work> works;
         // Started one after the other and polled, as gradient hooks do during backward.
         for (std::int64_t i = 0; i < copies; ++i) works.push_back(start_one(i)), group.poll();
         for (comm::Work& work : works) work.order();
-        if (round > 0) times.push_back(seconds_since(start) / static_cast<double>(copies));
+        const double took = timer_.now(KernelTimer::Calls::kOwn) - start;
+        if (round > 0) times.push_back(took / static_cast<double>(copies));
       }
       timer_.add(name, plan::memory_work(static_cast<double>(count)), times);
     };
@@ -305,10 +309,10 @@ TimedKernels trimmed_means(const std::vector<TimedKernels>& rounds) {
 TimedKernels in_rounds(const comm::Group& group, const KernelRounds& rounds, bool bf16,
                        TimedKernels (Measuring::*round)()) {
   const c10::AutoGradMode recording(true);
-  Measuring measuring(group, rounds.seconds / rounds.count, bf16);
+  Measuring measuring(group, rounds, bf16);
   std::vector<TimedKernels> measured;
   for (int i = 0; i < rounds.count; ++i)
-    measured.push_back(of_all_ranks(group, rounds.own_cores, (measuring.*round)()));
+    measured.push_back(of_all_ranks(group, rounds.ranks_per_core == 1, (measuring.*round)()));
   return trimmed_means(measured);
 }
 
@@ -323,7 +327,7 @@ double median_s(const std::function<void()>& call, double seconds,
   while (times.size() < 5 || Clock::now() < end) {
     const auto start = Clock::now();
     call();
-    times.push_back(seconds_since(start));
+    times.push_back(to_seconds(Clock::now() - start));
   }
   together();
   return median(std::move(times));

@@ -6,8 +6,6 @@
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/zeros.h>
 
-#include <chrono>
-
 #include "shoal/nn/attention_core.h"
 #include "shoal/ops/entropy_parts.h"
 #include "shoal/ops/expert_rows.h"
@@ -25,7 +23,6 @@
 namespace shoal::apps {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Calls = KernelTimer::Calls;
 using mesh::Placement;
 
@@ -131,9 +128,9 @@ void stream_exchanges(KernelTimer& timer, std::int64_t rows, std::int64_t width)
         1, {&times},
         [&](std::int64_t) {
           const at::Tensor y = between.run();
-          const auto start = Clock::now();
+          const double start = timer.now(Calls::kTogether);
           move(y);
-          times.push_back(seconds_since(start));
+          times.push_back(timer.now(Calls::kTogether) - start);
         },
         Calls::kTogether);
     timer.add(name, plan::memory_work(static_cast<double>(rows * width)), times);
@@ -169,18 +166,18 @@ void dispatch(KernelTimer& timer, std::int64_t rows, std::int64_t width) {
       1, {&there, &back},
       [&](std::int64_t) {
         between.run();
-        auto start = Clock::now();
+        double start = timer.now(Calls::kTogether);
         const auto table = parallel::exchange_counts(counts, group);
         const at::Tensor arrived = parallel::send_to_experts(x, table, group);
-        const double sent = seconds_since(start);
+        const double sent = timer.now(Calls::kTogether) - start;
         between.run();
-        start = Clock::now();
+        start = timer.now(Calls::kTogether);
         const at::Tensor y = parallel::return_from_experts(arrived, table, group);
-        there.push_back(sent + seconds_since(start));
+        there.push_back(sent + timer.now(Calls::kTogether) - start);
         between.run();
-        start = Clock::now();
+        start = timer.now(Calls::kTogether);
         y.backward(gradient);
-        back.push_back(seconds_since(start));
+        back.push_back(timer.now(Calls::kTogether) - start);
         x.mutable_grad() = at::Tensor();
       },
       Calls::kTogether);
