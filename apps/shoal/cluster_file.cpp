@@ -43,6 +43,7 @@ std::map<std::string, double*> numbers(Cluster& cluster) {
           {"host.memory_bytes", &cluster.host.memory_bytes},
           {"host.memory_bandwidth", &cluster.host.memory_bandwidth},
           {"host.link_bandwidth", &cluster.host.link_bandwidth},
+          {"host.devices_at_once", &cluster.host.devices_at_once},
           {"storage.read_bandwidth", &cluster.storage.read_bandwidth},
           {"storage.write_bandwidth", &cluster.storage.write_bandwidth}};
 }

@@ -76,10 +76,8 @@ TEST(ShoalTime, NormsOfQueriesAndKeysArePasses) {
                    4 * byte.seconds(plan::pass_work(256 * 8 * 48)));
 }
 
-// A ring of cp ranks sends cp - 1 blocks of keys and values forward and twice as many backward;
-// heads are exchanged before and after attention, in both passes. Products have the rank's own
-// rows, and pairs of queries and keys are divided.
-TEST(ShoalTime, ContextRanksDivideRowsAndSendKeys) {
+// Attention of context ranks has a kernel for each way; products have the rank's own rows.
+TEST(ShoalTime, ContextRanksDivideRows) {
   const auto step = [](const char* kernel, const KernelRate& rate, int cp, bool heads) {
     Planned one;
     one.training.degrees = {.dp_shard = 1, .cp = cp};
@@ -91,16 +89,18 @@ TEST(ShoalTime, ContextRanksDivideRowsAndSendKeys) {
   };
   const KernelRate call{.start_s = 1};
   const KernelRate flop{.flop_s = 1};
-  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 1, false), 0);
-  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 4, false), 12 * 9);
-  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 4, true), 12 * 4);
-  const double alone = step("linear", flop, 1, false);
-  const double pairs = step("attention", flop, 1, false);
-  EXPECT_DOUBLE_EQ(step("linear", flop, 4, false), alone / 4);
-  EXPECT_DOUBLE_EQ(step("attention", flop, 4, false), pairs / 4);
+  for (const char* kernel : {"ring_attention", "ring_attention_backward"}) {
+    EXPECT_DOUBLE_EQ(step(kernel, call, 1, false), 0) << kernel;
+    EXPECT_DOUBLE_EQ(step(kernel, call, 4, false), 12) << kernel;
+    EXPECT_DOUBLE_EQ(step(kernel, call, 4, true), 0) << kernel;
+  }
+  EXPECT_DOUBLE_EQ(step("head_attention", call, 4, true), 12);
+  EXPECT_DOUBLE_EQ(step("attention", call, 4, true), 0);
+  EXPECT_DOUBLE_EQ(step("linear", flop, 4, false), step("linear", flop, 1, false) / 4);
+  EXPECT_DOUBLE_EQ(step("head_attention", flop, 4, true), step("attention", flop, 1, false) / 4);
 }
 
-// moe-tiny, 4 blocks of 4 experts: qkv, output, router, and three products an expert.
+// moe-tiny, 4 blocks of 4 experts: qkv and output, and three products of all experts.
 TEST(ShoalTime, ExpertsAreProductsOfTheirRows) {
   const auto step = [](const char* kernel, const KernelRate& rate, int ep, double imbalance = 1) {
     Planned one;
@@ -112,14 +112,19 @@ TEST(ShoalTime, ExpertsAreProductsOfTheirRows) {
   };
   const KernelRate call{.start_s = 1};
   const KernelRate flop{.flop_s = 1};
-  EXPECT_DOUBLE_EQ(step("linear", call, 1), 4 * (3 + 4 * 3));
-  EXPECT_DOUBLE_EQ(step("linear", call, 2), 4 * (3 + 2 * 3));
-  EXPECT_DOUBLE_EQ(step("linear", flop, 2), step("linear", flop, 1));
+  const KernelRate weight{.weight_s = 1};
+  EXPECT_DOUBLE_EQ(step("linear", call, 1), 4 * 2);
+  EXPECT_DOUBLE_EQ(step("grouped", call, 1), 4 * 3);
+  EXPECT_DOUBLE_EQ(step("grouped", call, 2), 4 * 3);
+  EXPECT_DOUBLE_EQ(step("grouped", flop, 2), step("grouped", flop, 1));
+  EXPECT_DOUBLE_EQ(step("grouped", weight, 2), step("grouped", weight, 1) / 2);
+  EXPECT_DOUBLE_EQ(step("routing", flop, 2), 4 * 2.0 * 256 * 128 * 4);
   // 256 rows, two visits each; three matrices of 128 x 176.
-  EXPECT_DOUBLE_EQ(step("linear", flop, 2, 1.5) - step("linear", flop, 2),
+  EXPECT_DOUBLE_EQ(step("grouped", flop, 2, 1.5) - step("grouped", flop, 2),
                    4 * 2.0 * 0.5 * 256 * 2 * 3 * 128 * 176);
-  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 1), 0);
-  EXPECT_DOUBLE_EQ(step("reduce_scatter", call, 2), 4 * 4);
+  EXPECT_DOUBLE_EQ(step("dispatch", call, 1), 0);
+  EXPECT_DOUBLE_EQ(step("dispatch", call, 2), 4);
+  EXPECT_DOUBLE_EQ(step("dispatch_backward", weight, 2), 4 * 4.0 * 256 * 2 * 128);
 }
 
 // Products, loss and update of 16-bit weights are kernels of their own; what lies between the

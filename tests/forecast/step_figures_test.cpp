@@ -110,13 +110,20 @@ TEST(KernelStep, TensorParallelRanksHaveHalves) {
   const double products = 64 * (4 + 2 * 2) * 24 + 96 * 64 + 64 * 200 + 200 * 64;
   EXPECT_EQ(planned.flops("linear"), kLayers * 2 * kRows * products / 2);
   EXPECT_EQ(planned.calls("linear"), kLayers * 4);
-  EXPECT_EQ(planned.bytes("norm"), (kLayers * 2 + 1) * 4 * kRows / 2 * 64);
+  // Beside two norms, a block adds two residuals and two biases behind sums; the embedding clears
+  // whole rows, forward and backward.
+  EXPECT_EQ(planned.bytes("norm"), ((kLayers * 8 + 1) / 2 + 2) * 4 * kRows * 64);
   EXPECT_EQ(planned.bytes("activation"), kLayers * 4 * kRows * 100);
-  EXPECT_EQ(planned.flops("loss"), 6 * kRows * 64 * 256);
-  EXPECT_EQ(planned.calls("reduce_scatter"), kLayers * 8 + 2);
-  EXPECT_EQ(planned.step("reduce_scatter", {.start_s = 1}).communication, kLayers * 8 + 2);
-  // Labels, loss with norm, used parameters.
-  EXPECT_EQ(planned.calls("all_reduce"), 3);
+  EXPECT_EQ(planned.flops("loss"), 0);
+  EXPECT_EQ(planned.flops("loss_part"), 6 * kRows * 64 * 256);
+  for (const char* exchange : {"gather", "scatter"}) {
+    EXPECT_EQ(planned.calls(exchange), kLayers * 4 + 2) << exchange;
+    EXPECT_EQ(planned.step(exchange, {.start_s = 1}).communication, kLayers * 4 + 2) << exchange;
+    EXPECT_EQ(planned.weights(exchange), (kLayers * 4 + 2) * 4 * kRows * 64) << exchange;
+  }
+  EXPECT_EQ(planned.calls("reduce_scatter"), 0);
+  // Labels, loss with norm, used parameters; norms, biases of row layers, and positions.
+  EXPECT_EQ(planned.calls("all_reduce"), 3 + kLayers * (4 + 2) + 2 + 1);
 }
 
 // Two stages of two blocks, three micro-batches: the last one leaves the first stage after three

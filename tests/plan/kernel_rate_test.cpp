@@ -74,5 +74,30 @@ TEST(KernelRate, AttentionCountsThePairsThatItComputes) {
   EXPECT_NEAR(attention_work(1, 19200, 1, 64).flops / (4.0 * 19200 * 19200 * 64), 0.5, 0.01);
 }
 
+// 12 tokens on two ranks: parts of three. Rank 0 has 6 x 6 pairs of its own and, as its late
+// queries see all six keys of rank 1, 6 x 6 there; rank 1 sees the three early keys of rank 0.
+TEST(KernelRate, WorkOfContextRanksIsThatOfTheBusiestOne) {
+  const KernelWork ring = ring_attention_work(1, 12, 2, 3, 5);
+  EXPECT_EQ(ring.flops, 4.0 * (36 + 36) * 15);
+  EXPECT_EQ(ring.weights, 4.0 * (36 + 36) * 3);
+  EXPECT_EQ(ring.bytes, 4.0 * 6 * 4 * 15);
+  EXPECT_EQ(head_attention_work(2, 12, 3, 6, 5), attention_work(2, 12, 2, 5));
+}
+
+TEST(KernelRate, WorkOfExpertsIsThatOfTheirRows) {
+  const KernelWork grouped = grouped_work(10, 3, 5, 7);
+  EXPECT_EQ(grouped.flops, 2.0 * 10 * 5 * 7);
+  EXPECT_EQ(grouped.weights, 4.0 * 3 * 5 * 7);
+  EXPECT_EQ(grouped.bytes, 4.0 * 10 * (5 + 7));
+  const KernelWork routing = routing_work(10, 5, 3, 2);
+  EXPECT_EQ(routing.flops, 2.0 * 10 * 5 * 3);
+  EXPECT_EQ(routing.weights, 0);
+  EXPECT_EQ(routing.bytes, 4.0 * 10 * 2 * 5);
+  for (const char* name : {"gather", "scatter", "dispatch", "dispatch_backward", "message"})
+    EXPECT_TRUE(waits_for_ranks(name)) << name;
+  for (const char* name : {"linear", "all_reduce", "ring_attention", "routing"})
+    EXPECT_FALSE(waits_for_ranks(name)) << name;
+}
+
 }  // namespace
 }  // namespace shoal::plan::kernel_rate_test

@@ -1,5 +1,6 @@
 #include "shoal/plan/plan.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -111,25 +112,26 @@ TEST(Plan, HybridShardingIsNamed) {
               HasSubstr("ZeRO 3, mixed"));
 }
 
-// What context and expert parallelism take in Shoal follows from work and bytes alone.
-TEST(Plan, SaysWhichTimesWereNeverCompared) {
-  const auto said = [](const Degrees& degrees, const char* preset) {
-    const ModelSpec spec = *named_model("moe-tiny");
+// A reader must know whether the times are those of this machine's kernels. The estimator says it;
+// systems of the literature have none.
+TEST(Plan, SaysWhatItsTimesArePredictedFrom) {
+  const auto said = [](const char* preset, bool measured) {
     Training training;
-    training.degrees = degrees;
-    training.global_batch = degrees.dp();
+    training.degrees = {.dp_shard = 2, .ep = 2};
+    training.global_batch = 2;
     training.precision = "fp32";
-    const Cluster cluster = with_devices(*cluster_preset(preset), degrees.ranks());
-    const Plan plan = make_plan(PublishedEstimator(), spec, training, cluster);
-    const bool listed = to_json(plan).find("\"step_time_not_measured\": []") == std::string::npos;
-    const std::string text = to_text(plan);
-    EXPECT_EQ(listed, text.find("not measured") != std::string::npos);
-    return text;
+    const Cluster cluster = with_devices(*cluster_preset(preset), 2);
+    Plan plan = make_plan(PublishedEstimator(), *named_model("moe-tiny"), training, cluster);
+    EXPECT_FALSE(plan.time.of_measured_kernels);
+    plan.time.of_measured_kernels = measured;
+    const char* word = measured ? "true" : "false";
+    EXPECT_THAT(to_json(plan),
+                HasSubstr(fmt::format("\"step_time_of_measured_kernels\": {}", word)));
+    return to_text(plan);
   };
-  EXPECT_THAT(said({.cp = 2, .ep = 2}, "cpu"), HasSubstr("not measured     cp and ep: their time"));
-  EXPECT_THAT(said({.dp_shard = 2, .ep = 2}, "cpu"), HasSubstr("not measured     ep: their time"));
-  EXPECT_THAT(said({.dp_shard = 2, .tp = 2}, "cpu"), Not(HasSubstr("not measured")));
-  EXPECT_THAT(said({.cp = 2, .ep = 2}, "a100"), Not(HasSubstr("not measured")));
+  EXPECT_THAT(said("cpu", true), HasSubstr("predicted from   measured kernels of Shoal\n"));
+  EXPECT_THAT(said("cpu", false), HasSubstr("predicted from   published formulas"));
+  EXPECT_THAT(said("a100", false), Not(HasSubstr("predicted from")));
 }
 
 TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {

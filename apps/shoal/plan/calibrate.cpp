@@ -131,6 +131,9 @@ void calibrate(const CalibrateOptions& options) {
   const double others_cores = load.cores();
   measured.name = options.name;
   measured.ranks = options.ranks;
+  const auto cores = static_cast<double>(cores_of_this_process().usable());
+  if (cores < options.ranks * arguments.threads)
+    measured.ranks_at_once = std::max(1.0, cores / arguments.threads);
   measured.memory_bytes =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   measured.products[ElementType::kF32] = work_of(arguments.products_f32);

@@ -5,6 +5,7 @@
 #include <ATen/ops/ones.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <barrier>
 
 #include "apps/shoal/cores.h"
@@ -56,6 +57,10 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
   using namespace shoal;
   using namespace shoal::apps;
   CalibrateArguments& a = *arguments;
+  const double ranks_per_core = a.cores.empty()
+                                    ? std::max(1.0, static_cast<double>(a.ranks * a.threads) /
+                                                        cores_of_this_process().usable())
+                                    : 1;
   // All ranks time the same case at the same time, so that they compete for memory as in training.
   std::barrier meeting(a.ranks);
   const Together together = [&] { meeting.arrive_and_wait(); };
@@ -68,7 +73,7 @@ int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments) {
     // it.
     if (!a.cores.empty()) keep_to(a.cores[static_cast<std::size_t>(group.rank())]);
     at::set_num_threads(a.threads);
-    const KernelRounds rounds{a.seconds, a.rounds, !a.cores.empty()};
+    const KernelRounds rounds{a.seconds, a.rounds, ranks_per_core};
     if (a.drift_only) {
       const auto kernels = drift_kernel_times(group, rounds);
       if (group.rank() == 0) a.kernels = kernels;

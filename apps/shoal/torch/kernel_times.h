@@ -13,8 +13,9 @@ struct KernelRounds {
   /// Number of rounds, of which forecast::trimmed_mean drops the slowest: a core that others use
   /// too is slower for seconds at a time.
   int count = 1;
-  bool own_cores =
-      false;  ///< ranks have cores of their own: the longest of their times counts, else the mean
+  /// 1: ranks have cores of their own, and the longest of their times counts. More: they share
+  /// them, and the mean counts.
+  double ranks_per_core = 1;
 };
 
 /// Measures the times of Shoal's own operators in fp32; with `bf16` also in bf16 those whose

@@ -112,7 +112,7 @@ Cluster calibrated(const Measurements& measured) {
   cluster.inside = measured.ranks > 1 ? fit_link(measured) : Link{0, device.memory_bandwidth / 2};
   cluster.between = cluster.inside;
   cluster.host = {measured.memory_bytes, device.memory_bandwidth * measured.ranks,
-                  device.memory_bandwidth};
+                  device.memory_bandwidth, measured.ranks_at_once};
   for (const auto& [name, timed] : measured.kernels)
     cluster.kernels[name] = plan::fit_kernel(timed);
   plan::validate(cluster);

@@ -20,7 +20,8 @@ struct TimedWork {
 struct Measurements {
   std::string name;
   int ranks = 1;
-  double memory_bytes = 0;                                 ///< memory of the host
+  double ranks_at_once = 0;  ///< ranks that compute at the same time; 0: all
+  double memory_bytes = 0;   ///< memory of the host
   std::map<ElementType, std::vector<TimedWork>> products;  ///< FLOPs of a matmul
   std::vector<TimedWork> traversals;   ///< bytes read and written by an element-wise operation
   std::vector<TimedWork> all_reduces;  ///< bytes of the buffer; empty for one rank

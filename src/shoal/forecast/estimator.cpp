@@ -25,4 +25,12 @@ plan::StepTime ShoalEstimator::step_time(const plan::ModelSpec& spec,
   return plan::published_step_time(spec, training, cluster, cache, cutoff_s);
 }
 
+schedule::Costs ShoalEstimator::stage_costs(const plan::ModelSpec& spec,
+                                            const plan::Training& training,
+                                            const plan::Cluster& cluster) const {
+  if (predicts_step_time(spec, training, cluster))
+    return kernel_stage_costs(spec, training, cluster);
+  return plan::PublishedEstimator().stage_costs(spec, training, cluster);
+}
+
 }  // namespace shoal::forecast

@@ -21,6 +21,8 @@ class ShoalEstimator final : public plan::Estimator {
   plan::StepTime step_time(const plan::ModelSpec& spec, const plan::Training& training,
                            const plan::Cluster& cluster, plan::ScheduleCache& cache,
                            double cutoff_s = INFINITY) const override;
+  schedule::Costs stage_costs(const plan::ModelSpec& spec, const plan::Training& training,
+                              const plan::Cluster& cluster) const override;
 };
 
 }  // namespace shoal::forecast

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "shoal/forecast/plan_names.h"
+#include "shoal/schedule/timeline.h"
 
 namespace shoal::forecast {
 
@@ -12,5 +13,10 @@ bool predicts_step_time(const ModelSpec& spec, const Training& training, const C
 /// run. Each rank exchanges on the thread that computes, so that nothing hides the exchange. Throws
 /// Error(config) when the cluster lacks the times of a kernel.
 StepTime kernel_step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+
+/// Returns what each stage takes for one micro-batch, by the same kernels, with the messages that
+/// come to it from other ranks.
+schedule::Costs kernel_stage_costs(const ModelSpec& spec, const Training& training,
+                                   const Cluster& cluster);
 
 }  // namespace shoal::forecast

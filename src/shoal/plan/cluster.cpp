@@ -197,6 +197,8 @@ void validate(const Cluster& cluster) {
           kNotNegative);
   require(cluster, cluster.host.memory_bandwidth >= 0, "host.memory_bandwidth",
           cluster.host.memory_bandwidth, kNotNegative);
+  require(cluster, cluster.host.devices_at_once >= 0, "host.devices_at_once",
+          cluster.host.devices_at_once, kNotNegative);
   require(cluster, cluster.host.link_bandwidth >= 0, "host.link_bandwidth",
           cluster.host.link_bandwidth, kNotNegative);
   require(cluster, cluster.storage.read_bandwidth >= 0, "storage.read_bandwidth",

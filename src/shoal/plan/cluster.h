@@ -54,6 +54,8 @@ struct Host {
   double memory_bandwidth = 0;  ///< bytes/s, shared by its devices
   /// Bytes/s between one device and the host's memory, in one direction.
   double link_bandwidth = 0;
+  /// Devices that compute at the same time where they share cores; 0: all.
+  double devices_at_once = 0;
 
   bool described() const { return memory_bytes > 0 && memory_bandwidth > 0 && link_bandwidth > 0; }
 

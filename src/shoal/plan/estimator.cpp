@@ -26,4 +26,9 @@ StepTime PublishedEstimator::step_time(const ModelSpec& spec, const Training& tr
   return published_step_time(spec, training, cluster, cache, cutoff_s);
 }
 
+schedule::Costs PublishedEstimator::stage_costs(const ModelSpec& spec, const Training& training,
+                                                const Cluster& cluster) const {
+  return schedule_costs(stage_times(spec, training, cluster));
+}
+
 }  // namespace shoal::plan

@@ -27,6 +27,11 @@ class Estimator {
                              const Cluster& cluster, ScheduleCache& cache,
                              double cutoff_s = INFINITY) const = 0;
 
+  /// Returns what every stage of the pipeline costs for one micro-batch, for a simulation of its
+  /// table.
+  virtual schedule::Costs stage_costs(const ModelSpec& spec, const Training& training,
+                                      const Cluster& cluster) const = 0;
+
   /// As above for a single question, which needs no cache.
   std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
                                  const Cluster& cluster) const;
@@ -44,6 +49,8 @@ class PublishedEstimator final : public Estimator {
                                  const Cluster& cluster, ScheduleCache& cache) const override;
   StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                      ScheduleCache& cache, double cutoff_s = INFINITY) const override;
+  schedule::Costs stage_costs(const ModelSpec& spec, const Training& training,
+                              const Cluster& cluster) const override;
 };
 
 }  // namespace shoal::plan

@@ -94,6 +94,38 @@ double distance(const KernelWork& one, const KernelWork& other) {
   return sum;
 }
 
+/// Returns the pairs of query and key that are multiplied where a query sees the keys up to its
+/// own: a block of query rows takes those of its last row.
+double causal_pairs(std::int64_t length) {
+  double pairs = 0;
+  for (std::int64_t begin = 0; begin < length; begin += kAttentionRows) {
+    const std::int64_t rows = std::min(kAttentionRows, length - begin);
+    pairs += static_cast<double>(rows) * static_cast<double>(begin + rows);
+  }
+  return pairs;
+}
+
+/// Returns the pairs where the second half of the queries sees all keys and the first half none: a
+/// block with a row of both takes all keys for all of its rows.
+double late_pairs(std::int64_t length) {
+  double pairs = 0;
+  for (std::int64_t begin = 0; begin < length; begin += kAttentionRows) {
+    const std::int64_t rows = std::min(kAttentionRows, length - begin);
+    if (begin + rows > length / 2) pairs += static_cast<double>(rows * length);
+  }
+  return pairs;
+}
+
+KernelWork work_of_pairs(double pairs, double samples, double rows, double heads,
+                         double head_size) {
+  const double width = heads * head_size;
+  // Two matmuls (scores, values) of 2 FLOPs for each pair of query and key. `weights` stands for
+  // the scores, which go through memory block by block.
+  return {.flops = 4 * samples * pairs * width,
+          .weights = kElement * samples * pairs * heads,
+          .bytes = kElement * samples * rows * 4 * width};
+}
+
 double on_line(const KernelRate& rate, const KernelWork& work) {
   return rate.start_s + rate.flop_s * work.flops + rate.weight_s * work.weights +
          rate.byte_s * work.bytes;
@@ -127,19 +159,41 @@ KernelWork linear_work(double rows, double in, double out) {
           .bytes = kElement * rows * (in + out)};
 }
 
+KernelWork grouped_work(double rows, double experts, double in, double out) {
+  return {.flops = 2 * rows * in * out,
+          .weights = kElement * experts * in * out,
+          .bytes = kElement * rows * (in + out)};
+}
+
+KernelWork routing_work(double rows, double width, double experts, double choices) {
+  return {.flops = 2 * rows * width * experts,
+          .weights = 0,
+          .bytes = kElement * rows * choices * width};
+}
+
 KernelWork attention_work(double samples, std::int64_t length, double heads, double head_size) {
-  // A block of query rows attends to the keys up to its last row.
-  double pairs = 0;
-  for (std::int64_t begin = 0; begin < length; begin += kAttentionRows) {
-    const std::int64_t rows = std::min(kAttentionRows, length - begin);
-    pairs += static_cast<double>(rows) * static_cast<double>(begin + rows);
+  return work_of_pairs(causal_pairs(length), samples, static_cast<double>(length), heads,
+                       head_size);
+}
+
+KernelWork ring_attention_work(double samples, std::int64_t length, std::int64_t ranks,
+                               double heads, double head_size) {
+  const std::int64_t own = length / ranks;
+  double most = 0;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    // Of ranks before this one both parts of the queries see the early part of the keys; of those
+    // behind it the late part sees all.
+    const auto before = static_cast<double>(rank);
+    const auto behind = static_cast<double>(ranks - 1 - rank);
+    const double early = static_cast<double>(own) * static_cast<double>(own / 2);
+    most = std::max(most, causal_pairs(own) + before * early + behind * late_pairs(own));
   }
-  const double width = heads * head_size;
-  // Two matmuls (scores, values) of 2 FLOPs for each pair of query and key. `weights` stands for
-  // the scores, which go through memory block by block.
-  return {.flops = 4 * samples * pairs * width,
-          .weights = kElement * samples * pairs * heads,
-          .bytes = kElement * samples * static_cast<double>(length) * 4 * width};
+  return work_of_pairs(most, samples, static_cast<double>(own), heads, head_size);
+}
+
+KernelWork head_attention_work(double samples, std::int64_t length, std::int64_t ranks,
+                               double heads, double head_size) {
+  return attention_work(samples, length, heads / static_cast<double>(ranks), head_size);
 }
 
 KernelWork pass_work(double elements) { return {.bytes = kElement * elements}; }
@@ -160,23 +214,45 @@ bool streams_memory(const std::string& name) {
          name == "reduce_scatter";
 }
 
+bool waits_for_ranks(const std::string& name) {
+  return name == "gather" || name == "scatter" || name == "dispatch" ||
+         name == "dispatch_backward" || name == "message";
+}
+
 const std::vector<std::string>& kernel_names() {
   static const std::vector<std::string> names{"linear",
                                               "linear_backward",
+                                              "grouped",
+                                              "grouped_backward",
+                                              "routing",
+                                              "routing_backward",
                                               "attention",
                                               "attention_backward",
+                                              "ring_attention",
+                                              "ring_attention_backward",
+                                              "head_attention",
+                                              "head_attention_backward",
                                               "norm",
                                               "norm_backward",
                                               "activation",
                                               "activation_backward",
                                               "embedding",
                                               "loss",
+                                              "loss_part",
                                               "optimizer",
                                               "all_reduce",
                                               "reduce_scatter",
+                                              "gather",
+                                              "scatter",
+                                              "dispatch",
+                                              "dispatch_backward",
+                                              "message",
                                               "linear_bf16",
                                               "linear_backward_bf16",
+                                              "grouped_bf16",
+                                              "grouped_backward_bf16",
                                               "loss_bf16",
+                                              "loss_part_bf16",
                                               "optimizer_bf16"};
   return names;
 }

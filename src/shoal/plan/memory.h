@@ -27,6 +27,8 @@ struct HeldParameters {
   double all() const { return split + replicated + expert; }
   HeldParameters& operator+=(const HeldParameters& other);
 };
+/// Returns what a rank holds of one parameter of the model; one of the three is not 0.
+HeldParameters held_of(const model::ParameterSpec& parameter, const Training& training);
 /// Returns what every pipeline rank holds. With tied embeddings the last rank holds a copy of the
 /// token table.
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training);

@@ -84,6 +84,10 @@ StateBytes state_bytes(const StateBytes& whole, int zero_stage, double ranks) {
   return held;
 }
 
+HeldParameters held_of(const model::ParameterSpec& parameter, const Training& training) {
+  return divided(share_of(parameter.name, static_cast<double>(parameter.count())), training);
+}
+
 HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training) {
   return divided(units(spec)[0], training);
 }

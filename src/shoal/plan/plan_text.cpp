@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
@@ -42,15 +41,6 @@ void add_memory(const Plan& plan, std::string& text) {
     text += fmt::format("  would fit with {}\n", remedy);
 }
 
-/// Returns the techniques of the plan whose times nobody has compared with runs of Shoal.
-std::vector<std::string> unmeasured_axes(const Plan& plan) {
-  std::vector<std::string> axes;
-  if (plan.cluster.runtime != Runtime::kShoal) return axes;
-  for (const Axis axis : {Axis::kContext, Axis::kExpert})
-    if (plan.training.degrees.extent(axis) > 1) axes.emplace_back(name(axis));
-  return axes;
-}
-
 void add_time(const Plan& plan, std::string& text) {
   const StepTime& time = plan.time;
   text += "\nOne step\n";
@@ -71,11 +61,12 @@ void add_time(const Plan& plan, std::string& text) {
       100 * plan.mfu, 100 * plan.mfu_causal, 100 * plan.hfu,
       plan.flops.model / time.all() / static_cast<double>(plan.cluster.devices()) / 1e12);
   text += fmt::format("  limited by       {}\n", plan.limited_by);
-  if (const auto axes = unmeasured_axes(plan); !axes.empty()) {
-    text += fmt::format(
-        "  not measured     {}: their time follows from what they compute and send, and was never "
-        "compared with a run\n",
-        fmt::join(axes, " and "));
+  // Systems of the literature have no kernels of their own here.
+  if (plan.cluster.runtime == Runtime::kShoal) {
+    text += fmt::format("  predicted from   {}\n",
+                        time.of_measured_kernels
+                            ? "measured kernels of Shoal"
+                            : "published formulas: no kernels were measured for such a step");
   }
   if (plan.traffic.empty()) return;
   text += "  one device sends";
@@ -200,7 +191,7 @@ std::string to_json(const Plan& plan) {
       {"communication", plan.time.communication}, {"recomputed", plan.time.recomputed},
       {"data_exposed", plan.time.data_exposed},   {"data_hidden", plan.time.data_hidden},
       {"optimizer", plan.time.optimizer}};
-  json["step_time_not_measured"] = unmeasured_axes(plan);
+  json["step_time_of_measured_kernels"] = plan.time.of_measured_kernels;
   json["mfu"] = plan.mfu;
   json["mfu_causal"] = plan.mfu_causal;
   json["hfu"] = plan.hfu;

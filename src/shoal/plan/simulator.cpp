@@ -65,7 +65,7 @@ SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spe
                                 const schedule::Visit& visit) {
   validate(spec, training, cluster.runtime);
   const schedule::Costs costs =
-      schedule_costs(stage_times(spec, with_stages_of(table, spec, training), cluster));
+      estimator.stage_costs(spec, with_stages_of(table, spec, training), cluster);
   return simulate_table(table, costs, estimator.step_time(spec, training, cluster), stragglers,
                         visit);
 }
@@ -81,7 +81,7 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
   const auto table =
       schedule::make_schedule(name, p, static_cast<int>(p == 1 ? 1 : training.chunks()),
                               static_cast<int>(training.micro_batches()));
-  schedule::Costs costs = schedule_costs(stage_times(spec, training, cluster));
+  schedule::Costs costs = estimator.stage_costs(spec, training, cluster);
   if (table.stages() != static_cast<int>(costs.stages.size())) {
     // One rank runs the stages that it holds as one.
     schedule::StageCost all{0, 0, 0, 1, 0};

@@ -21,6 +21,9 @@ struct StepTime {
   double data_exposed = 0;  ///< exchange of gradients and parameters that nothing hides
   double data_hidden = 0;   ///< exchange of gradients and parameters beside computation
   double optimizer = 0;
+  /// True where it is the sum of kernels that were measured on the cluster, false where the figures
+  /// of its devices stand for them.
+  bool of_measured_kernels = false;
 
   double all() const { return pipeline + data_exposed + optimizer; }
   double bubble_fraction() const { return pipeline > 0 ? bubble / pipeline : 0; }

@@ -325,9 +325,10 @@ TEST(ClusterFile, EveryNumberHasItsPlace) {
       "[device.efficiency]\nmatmul = 0.1\nmatmul_ramp_flops = 8\nmemory = 0.2\noperation_s = 9\n"
       "link_inside = 0.3\nlink_between = 0.4\n[inside]\nlatency_s = 10\nbandwidth = 11\n"
       "[between]\nlatency_s = 12\nbandwidth = 13\n[host]\nmemory_bytes = 14\n"
-      "memory_bandwidth = 15\nlink_bandwidth = 16\n[storage]\nread_bandwidth = 17\n"
-      "write_bandwidth = 18\n[kernels.linear]\nstart_s = 19\nflop_s = 20\nweight_s = 21\n"
-      "byte_s = 22\ntimed = [[1, 2, 3, 4]]\n",
+      "memory_bandwidth = 15\nlink_bandwidth = 16\ndevices_at_once = 17\n[storage]\nread_bandwidth "
+      "= 18\n"
+      "write_bandwidth = 19\n[kernels.linear]\nstart_s = 20\nflop_s = 21\nweight_s = 22\n"
+      "byte_s = 23\ntimed = [[1, 2, 3, 4]]\n",
       "c.toml");
   plan::Cluster expected;
   expected.name = "n";
@@ -350,9 +351,10 @@ TEST(ClusterFile, EveryNumberHasItsPlace) {
   expected.device.efficiency.link_between = 0.4;
   expected.inside = {10, 11};
   expected.between = {12, 13};
-  expected.host = {.memory_bytes = 14, .memory_bandwidth = 15, .link_bandwidth = 16};
-  expected.storage = {.read_bandwidth = 17, .write_bandwidth = 18};
-  expected.kernels["linear"] = {19, 20, 21, 22, {{{1, 2, 3}, 4}}};
+  expected.host = {
+      .memory_bytes = 14, .memory_bandwidth = 15, .link_bandwidth = 16, .devices_at_once = 17};
+  expected.storage = {.read_bandwidth = 18, .write_bandwidth = 19};
+  expected.kernels["linear"] = {20, 21, 22, 23, {{{1, 2, 3}, 4}}};
   EXPECT_EQ(cluster, expected);
 }
 
