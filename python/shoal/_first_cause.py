@@ -103,7 +103,8 @@ def install():
     _installed_in = process
 
     def hook(kind, error, trace):
-        if os.getpid() == process:
+        # At a prompt an exception ends nothing.
+        if os.getpid() == process and not hasattr(sys, "ps1"):
             tell(kind, error, trace)
         previous(kind, error, trace)
 
