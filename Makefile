@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc)
 BUILD := build/release
 SHOAL := $(BUILD)/bin/shoal
+INSTALLED = $(abspath $(or $(PREFIX),$(HOME)/.local))
 JOB ?= examples/03_gpt_on_headers/job.toml
 # What CMake finds goes to stdout and is of use only when something is wrong; that goes to stderr.
 CONFIGURE := cmake --preset release >/dev/null
@@ -66,8 +67,8 @@ format: ## rewrite the C++ sources in the project's format
 docs: ## check the links and commands of the documentation
 	@tools/check_docs.py
 
-bench: all ## measure, beside peers, into bench/results/latest.jsonl; CASES="..." chooses
-	@python3 bench/run.py $(CASES)
+bench: all ## measure, beside peers, into docs/benchmarks.md; CASES="..." chooses
+	@python3 bench/run.py $(CASES) && code=0 || code=$$?; python3 bench/page.py; exit $$code
 
 sanitize: setup ## everything that can run under AddressSanitizer, UBSan and ThreadSanitizer
 	@tools/sanitize.sh asan tsan-rooms
@@ -75,8 +76,13 @@ sanitize: setup ## everything that can run under AddressSanitizer, UBSan and Thr
 fuzz: fuzzers ## every parser of bytes from outside under libFuzzer, SECONDS=30 each; TARGETS="..." chooses
 	@SECONDS_EACH=$(or $(SECONDS),30) tools/fuzz.sh $(TARGETS)
 
-install: all ## into PREFIX (default build/install)
-	@cmake --install $(BUILD) --prefix $(or $(PREFIX),build/install)
+install: build ## put the program shoal on your PATH: into PREFIX/bin (default ~/.local)
+	@cmake --install $(BUILD) --prefix $(INSTALLED) >/dev/null
+	@case ":$$PATH:" in \
+	  *:$(INSTALLED)/bin:*) echo "shoal is in $(INSTALLED)/bin" ;; \
+	  *) echo "shoal is in $(INSTALLED)/bin. Add it to your PATH, here and in ~/.profile:"; \
+	     echo "  export PATH=\"$(INSTALLED)/bin:\$$PATH\"" ;; \
+	esac
 
 clean: ## forget everything that was built (not .venv, not runs/)
 	@rm -rf build
