@@ -76,7 +76,7 @@ sanitize: setup ## everything that can run under AddressSanitizer, UBSan and Thr
 fuzz: fuzzers ## every parser of bytes from outside under libFuzzer, SECONDS=30 each; TARGETS="..." chooses
 	@SECONDS_EACH=$(or $(SECONDS),30) tools/fuzz.sh $(TARGETS)
 
-install: build ## put the program shoal on your PATH: into PREFIX/bin (default ~/.local)
+install: build ## put the program shoal on your PATH, and headers and libraries beside it: into PREFIX (default ~/.local)
 	@cmake --install $(BUILD) --prefix $(INSTALLED) >/dev/null
 	@case ":$$PATH:" in \
 	  *:$(INSTALLED)/bin:*) echo "shoal is in $(INSTALLED)/bin" ;; \

@@ -22,7 +22,7 @@ STEPS = 6
 SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1",
            "--set", "training.global_batch_sequences=2", "--set", "training.sequence_length=64", "--set", "model.layers=1",
            "--set", "validation.batches=1", "--set", "validation.sample_tokens=20"]
-RESULT = re.compile(r"validation: |split: | kB ")
+RESULT = re.compile(r"validation: |split: | kB |after \d+ steps")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 PROGRAMS = "build/release/bin/"
 # Run as they are.
@@ -119,13 +119,15 @@ class Tree:
         program, rest = words[0], words[1:]
         if ASSIGNMENT.match(program):
             started, expected = self.here(rest)
-            return ["env", program, *started], expected
+            return (["env", program, *started] if started else None), expected
         if program == "shoal":
             return [program, *self.shortened(rest)], ""
         if program in SYSTEM:
             return ["bash", "-c", shlex.join(words)], ""
         if program == "tensorboard":
             return self.tensorboard(rest)
+        if program.startswith("build/own_model/"):
+            return [f"{self.folder}/{program}", *rest], ""
         if program.startswith(PROGRAMS):
             name = program.removeprefix(PROGRAMS)
             return [self.build / "bin" / name, *rest], r"\[  PASSED  \] [1-9]" if name.endswith("_test") else ""
@@ -137,6 +139,7 @@ class Tree:
             started, expected = self.here(rest[2:])
             return ["mpirun", "--oversubscribe", "--allow-run-as-root", *rest[:2], *started], expected
         if program == "cmake":
+            rest = [word.replace("$HOME/.local", f"{self.folder}/installed") for word in rest]
             return ["cmake", *shlex.split(shlex.join(rest).replace("--preset release", shlex.quote(str(self.build))))], ""
         if program == "make" and rest[0] == "install":
             return self.install(), r"bin/shoal"
