@@ -100,7 +100,7 @@ def readme_table(rows):
     there = [(words, rows[case]) for case, words in README if case in rows]
     if not there:
         return ""
-    text = "\n| | Shoal | peer | ratio (spread) |\n|---|---|---|---|\n"
+    text = "\nMedians, measured in alternation with the peer ([all cases](docs/benchmarks.md)):\n\n| | Shoal | peer | ratio (spread) |\n|---|---|---|---|\n"
     for words, (unit, ours, peer, ratio, spread, _, _, _) in there:
         text += f"| {words} | {ours} {unit} | {peer} {unit} | {ratio} ({spread}) |\n"
     machines = sorted({row[-1] for _, row in there})

@@ -160,6 +160,8 @@ class Tree:
     def tensorboard(self, words):
         """What `tensorboard --logdir FOLDER` shows must be more than nothing: its own reader finds a loss."""
         folder = words[words.index("--logdir") + 1]
+        if not list(pathlib.Path(self.folder, folder).glob("*/tensorboard")):
+            return None, "a later page runs it, when something has been trained"
         program = ("import glob\nfrom tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
                    f"for folder in glob.glob('{folder}/*/tensorboard'):\n"
                    "    events = EventAccumulator(folder)\n    events.Reload()\n    print(folder, events.Tags()['scalars'])\n")
