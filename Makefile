@@ -14,7 +14,7 @@ JOB ?= examples/03_gpt_on_headers/job.toml
 CONFIGURE := cmake --preset release >/dev/null
 NINJA := cmake --build --preset release --parallel $(JOBS)
 
-.PHONY: help setup build all train test check layout layers tidy headers warnings format docs bench sanitize fuzz fuzzers install clean
+.PHONY: help setup build all train test check layout layers tidy headers warnings format docs site bench sanitize fuzz fuzzers install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,9 @@ format: ## rewrite the C++ sources in the project's format
 
 docs: ## check the links and commands of the documentation
 	@tools/check_docs.py
+
+site: ## build all pages as a web site with search, into build/site/html
+	@tools/build_site.py
 
 bench: all ## measure, beside peers, into docs/benchmarks.md; CASES="..." chooses
 	@python3 bench/run.py $(CASES) && code=0 || code=$$?; python3 bench/page.py; exit $$code
