@@ -95,7 +95,10 @@ def main():
     mkdocs = arguments.mkdocs or install_mkdocs(root)
     # The theme would advertise its successor on every build.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    sys.exit(subprocess.run([mkdocs, "build", "--quiet", "--strict", "--config-file", built / "mkdocs.yml"], env=environment).returncode)
+    # With --quiet, mkdocs counts no warnings and --strict passes everything.
+    run = subprocess.run([mkdocs, "build", "--strict", "--config-file", built / "mkdocs.yml"], env=environment, capture_output=True, text=True)
+    print("".join(line for line in (run.stdout + run.stderr).splitlines(keepends=True) if not line.startswith("INFO")), end="")
+    sys.exit(run.returncode)
 
 
 if __name__ == "__main__":
