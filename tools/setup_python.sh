@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv-python, a Python that imports the Torch that tools/setup.sh chose: the tests of the PyTorch backend (tests/python) and the
-# commands of docs/pytorch.md run in it. It holds 49 MB of pinned wheels and no second Torch. Says nothing when all is there, needs no
+# commands of docs/pytorch.md run in it. It holds 50 MB of pinned wheels and no second Torch. Says nothing when all is there, needs no
 # network then, and may be interrupted and run again at any point.
 #
 # PyPI's Torch is linked with all of CUDA, 2 GB that collectives of CPU tensors never call. For every such library that this machine lacks, an
@@ -36,7 +36,7 @@ for python in "${torch%/lib/*}/bin/python" python3 python3.11 /usr/bin/python3 '
   [[ -n $python ]] || fail "no Python 3.11 with the venv module (tried python3, python3.11, /usr/bin/python3): the pinned wheels are for it"
   "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
 done
-say "making $venv for $torch (49 MB to download)"
+say "making $venv for $torch (50 MB to download)"
 rm -f "$stamp"
 "$python" -m venv --clear "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --only-binary=:all: --require-hashes \

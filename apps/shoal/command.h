@@ -25,6 +25,10 @@ void add_ckpt_command(CLI::App& program, int& exit_code);
 /// (--trace, --svg), and the subcommands of plan/commands.h.
 void add_plan_command(CLI::App& program);
 void add_env_command(CLI::App& program);
+/// `shoal profile`: where the steps of a trace went.
+void add_profile_command(CLI::App& program);
+/// `shoal plot`: the loss curves of several runs.
+void add_plot_command(CLI::App& program);
 
 /// Returns "0.1.0".
 const char* version();

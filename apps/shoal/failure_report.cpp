@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "apps/shoal/exit_code.h"
@@ -56,6 +58,17 @@ std::optional<FailureReport> read_failure_report(int pipe) {
   message.ignore(1);
   std::getline(message, report.text, '\0');
   return report;
+}
+
+void write_torchrun_error_file(const std::string& path, const FailureReport& report) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  const nlohmann::json extra = {
+      {"py_callstack", report.text},
+      {"timestamp", std::to_string(seconds + (report.about_a_peer ? 1 : 0))}};
+  const nlohmann::json file = {{"message", {{"message", report.text}, {"extraInfo", extra}}}};
+  // An error may quote bytes of a file that are no UTF-8.
+  std::ofstream(path) << file.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace shoal::apps

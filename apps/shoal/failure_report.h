@@ -26,6 +26,11 @@ void write_failure_report(int pipe, const FailureReport& report);
 /// Reads a report; empty when the rank ended without one. Does not wait.
 std::optional<FailureReport> read_failure_report(int pipe);
 
+/// Writes the file that torchrun reads for its summary (TORCHELASTIC_ERROR_FILE), in its format.
+/// torchrun takes the earliest second for the root cause, so a report about a peer is dated one
+/// second later. A file that cannot be written is no error.
+void write_torchrun_error_file(const std::string& path, const FailureReport& report);
+
 std::int64_t monotonic_ns();
 
 }  // namespace shoal::apps

@@ -54,7 +54,8 @@ struct Child {
   /// came before the rank handled it.
   bool stopped() const {
     if (WIFSIGNALED(status)) return WTERMSIG(status) == asked_with;
-    return code() == signal_exit_code(SIGTERM) || code() == signal_exit_code(SIGINT);
+    return code() == signal_exit_code(SIGTERM) || code() == signal_exit_code(SIGINT) ||
+           code() == signal_exit_code(SIGUSR1);
   }
   // A rank that the launcher killed, or asked to stop, has not failed.
   bool failed() const { return ended && !killed_by_launcher && status != 0 && !stopped(); }
@@ -76,7 +77,7 @@ class SignalWatch {
  public:
   SignalWatch() {
     ::sigemptyset(&set_);
-    for (const int signal : {SIGCHLD, SIGTERM, SIGINT}) ::sigaddset(&set_, signal);
+    for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGUSR1}) ::sigaddset(&set_, signal);
     // Blocked signals wait for sigtimedwait: no handler, and none is lost between a look at the
     // ranks and the next wait.
     ::sigprocmask(SIG_BLOCK, &set_, &before_);
@@ -210,6 +211,8 @@ std::vector<std::string> Launcher::command_line(int rank, int report_pipe) const
 }
 
 void Launcher::on_signal(int signal) {
+  // A warning of a time limit: the signal that comes at the limit is not the user's second one.
+  if (signal == SIGUSR1 && stop_signal_ == 0) signal_living(signal);
   if (signal != SIGTERM && signal != SIGINT) return;
   // The first signal is passed on: ranks finish their step and save. The second means now.
   if (stop_signal_ == 0) {

@@ -19,12 +19,12 @@ struct Launch {
 /// when the launcher dies) and waits until all have ended. Rank 0 keeps the console; the output of
 /// the others goes to <run directory>/logs/rank-<r>.log.
 ///
-/// SIGTERM and SIGINT are passed on to the ranks, which finish their step and save; a second signal
-/// kills them. When a rank fails, the others have a second to report their own errors, are then
-/// asked to end, and are killed 3 seconds after the failure. The first cause is printed first, with
-/// rank and step: a rank that died or reported a failure of its own comes before those that only
-/// miss a peer. Returns the exit code of that rank, 128 + n if signal n killed it; 128 + n when
-/// signal n asked the run to stop; 0 when all ranks are done.
+/// SIGTERM, SIGINT and SIGUSR1 are passed on to the ranks, which finish their step and save; a
+/// second SIGTERM or SIGINT kills them. When a rank fails, the others have a second to report their
+/// own errors, are then asked to end, and are killed 3 seconds after the failure. The first cause
+/// is printed first, with rank and step: a rank that died or reported a failure of its own comes
+/// before those that only miss a peer. Returns the exit code of that rank, 128 + n if signal n
+/// killed it; 128 + n when signal n asked the run to stop; 0 when all ranks are done.
 int launch_ranks(const Launch& launch);
 
 /// Returns 128 random bits from the system, as 32 hexadecimal digits.

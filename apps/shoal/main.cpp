@@ -39,6 +39,8 @@ int main(int argc, char** argv) {
   shoal::apps::add_bench_command(program, exit_code);
   shoal::apps::add_ckpt_command(program, exit_code);
   shoal::apps::add_plan_command(program);
+  shoal::apps::add_profile_command(program);
+  shoal::apps::add_plot_command(program);
   shoal::apps::add_env_command(program);
   shoal::apps::add_rank_command(program, exit_code);
   try {

@@ -2,15 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include "apps/shoal/slurm.h"
 #include "shoal/base/error.h"
 #include "shoal/base/number.h"
-#include "shoal/base/philox.h"
+#include "shoal/wire/key_derivation.h"
 
 namespace shoal::apps {
 namespace {
@@ -46,34 +46,13 @@ struct Reader {
     return hashed(joined);
   }
   static std::string hashed(const std::string& joined) {
-    const Key key = Key(0).child(joined);
-    return fmt::format("{:016x}{:016x}", key.value(), key.child("second").value());
+    const auto key = wire::derive_key(joined, "shoal", "job key");
+    std::string text;
+    // 128 bits, which no search goes through. The key is also the job's name on a host.
+    for (std::size_t i = 0; i < 16; ++i) text += fmt::format("{:02x}", static_cast<int>(key[i]));
+    return text;
   }
 };
-
-/// Slurm writes "2(x3),1": two tasks on each of three nodes, then one.
-int tasks_on_node(const Reader& reader, int node) {
-  const std::string text = reader.text("SLURM_STEP_TASKS_PER_NODE");
-  std::size_t at = 0;
-  for (int first = 0; at < text.size();) {
-    int tasks = 0;
-    int nodes = 1;
-    auto parsed = std::from_chars(text.data() + at, text.data() + text.size(), tasks);
-    if (parsed.ec != std::errc()) break;
-    at = parsed.ptr - text.data();
-    if (text.compare(at, 2, "(x") == 0) {
-      parsed = std::from_chars(text.data() + at + 2, text.data() + text.size(), nodes);
-      at = parsed.ptr - text.data() + 1;
-    }
-    if (nodes < 1) break;
-    if (node - first < nodes) return tasks;
-    first += nodes;  // at most `node`
-    ++at;            // the comma
-  }
-  throw broken(reader.launcher,
-               fmt::format("SLURM_STEP_TASKS_PER_NODE={} does not say how many tasks node {} has",
-                           text, node));
-}
 
 RankEnvironment of_torchrun(const Reader& reader) {
   RankEnvironment result{reader.launcher,
@@ -82,12 +61,13 @@ RankEnvironment of_torchrun(const Reader& reader) {
                          reader.number("LOCAL_RANK"),
                          reader.number("LOCAL_WORLD_SIZE"),
                          {},
+                         {},
                          {}};
+  result.error_file = reader.text("TORCHELASTIC_ERROR_FILE");
   // .../<random>/attempt_0/<local rank>/error.json: the folder is new in every start, where run id
   // and port may repeat. Each host has its own, so it can only tell starts apart where all ranks
   // are on one.
-  std::string folder =
-      result.local_world == result.world ? reader.text("TORCHELASTIC_ERROR_FILE") : "";
+  std::string folder = result.local_world == result.world ? result.error_file : "";
   for (int i = 0; i < 2; ++i) {
     folder = folder.substr(
         0, folder.find_last_of('/') == std::string::npos ? 0 : folder.find_last_of('/'));
@@ -105,8 +85,17 @@ RankEnvironment of_slurm(const Reader& reader) {
                          reader.number("SLURM_LOCALID"),
                          1,
                          {},
+                         {},
                          {}};
-  result.local_world = tasks_on_node(reader, reader.number("SLURM_NODEID"));
+  const std::string tasks = reader.text("SLURM_STEP_TASKS_PER_NODE");
+  const int node = reader.number("SLURM_NODEID");
+  const auto here = tasks_on_node(tasks, node);
+  if (!here) {
+    throw broken(reader.launcher,
+                 fmt::format("SLURM_STEP_TASKS_PER_NODE={} does not say how many tasks node {} has",
+                             tasks, node));
+  }
+  result.local_world = *here;
   result.job_key = reader.key({"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"});
   return result;
 }
@@ -119,6 +108,7 @@ RankEnvironment of_open_mpi(const Reader& reader) {
           reader.number("OMPI_COMM_WORLD_LOCAL_SIZE"),
           reader.key({"PMIX_NAMESPACE", "PMIX_SERVER_URI2", "OMPI_MCA_ess_base_jobid",
                       "OMPI_MCA_orte_hnp_uri"}),
+          {},
           {}};
 }
 
@@ -132,6 +122,7 @@ RankEnvironment of_kubernetes(const Reader& reader) {
                          0,
                          1,
                          {},
+                         {},
                          {}};
   if (!reader.text("LOCAL_WORLD_SIZE").empty()) {
     result.local_rank = reader.number("LOCAL_RANK"),
@@ -141,6 +132,14 @@ RankEnvironment of_kubernetes(const Reader& reader) {
   return result;
 }
 
+/// The address of a job step's first node, on which rank 0 is; empty: Slurm does not say.
+std::string first_node(const Reader& reader) {
+  if (reader.launcher != "Slurm") return "";
+  std::string nodes = reader.text("SLURM_STEP_NODELIST");
+  if (nodes.empty()) nodes = reader.text("SLURM_JOB_NODELIST");
+  return nodes.empty() ? "" : expand_node_list(nodes).front();
+}
+
 /// Fills in where ranks of several hosts meet.
 void find_rendezvous(const Reader& reader, RankEnvironment& found) {
   // What launchers tell every rank can be guessed by who sees it; this cannot.
@@ -148,7 +147,8 @@ void find_rendezvous(const Reader& reader, RankEnvironment& found) {
     found.job_key = Reader::hashed(found.job_key + "|" + secret);
   found.rendezvous = reader.text("SHOAL_RENDEZVOUS");
   if (!found.rendezvous.empty() || found.local_world == found.world) return;
-  const std::string address = reader.text("MASTER_ADDR");
+  std::string address = reader.text("MASTER_ADDR");
+  if (address.empty()) address = first_node(reader);
   if (address.empty()) {
     throw broken(reader.launcher, fmt::format("its {} ranks are on several hosts, and neither "
                                               "SHOAL_RENDEZVOUS nor MASTER_ADDR is set",
@@ -158,8 +158,11 @@ void find_rendezvous(const Reader& reader, RankEnvironment& found) {
             "there, for all ranks");
   }
   // torchrun's own store listens on MASTER_PORT: ours takes the next one.
+  const bool chooses = reader.launcher == "Slurm" && reader.text("MASTER_PORT").empty();
   const std::int64_t port =
-      std::int64_t{reader.number("MASTER_PORT")} + (reader.launcher == "torchrun" ? 1 : 0);
+      chooses
+          ? slurm_port(reader.text("SLURM_JOB_ID"), reader.text("SLURM_STEP_ID"))
+          : std::int64_t{reader.number("MASTER_PORT")} + (reader.launcher == "torchrun" ? 1 : 0);
   if (port < 1 || port > 65535) throw broken(reader.launcher, fmt::format("port {} is none", port));
   // An IPv6 address needs brackets, or its last group would be taken for the port.
   const bool six = address.find(':') != std::string::npos && address.front() != '[';
@@ -198,6 +201,11 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
 
 std::optional<RankEnvironment> detect_rank_environment(bool by_mpi) {
   return detect_rank_environment([](const char* name) { return std::getenv(name); }, by_mpi);
+}
+
+std::string slurm_job_of_this_process() {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  return job ? job : "";
 }
 
 }  // namespace shoal::apps

@@ -23,12 +23,20 @@ namespace {
 
 /// A signal handler can reach only process-wide variables.
 std::atomic<int> stop_signal{0};
+std::atomic<bool> has_launcher{false};
+std::atomic<bool> was_warned{false};
 
 void on_stop(int signal) {
-  // Only what is safe in a signal handler: a lock-free atomic and _exit. The first signal leaves a
+  // Only what is safe in a signal handler: lock-free atomics and _exit. The first signal leaves a
   // note for the training loop, the second ends the process.
-  int none = 0;
-  if (!stop_signal.compare_exchange_strong(none, signal)) ::_exit(signal_exit_code(signal));
+  int first = 0;
+  if (stop_signal.compare_exchange_strong(first, signal)) return;
+  // Slurm signals every process of a job step, so a rank of Shoal's own launcher gets each signal
+  // twice; that launcher kills its ranks when the user asks twice.
+  if (signal == SIGUSR1 || has_launcher) return;
+  // SIGUSR1 warns of the time limit, at which SIGTERM follows while the rank may still be saving.
+  if (first == SIGUSR1 && !was_warned.exchange(true)) return;
+  ::_exit(signal_exit_code(signal));
 }
 
 void handle_stop_signals() {
@@ -36,7 +44,7 @@ void handle_stop_signals() {
   action.sa_handler = on_stop;
   // System calls of libraries that do not expect EINTR go on.
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaction(signal, &action, nullptr);
 }
 
 /// The command line of a rank, as the launcher writes it.
@@ -62,6 +70,7 @@ void read_launch_file(int descriptor, RankArguments& arguments) {
 
 int run_launched_rank(CommandLine given) {
   try {
+    has_launcher = true;
     read_launch_file(given.launch_file, given.arguments);
     RankProgress progress(given.progress_file, given.arguments.world);
     given.arguments.progress = &progress.of(given.arguments.rank);

@@ -2,17 +2,20 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 
 #include "apps/shoal/command.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/exit_code.h"
+#include "apps/shoal/failure_report.h"
 #include "apps/shoal/job_data.h"
 #include "apps/shoal/launcher.h"
 #include "apps/shoal/rank_environment.h"
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/run_directory.h"
+#include "apps/shoal/slurm.h"
 #include "shoal/base/check.h"
 #include "shoal/model/model_json.h"
 #include "shoal/train/config/job_inputs.h"
@@ -58,8 +61,8 @@ std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool 
   return found;
 }
 
-/// Runs a rank in this process and says what ended it.
-int run_here(const RankArguments& arguments) {
+/// Runs a rank in this process and says what ended it, in `error_file` too unless it is empty.
+int run_here(const RankArguments& arguments, const std::string& error_file = "") {
   std::vector<std::atomic<std::int64_t>> progress(arguments.in_process ? arguments.world : 1);
   RankArguments complete = arguments;
   complete.progress = progress.data();
@@ -71,6 +74,8 @@ int run_here(const RankArguments& arguments) {
     for (const auto& rank : progress) step = std::max(step, rank.load());
     const Ending ending = ending_of(error);
     log_failure(arguments, ending.text);
+    if (!error_file.empty())
+      write_torchrun_error_file(error_file, failure_report(error, arguments.rank));
     std::fflush(stdout);
     const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
     const std::string who = arguments.in_process
@@ -171,7 +176,7 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment,
                environment.launcher),
         std::fflush(stdout);
   }
-  return run_here(arguments);
+  return run_here(arguments, environment.error_file);
 }
 
 /// What the tensors of one rank may take, where the ranks count them; else 0.
@@ -226,8 +231,13 @@ int train_job(const TrainOptions& options) {
              directory.path());
   if (!directory.moved_to().empty())
     fmt::print("the old {} is now {}\n", directory.path(), directory.moved_to());
-  return launcher ? be_a_rank(job, *launcher, directory.path())
-                  : start_ranks(job, directory, ranks, placement);
+  const int code = launcher ? be_a_rank(job, *launcher, directory.path())
+                            : start_ranks(job, directory, ranks, placement);
+  // Slurm sends SIGUSR1 before the time limit where the job asks for it (--signal=USR1@120). All
+  // ranks have saved: the requeued job goes on from there.
+  const std::string slurm_job = slurm_job_of_this_process();
+  if (code == signal_exit_code(SIGUSR1) && !slurm_job.empty()) requeue_slurm_job(slurm_job);
+  return code;
 }
 
 }  // namespace

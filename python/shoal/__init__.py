@@ -1,70 +1,23 @@
-"""The c10d backend "shoal": collectives over memory that the ranks of a host all see, and over TCP between hosts.
+"""The c10d backend "shoal": collectives over memory that the ranks of a node all see, and over TCP between nodes.
 
     import shoal
     torch.distributed.init_process_group("shoal")
 
 The first group installs Shoal's arena as PyTorch's CPU allocator, so that every later CPU tensor can be read in place by the other ranks.
+`python -m shoal.run script.py` starts a program on several ranks, `shoal.launch(function, nproc=4)` a function.
 """
-import atexit
-import os
+import sys
 
-import torch
-import torch.distributed as dist
+from shoal._launch import LaunchError, launch
 
-if torch.__version__.split("+")[0].split(".")[:2] != ["2", "11"]:
-    raise ImportError(f"shoal is built for PyTorch 2.11 and this is {torch.__version__}: no other version is supported")
-
-from shoal import _c10d
-from shoal._c10d import Options, in_arena, install_arena, memory
-
-__all__ = ["Options", "in_arena", "install_arena", "memory", "report"]
+__all__ = ["LaunchError", "Options", "in_arena", "install_arena", "launch", "memory", "report"]
 
 
-def _backend_of(group):
-    backend = group._get_backend(torch.device("cpu"))
-    return getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking backend in front
+def _is_launcher():
+    """Is this package imported for `python -m shoal.run`? Its ranks import PyTorch, which takes seconds; it does not."""
+    # Python imports the package of a module that -m names before it sets sys.argv[0].
+    return sys.argv[:1] == ["-m"] and any(word in ("shoal.run", "-mshoal.run") for word in sys.orig_argv)
 
 
-def _with_environment(options):
-    """The options, with those that are empty taken from the environment: SHOAL_TRANSPORT, SHOAL_INTERFACE, SHOAL_PORTS, SHOAL_HOST."""
-    network = {name: getattr(options, name) or os.environ.get("SHOAL_" + name.upper(), "") for name in ("transport", "interface", "ports", "host")}
-    return Options(flight_directory=options.flight_directory, in_rank_order=options.in_rank_order, **network)
-
-
-def _create(options, backend_options=None):
-    own = Options() if backend_options is None else backend_options
-    if not isinstance(own, Options):
-        raise ValueError(f"shoal takes pg_options of type shoal.Options, not {type(own).__name__}; "
-                         "the timeout is an argument of init_process_group and new_group")
-    first = None
-    if dist.is_initialized() and "cpu" in str(dist.distributed_c10d._world.pg_backend_config[dist.group.WORLD]):
-        first = _backend_of(dist.group.WORLD)
-    if first is not None:
-        job = _c10d.options(first)
-        for name in ("flight_directory", "transport", "interface", "ports", "host", "in_rank_order"):
-            if getattr(own, name) and getattr(own, name) != getattr(job, name):
-                raise ValueError(f"{name} is that of the whole job: name it in the pg_options of init_process_group")
-    return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group, first,
-                        _with_environment(own) if first is None else own)
-
-
-def _leave(process):
-    """Makes a program that ends without destroy_process_group leave in good order: what the other ranks do without it goes on."""
-    if os.getpid() != process or not dist.is_initialized():
-        return
-    for group in list(dist.distributed_c10d._world.pg_map):
-        try:
-            backend = _backend_of(group)
-        except RuntimeError:  # it has none for CPU tensors
-            continue
-        if backend.name() == "shoal":
-            backend.shutdown()
-
-
-def report(group=None):
-    """How far each rank of the group has come: for people, when something hangs."""
-    return _c10d.report(_backend_of(group or dist.group.WORLD))
-
-
-dist.Backend.register_backend("shoal", _create, extended_api=True, devices=["cpu"])
-atexit.register(_leave, os.getpid())
+if not _is_launcher():
+    from shoal._backend import Options, _c10d, in_arena, install_arena, memory, report

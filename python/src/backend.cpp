@@ -59,9 +59,9 @@ std::vector<std::size_t> counts_along(const at::Tensor& tensor, const std::vecto
 
 }  // namespace
 
-uint64_t ShoalBackend::getSequenceNumberForGroup() { return channel_->communicator->sequence(); }
+uint64_t ShoalBackend::getSequenceNumberForGroup() { return channel_->sequence; }
 
-std::string ShoalBackend::report() const { return channel_->communicator->report(); }
+std::string ShoalBackend::report() const { return channel_->progress->report(*channel_); }
 
 ShoalBackend::Works ShoalBackend::run(Call&& call) {
   const auto timeout = call.timeout_ > kNoTimeout ? call.timeout_ : timeout_;

@@ -44,6 +44,8 @@ struct Channel {
   std::shared_ptr<Progress> progress;
   std::unique_ptr<collective::Communicator> communicator;
   bool open = true;
+  /// The number of operations started: PyTorch asks for it while others are being started.
+  std::atomic<std::uint64_t> sequence{0};
   /// Guarded by the engine's lock; null: no hook is registered.
   std::shared_ptr<const CompletionHook> hook;
   std::atomic<c10d::ErrorType> error{c10d::ErrorType::SUCCESS};

@@ -102,7 +102,7 @@ PYBIND11_MODULE(_c10d, m) {
         py::call_guard<py::gil_scoped_release>());
   m.def("install_arena", &install, py::arg("ranks_on_host") = 1);
   m.def("memory", &memory);
-  m.def("in_arena", &in_arena);
+  m.def("in_arena", &in_arena, py::arg("tensor"));
   // What PyTorch 2.11 asks of a backend in C++ and does not show in Python.
   m.def("options", [](const BackendPointer& backend) { return backend->getBackendOptions(); });
   m.def("error", [](const BackendPointer& backend) { return name(backend->getError()); });
@@ -111,7 +111,17 @@ PYBIND11_MODULE(_c10d, m) {
     const auto memory = backend->getMemAllocator()->allocate(kBytes);
     return comm::installed_arena() && comm::installed_arena()->contains(memory.get(), kBytes);
   });
-  m.def("report", [](const BackendPointer& backend) { return shoal_backend(backend).report(); });
+  m.def(
+      "report", [](const BackendPointer& backend) { return shoal_backend(backend).report(); },
+      py::call_guard<py::gil_scoped_release>());
+  // The words of a program that ends by an exception of its own: its peers read them in place of
+  // "has left the group".
+  m.def(
+      "fail",
+      [](const BackendPointer& backend, const std::string& why) {
+        shoal_backend(backend).channel()->abort("program", why.c_str());
+      },
+      py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace shoal::python

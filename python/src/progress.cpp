@@ -177,6 +177,7 @@ void Progress::begin(EngineLock& lock, HostWork& work,
   // HostWork::step takes handles from the back: the operation that was started first comes first.
   std::reverse(work.handles_.begin(), work.handles_.end());
   work.sequence_ = communicator.sequence();
+  work.channel_->sequence = work.sequence_;
 }
 
 void Progress::wait(HostWork& work, Duration limit) {
@@ -194,6 +195,11 @@ void Progress::wait(HostWork& work, Duration limit) {
   deliver(finished);
   if (error) std::rethrow_exception(error);
   SHOAL_USER_CHECK(settled, "wait", "not complete after {:.3f} s; it goes on", to_seconds(limit));
+}
+
+std::string Progress::report(const Channel& channel) {
+  const EngineLock lock(*this);
+  return channel.communicator->report();
 }
 
 bool Progress::test(HostWork& work) {
@@ -266,6 +272,7 @@ void Progress::run_hooks() {
     hooks.swap(queued_hooks_);
     has_queued_hooks_ = false;
   }
+  hooks_thread_ = std::this_thread::get_id();
   for (const auto& [hook, info] : hooks) {
     try {
       (*hook)(info);
@@ -274,6 +281,7 @@ void Progress::run_hooks() {
                  error.what());
     }
   }
+  hooks_thread_ = std::thread::id();
 }
 
 void Progress::set_hook(Channel& channel, std::shared_ptr<const CompletionHook> hook) {
@@ -301,6 +309,7 @@ void Progress::drain(const Channel& channel) {
       // The thread that waits for this work throws the error.
     }
   }
+  if (hooks_thread_.load() == std::this_thread::get_id()) return;
   while (has_queued_hooks_ || running_hooks_) {
     deliver({});
     std::this_thread::sleep_for(kHelperPeriod);

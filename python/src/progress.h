@@ -5,6 +5,8 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
@@ -63,13 +65,17 @@ class Progress : public std::enable_shared_from_this<Progress> {
   /// the helper thread.
   void complete_in_background(HostWork& work);
 
+  /// Describes how far each rank of the channel has come. Nothing of this rank moves meanwhile,
+  /// which is a second where a rank does not answer.
+  std::string report(const Channel& channel);
+
   /// Calls `hook` for every operation of `channel` that ends, outside the engine's lock, in the
   /// thread that notices the end.
   void set_hook(Channel& channel, std::shared_ptr<const CompletionHook> hook);
   /// Calls `hook` with `info` once the engine's lock is released. The caller holds the lock.
   void queue_hook(std::shared_ptr<const CompletionHook> hook, std::shared_ptr<c10d::WorkInfo> info);
   /// Returns when every operation that was started on `channel` has ended, with success or not, and
-  /// its hook has been called.
+  /// its hook has been called. Called by a hook, it waits for no hooks: its own has not returned.
   void drain(const Channel& channel);
 
  private:
@@ -103,6 +109,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
   /// True while a thread runs hooks: one thread at a time, which also runs those that are queued
   /// meanwhile.
   std::atomic<bool> running_hooks_{false};
+  std::atomic<std::thread::id> hooks_thread_{};  ///< the thread that runs them
   /// Works that have failed. They stay, because peers may still touch their tensors.
   Works failed_;
 

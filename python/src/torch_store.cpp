@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -41,6 +42,29 @@ std::string TorchStore::wait(const std::string& key, Deadline deadline) {
     store_->wait({key}, std::max(left, std::chrono::milliseconds(1)));  // zero would be without end
     return store_->get_to_str(key);
   });
+}
+
+// PyTorch's own wait hears nothing until its end, so this one asks again and again.
+std::vector<std::optional<std::string>> TorchStore::wait_all(const std::vector<std::string>& keys,
+                                                             Deadline deadline,
+                                                             const std::function<void()>& check) {
+  std::vector<std::optional<std::string>> values(keys.size());
+  if (keys.empty()) return values;
+  constexpr auto kShortest = std::chrono::milliseconds(1);
+  constexpr auto kLongest = std::chrono::milliseconds(100);
+  for (auto pause = kShortest;; pause = std::min(2 * pause, kLongest)) {
+    check();
+    const bool all = ask(keys.back(), [&] { return store_->check(keys); });
+    if (all || deadline.passed()) break;
+    std::this_thread::sleep_for(pause);
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    values[i] = ask(keys[i], [&] {
+      const bool there = store_->check({keys[i]});
+      return there ? std::optional(store_->get_to_str(keys[i])) : std::nullopt;
+    });
+  }
+  return values;
 }
 
 // On the store's own host its name often leads to loopback, which leads nowhere from other hosts:

@@ -13,6 +13,9 @@ class TorchStore final : public wire::KeyValues {
   explicit TorchStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
   void set(const std::string& key, const std::string& value, Deadline deadline) override;
   std::string wait(const std::string& key, Deadline deadline) override;
+  std::vector<std::optional<std::string>> wait_all(const std::vector<std::string>& keys,
+                                                   Deadline deadline,
+                                                   const std::function<void()>& check) override;
   std::string address() override;
 
  private:

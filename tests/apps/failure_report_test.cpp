@@ -4,8 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <ctime>
+#include <fstream>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <string>
 
 #include "apps/shoal/exit_code.h"
 #include "shoal/base/error.h"
@@ -28,6 +33,29 @@ TEST(Ending, OfEveryException) {
   EXPECT_EQ(ending_of(std::runtime_error("words\nException raised from f\nframe #0: x")).text,
             "words");
   EXPECT_EQ(signal_exit_code(15), 143);
+}
+
+TEST(TorchrunErrorFile, IsInTorchrunsFormatAndDatesEchoesLater) {
+  const std::string path = ::testing::TempDir() + "error-" + std::to_string(::getpid()) + ".json";
+  const auto written = [&](bool about_a_peer) {
+    write_torchrun_error_file(path, {1, about_a_peer, 0, "the \"data\"\nis \xff empty"});
+    return nlohmann::json::parse(std::ifstream(path));
+  };
+  const auto before = std::time(nullptr);
+  const nlohmann::json own = written(false);
+  const nlohmann::json echo = written(true);
+  const auto after = std::time(nullptr);
+  EXPECT_EQ(own["message"]["message"], "the \"data\"\nis \xef\xbf\xbd empty");
+  EXPECT_EQ(own["message"]["extraInfo"]["py_callstack"], own["message"]["message"]);
+  const auto seconds = [](const nlohmann::json& file) {
+    return std::stoll(file["message"]["extraInfo"]["timestamp"].get<std::string>());
+  };
+  EXPECT_GE(seconds(own), before);
+  EXPECT_LE(seconds(own), after);
+  EXPECT_GE(seconds(echo), before + 1);
+  EXPECT_LE(seconds(echo), after + 1);
+  std::remove(path.c_str());
+  write_torchrun_error_file("/nowhere/error.json", {});  // is no error
 }
 
 TEST(FailureReport, TellsAPeersFailureFromItsOwn) {

@@ -176,6 +176,63 @@ TEST_F(LauncherTest, ASignalLetsRanksSaveAndGivesItsCode) {
   }
 }
 
+// Slurm warns of the time limit; what it is asked then a program of the same name writes down.
+TEST_F(LauncherTest, AWarningSavesAndAsksSlurmToGoOn) {
+  folder.write("bin/scontrol", "#!/bin/sh\necho \"$@\" >>asked-slurm\n");
+  std::filesystem::permissions(folder.path() / "bin/scontrol", std::filesystem::perms::owner_all);
+  const std::string path = (folder.path() / "bin").string() + ":" + std::getenv("PATH");
+  for (const char* ranks : {"1", "2"}) {
+    for (const bool in_slurm : {false, true}) {
+      std::filesystem::remove_all(folder.path() / "run");
+      std::map<std::string, std::string> environment = {{"PATH", path}};
+      if (in_slurm) environment["SLURM_JOB_ID"] = std::string("7") + ranks;
+      Program program(words({"--nproc", ranks, "--set", "training.steps=100000"}), folder.path(),
+                      environment);
+      ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+      if (*ranks == '2') {
+        ASSERT_TRUE(appears(folder, "run/rank-1.txt"));
+      }
+      program.signal(SIGUSR1);
+      const Outcome outcome = program.wait();
+      EXPECT_EQ(outcome.code, 128 + SIGUSR1) << outcome.err;
+      EXPECT_TRUE(folder.has("run/saved-0"));
+      EXPECT_EQ(folder.has("run/saved-1"), *ranks == '2');
+      EXPECT_EQ(outcome.out.find("Slurm starts job") != std::string::npos, in_slurm);
+    }
+  }
+  EXPECT_EQ(folder.read("asked-slurm"), "requeue 71\nrequeue 72\n");
+}
+
+TEST_F(LauncherTest, ARequeueThatFailsIsSaid) {
+  Program program(words({"--set", "training.steps=100000"}), folder.path(),
+                  {{"SLURM_JOB_ID", "9"}, {"PATH", "/nowhere"}});
+  ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+  program.signal(SIGUSR1);
+  const Outcome outcome = program.wait();
+  EXPECT_EQ(outcome.code, 128 + SIGUSR1);
+  EXPECT_THAT(outcome.err, HasSubstr("`scontrol requeue 9` failed: No such file or directory"));
+}
+
+// At the time limit SIGTERM follows the warning: a rank that is still saving goes on.
+TEST_F(LauncherTest, TheEndAfterAWarningIsNoSecondSignal) {
+  for (const char* ranks : {"1", "2"}) {
+    std::filesystem::remove_all(folder.path() / "run");
+    Program program(words({"--nproc", ranks, "--set", "training.steps=100000", "--set",
+                           "job.description=deaf"}),
+                    folder.path());
+    ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+    program.signal(SIGUSR1);
+    ASSERT_TRUE(appears(folder, "run/asked-0"));
+    program.signal(SIGUSR1);
+    program.signal(SIGTERM);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(alive(0));
+    program.signal(SIGTERM);
+    EXPECT_EQ(program.wait().code, 128 + SIGTERM);
+    expect_nobody_left(*ranks - '0');
+  }
+}
+
 TEST_F(LauncherTest, ASecondSignalEndsAtOnce) {
   for (const char* ranks : {"1", "2"}) {
     std::filesystem::remove_all(folder.path() / "run");
@@ -275,6 +332,21 @@ TEST_F(LauncherTest, IsOneRankUnderAnotherLauncher) {
   EXPECT_THAT(folder.read("run/rank-1.txt"), StartsWith("rank 1 of 2 local 1 of 2 "));
   EXPECT_EQ(said(0, "key"), said(1, "key"));
   EXPECT_NE(said(0, "process"), said(1, "process"));
+}
+
+TEST_F(LauncherTest, WritesTheFileThatTorchrunReads) {
+  const std::string file = (folder.path() / "error.json").string();
+  const Outcome outcome = run(words({"--set", "debug.fault=error", "--set", "debug.fault_step=2",
+                                     "--set", "debug.fault_rank=0"}),
+                              folder.path(),
+                              {{"TORCHELASTIC_RUN_ID", "none"},
+                               {"WORLD_SIZE", "1"},
+                               {"LOCAL_WORLD_SIZE", "1"},
+                               {"RANK", "0"},
+                               {"LOCAL_RANK", "0"},
+                               {"TORCHELASTIC_ERROR_FILE", file}});
+  EXPECT_EQ(outcome.code, 80);
+  EXPECT_THAT(folder.read("error.json"), HasSubstr("\"message\":\"[fake] the loss is nan"));
 }
 
 // Rank 0 may be about to move an earlier run aside; a folder of another rank would look like one.

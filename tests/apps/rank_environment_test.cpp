@@ -1,11 +1,14 @@
 #include "apps/shoal/rank_environment.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
+#include "apps/shoal/slurm.h"
 #include "shoal/base/error.h"
+#include "shoal/base/philox.h"
 
 namespace shoal::apps::rank_environment_test {
 namespace {
@@ -105,6 +108,14 @@ TEST(RankEnvironment, RanksOfSeveralHostsMeetWhereTheEnvironmentSays) {
   EXPECT_EQ(detect(changed(changed(kTorchrun, "RANK", "1"), "WORLD_SIZE", "2"))->rendezvous, "")
       << "all on one host";
   EXPECT_EQ(detect(kSlurm)->rendezvous, "h1:7000");
+  Variables by_itself = changed(kSlurm, "SLURM_JOB_NODELIST", "n[08-09],m");
+  by_itself.erase("MASTER_ADDR");
+  EXPECT_EQ(detect(by_itself)->rendezvous, "n08:7000");
+  by_itself.erase("MASTER_PORT");
+  const std::string port = std::to_string(slurm_port("77", "0"));
+  EXPECT_EQ(detect(by_itself)->rendezvous, "n08:" + port);
+  EXPECT_EQ(detect(changed(by_itself, "SLURM_STEP_NODELIST", "m[2,1]"))->rendezvous, "m2:" + port)
+      << "a step may have a part of the job's nodes";
   EXPECT_EQ(detect(kOpenMpi)->rendezvous, "");
   EXPECT_EQ(detect(kKubernetes)->rendezvous, "job-master-0:23456");
   EXPECT_EQ(detect(kIndexedJob)->rendezvous, "train-0.train:7000");
@@ -132,6 +143,13 @@ TEST(RankEnvironment, TheKeyIsOfOneStart) {
             detect(kOpenMpi)->job_key);
 }
 
+// 64 bits could be searched for, by whoever has heard one handshake.
+TEST(RankEnvironment, NoHalfOfTheKeyFollowsFromTheOther) {
+  const std::string key = detect(kTorchrun)->job_key;
+  const Key first(std::stoull(key.substr(0, 16), nullptr, 16));
+  EXPECT_NE(fmt::format("{:016x}", first.child("second").value()), key.substr(16));
+}
+
 void expect_broken(const Variables& variables, const char* says) {
   try {
     detect(variables);
@@ -153,6 +171,7 @@ TEST(RankEnvironment, NamesWhatIsBroken) {
   Variables nowhere = kSlurm;
   nowhere.erase("MASTER_ADDR");
   expect_broken(nowhere, "neither SHOAL_RENDEZVOUS nor MASTER_ADDR is set");
+  expect_broken(changed(nowhere, "SLURM_STEP_NODELIST", "n[1"), "Slurm's list \"n[1\" is broken");
   expect_broken(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "five"),
                 "SLURM_STEP_TASKS_PER_NODE=five");
   expect_broken(changed(kSlurm, "SLURM_NODEID", "2"),

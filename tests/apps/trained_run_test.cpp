@@ -8,6 +8,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -232,7 +233,7 @@ TEST_F(TrainedRun, AFailingThreadEndsThemAll) {
 TEST_F(TrainedRun, ASignalSavesAndTheSameCommandGoesOn) {
   const std::vector<std::string> more = {"--set", "training.steps=1000000"};
   std::string saved = "no checkpoint yet";
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
     const std::string before = folder.read("run/metrics.jsonl");
     Program program(words(more), folder.path());
     for (int i = 0; i < 6000 && folder.read("run/metrics.jsonl").size() <= before.size() + 1000;
@@ -244,7 +245,8 @@ TEST_F(TrainedRun, ASignalSavesAndTheSameCommandGoesOn) {
     EXPECT_EQ(outcome.err, "");
     const auto at = outcome.out.find("run/checkpoints/step-");
     ASSERT_NE(at, std::string::npos) << outcome.out;
-    if (signal == SIGINT) {
+    EXPECT_THAT(outcome.out, HasSubstr(std::string("Stopped by SIG") + ::sigabbrev_np(signal)));
+    if (signal != SIGTERM) {
       EXPECT_THAT(outcome.out, HasSubstr(saved)) << "it says from where it goes on";
     }
     const auto end = outcome.out.find_last_of("0123456789");

@@ -4,12 +4,21 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "shoal/collective/shared_memory/host_block.h"
+#include "shoal/wire/local_rendezvous.h"
 
 namespace shoal::collective::host_world_test {
 namespace {
@@ -118,6 +127,78 @@ TEST_F(WorldOfThree, BelievesNoPlaceThatCannotBe) {
   EXPECT_TRUE(refused(all, 1));
   EXPECT_TRUE(refused(1, all));
   EXPECT_TRUE(refused(~std::size_t{0}, 2));
+}
+
+TEST_F(WorldOfThree, NoRankWritesToItsPeersOnceAFailureIsBeingRecorded) {
+  {
+    const HostWorld::Touch touch(*worlds_[2]);
+    EXPECT_TRUE(touch.allowed());
+  }
+  worlds_[0]->await_untouched();
+  EXPECT_TRUE(worlds_[1]->claim_record());
+  EXPECT_FALSE(worlds_[0]->claim_record());
+  EXPECT_FALSE(HostWorld::Touch(*worlds_[2]).allowed());
+  worlds_[0]->await_untouched();
+}
+
+TEST_F(WorldOfThree, ARankWaitsUntilNobodyWritesToItsMemory) {
+  std::optional<HostWorld::Touch> touch(*worlds_[2]);
+  std::atomic<bool> waited{false};
+  std::thread other([&] {
+    worlds_[0]->await_untouched();
+    waited = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(waited);
+  touch.reset();
+  other.join();
+  EXPECT_TRUE(waited);
+}
+
+/// Rank 1 of three is killed after it has begun to record a failure. Returns 0 where the others
+/// hear of it.
+int survive_a_rank_that_is_killed_while_it_reports(const std::string& name, int rank) {
+  const wire::LocalRendezvousOptions options{.name = name,
+                                             .key = "key",
+                                             .rank = rank,
+                                             .size = 3,
+                                             .control_bytes = HostWorld::control_bytes(),
+                                             .arena = nullptr};
+  const Deadline end = Deadline::in(std::chrono::seconds(20));
+  HostWorld world(rank, wire::local_rendezvous(options, end), nullptr);
+  if (rank == 1 && world.claim_record()) kill(getpid(), SIGKILL);
+  for (; !end.passed(); std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    try {
+      world.check();
+    } catch (const Error& error) {
+      const bool expected = error.kind() == ErrorKind::kPeerLost && error.peer() == 1;
+      return expected ? 0 : 2;
+    }
+  }
+  return 1;
+}
+
+TEST(HostWorld, ARankThatIsKilledWhileItReportsAFailureHangsNobody) {
+  const std::string name = "killed-while-it-reports-" + std::to_string(getpid());
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      int result = 3;
+      try {
+        result = survive_a_rank_that_is_killed_while_it_reports(name, rank);
+      } catch (const std::exception&) {
+      }
+      std::_Exit(result);
+    }
+    ranks.push_back(child);
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    int status = 0;
+    waitpid(ranks[static_cast<std::size_t>(rank)], &status, 0);
+    EXPECT_EQ(WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), rank == 1 ? SIGKILL : 0)
+        << "rank " << rank;
+  }
 }
 
 }  // namespace

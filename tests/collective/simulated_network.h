@@ -119,7 +119,7 @@ class SimulatedNetwork {
 
     int rank() const override { return rank_; }
     int size() const override { return size_; }
-    void send(int peer, wire::Stream stream, int, wire::Bytes head, std::span<const std::byte> body,
+    bool send(int peer, wire::Stream stream, int, wire::Bytes head, std::span<const std::byte> body,
               wire::Released released) override {
       if (failure_ && released) *released = true;
       sent_[static_cast<std::size_t>(peer)] += head.size() + body.size();
@@ -127,6 +127,7 @@ class SimulatedNetwork {
         network_.link(rank_, peer)
             .queued.push_back({stream, std::move(head), body, {}, std::move(released), 0});
       }
+      return true;
     }
     void flush() override {}
     std::optional<wire::ReceivedChunk> take(int peer, wire::Stream stream) override {
@@ -138,7 +139,7 @@ class SimulatedNetwork {
       if (found->second.empty()) streams.erase(found);
       return piece;
     }
-    bool has_arrived(int peer, wire::Stream stream) const override {
+    bool has_arrived(int peer, wire::Stream stream) override {
       return inbox_.at(static_cast<std::size_t>(peer)).pieces.contains(stream);
     }
     void post_receive(int peer, wire::Stream stream,

@@ -45,6 +45,9 @@ class SlowLink {
   void lead_to(const wire::Endpoint& to) {
     thread_ = std::thread([this, to] { run(to); });
   }
+  /// Hands on at most so many bytes a second to the other end, and holds few that wait, so that the
+  /// caller's kernel keeps the rest. To be called before `lead_to`.
+  void limit(std::uint64_t bytes_a_second) { rate_ = bytes_a_second; }
   void set(Fault fault, std::uint64_t after) {
     left_ = after;
     fault_ = fault;
@@ -99,12 +102,20 @@ class SlowLink {
     bool moved = false;
     std::byte buffer[16 << 10];
     // What waits is bounded, as in a cable: the sender feels it.
-    if (!d.ended && d.waiting.size() < 4096) {
+    const bool limited = rate_ > 0 && d.forward;
+    if (!d.ended && d.waiting.size() < (limited ? 4 : 4096)) {
       const std::size_t piece = 1 + random_() % most_;
       const ssize_t n = recv(d.from, buffer, std::min(piece, sizeof buffer), 0);
       if (n > 0) {
-        d.waiting.push_back({Clock::now() + delay_, std::vector<std::byte>(buffer, buffer + n)}),
-            moved = true;
+        auto due = Clock::now() + delay_;
+        if (limited) {
+          const double seconds = static_cast<double>(n) / static_cast<double>(rate_);
+          free_at_ = std::max(free_at_, due) +
+                     std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+          due = free_at_;
+        }
+        d.waiting.push_back({due, std::vector<std::byte>(buffer, buffer + n)});
+        moved = true;
       }
       if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) d.ended = true;
     }
@@ -133,6 +144,8 @@ class SlowLink {
   const Duration delay_;
   const std::size_t most_;
   const wire::Descriptor listener_;
+  std::uint64_t rate_ = 0;  ///< bytes a second from the caller to the other end; 0: no limit
+  Clock::time_point free_at_{};
   std::mt19937 random_{5};
   std::atomic<bool> over_{false};
   std::atomic<Fault> fault_{Fault::kNone};

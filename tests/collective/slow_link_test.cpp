@@ -140,5 +140,54 @@ TEST(SlowLink, ARankThatStillReceivesLearnsTheCause) {
   EXPECT_EQ(errors[1]->rank(), 0);
 }
 
+constexpr std::size_t kTail = std::size_t{6} << 20;
+constexpr std::uint64_t kThreeMegabytes = std::uint64_t{3} << 20;
+
+// Two seconds of bytes lie in kernels and queues when the sender has nothing more to do. Closing
+// its connection must not destroy them: the peer sends heartbeats all the time, and a byte that
+// arrives at a closed socket resets it.
+TEST(SlowLink, WhatARankHasSentArrivesThoughTheRankIsDone) {
+  SlowLink link(milliseconds(1), 16 << 10);
+  link.limit(kThreeMegabytes);
+  const std::vector<std::uint8_t> sent(kTail, 7);
+  expect_none(across(link, kLong, [&](TcpCommunicator& c) {
+    if (c.rank() == 1) {
+      c.run({.kind = Kind::kSend,
+             .type = ElementType::kU8,
+             .buffer = {sent.data(), nullptr, sent.size()},
+             .peer = 0},
+            soon());
+      return;
+    }
+    std::vector<std::uint8_t> received(kTail);
+    c.run({.kind = Kind::kReceive,
+           .type = ElementType::kU8,
+           .buffer = {nullptr, received.data(), received.size()},
+           .peer = 1},
+          soon());
+    EXPECT_EQ(received, sent);
+  }));
+}
+
+TEST(SlowLink, ThePeerLearnsTheCauseThoughALongMessageIsBeforeIt) {
+  SlowLink link(milliseconds(1), 16 << 10);
+  link.limit(kThreeMegabytes);
+  const auto errors = across(link, kLong, [&](TcpCommunicator& c) {
+    std::vector<std::uint8_t> own(2 * kTail, 1);
+    const Handle handle = c.start({.kind = Kind::kAllReduce,
+                                   .type = ElementType::kU8,
+                                   .buffer = {own.data(), own.data(), own.size()}});
+    if (c.rank() == 1) {
+      c.wait_briefly(handle, milliseconds(300));
+      c.abort(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 2));
+    }
+    c.wait(handle, soon());
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), ::testing::HasSubstr("the shard is truncated"));
+  }
+}
+
 }  // namespace
 }  // namespace shoal::collective::slow_link_test

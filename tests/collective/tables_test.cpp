@@ -25,6 +25,37 @@ std::vector<int> on_hosts(int ranks, int each) {
   return hosts;
 }
 
+TEST(Tables, AColumnIsThatOfTheTable) {
+  for (const int ranks : {1, 2, 3, 4, 7, 16}) {
+    for (const Kind kind : kTableKinds) {
+      for (const Algorithm algorithm : algorithms_for(kind)) {
+        for (const std::size_t count : {0, 5, 67}) {
+          const int root = ranks / 2;
+          const auto hosts = on_hosts(ranks, 3);
+          const auto table = make_table(algorithm, kind, count, root, hosts);
+          for (int rank = 0; rank < ranks; ++rank) {
+            EXPECT_EQ(make_column(algorithm, kind, count, root, hosts, rank), table[rank])
+                << name(kind) << ' ' << name(algorithm) << " ranks=" << ranks << " rank=" << rank;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A table of all columns would have 4 p^2 steps, 1.6 GB of them.
+TEST(Tables, AColumnOfManyRanksIsMadeAlone) {
+  constexpr int kRanks = 4096;
+  const std::vector<int> hosts(kRanks, 0);
+  for (const Algorithm algorithm : {Algorithm::kDirect, Algorithm::kRing, Algorithm::kOneShot}) {
+    const auto steps = make_column(algorithm, Kind::kAllReduce, 1 << 20, 0, hosts, 1234);
+    EXPECT_LE(steps.size(), 4u * kRanks);
+    EXPECT_GE(steps.size(), 2u * (kRanks - 1));
+  }
+  EXPECT_EQ(make_column(Algorithm::kDirect, Kind::kAllToAll, 3, 0, hosts, 7).size(),
+            2u * (kRanks - 1));
+}
+
 TEST(Tables, AreCorrectForEveryNumberOfRanks) {
   for (int ranks = 1; ranks <= 64; ++ranks) {
     for (const Kind kind : kTableKinds) {

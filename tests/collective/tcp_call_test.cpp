@@ -132,14 +132,15 @@ class Noting final : public wire::Transport {
   explicit Noting(int rank, int size) : rank_(rank), size_(size) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void send(int peer, wire::Stream stream, int priority, wire::Bytes head,
+  bool send(int peer, wire::Stream stream, int priority, wire::Bytes head,
             std::span<const std::byte> body, wire::Released released) override {
     sent.push_back({peer, stream, priority, head.size(), body.size()});
     kept.push_back(std::move(released));
+    return true;
   }
   void flush() override { ++flushes; }
   std::optional<wire::ReceivedChunk> take(int, wire::Stream) override { return std::nullopt; }
-  bool has_arrived(int, wire::Stream) const override { return false; }
+  bool has_arrived(int, wire::Stream) override { return false; }
   void post_receive(int, wire::Stream, std::shared_ptr<wire::PostedReceive>) override {}
   void release_buffers(wire::Stream stream) override { dropped.push_back(stream); }
   std::uint64_t bytes_sent(int peer) const override {

@@ -4,7 +4,7 @@
 
 Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md (or of the PAGEs) is run in a scratch folder that sees the
 examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most and few sizes. `shoal` is the program that `make install` of BUILD puts on the PATH; other programs come from BUILD.
-`make` is asked what it would do (`make test` would start this test), and for `make bench` which cases it would run. `pip install` and the Python of that page run in PYTHON, where that has a whole PyTorch.
+`make` is asked what it would do (`make test` would start this test), and for `make bench` which cases it would run. `pip install`, `python` and the Python of docs/pytorch.md run in PYTHON, where that has a whole PyTorch.
 A `toml` block whose first line is a comment with the name of a file, `# name.toml`, is saved under this name before the commands of its page run.
 Results that a page shows below commands that were not shortened (accuracies, errors, memory) must come out again, within 5 %.
 Scripts for several machines are `bash` blocks, which several_machines_test.py runs.
@@ -150,11 +150,17 @@ class Tree:
             return ["make", "-n", "-C", self.source, *rest], r"\S"
         if program in ("git", "cd"):
             return None, "is where the clone is already"
+        if program == "pip" and rest == ["install", "tensorboard"]:
+            return None, "would download it"
+        if program in ("pip", "python") and not self.whole_torch:
+            return None, "needs a Python with a whole PyTorch"
         if program == "pip":
-            if rest == ["install", "tensorboard"]:
-                return None, "would download it"
-            target = ["--no-deps", "--target", f"{self.folder}/site"]
-            return ([self.python, "-m", "pip", *rest, *target], "Successfully") if self.whole_torch else (None, "needs a Python with a whole PyTorch")
+            # Several pages install it; it is built once.
+            if (pathlib.Path(self.folder) / "site").exists():
+                return [self.python, "-c", "import shoal"], ""
+            return [self.python, "-m", "pip", *rest, "--no-deps", "--target", f"{self.folder}/site"], "Successfully"
+        if program == "python":
+            return [self.python, *rest], ""
         raise SystemExit(f"this test does not know how to run {program}")
 
     def tensorboard(self, words):
@@ -169,7 +175,10 @@ class Tree:
         return ([self.python, "-c", program], "loss") if there else (None, "needs a Python with TensorBoard")
 
     def snippet(self, text):
-        """A Python block of docs/pytorch.md, as one rank of one."""
+        """A Python block of docs/pytorch.md: by itself where it says what it prints, else as one rank of one."""
+        prints = re.search(r"# prints (.*)$", text, re.M)
+        if prints and self.whole_torch:
+            return [self.python, "-c", text], re.escape(prints[1])
         program = "import os\nos.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT='0')\n" + text + "\nprint(dist.get_backend())"
         return ([self.python, "-c", program], "shoal") if self.whole_torch else (None, "needs a Python with a whole PyTorch")
 

@@ -46,6 +46,7 @@ void detect(FuzzedDataProvider& input) {
                                     "SLURM_JOB_ID",
                                     "SLURM_STEP_ID",
                                     "SLURM_RESTART_COUNT",
+                                    "SLURM_STEP_NODELIST",
                                     "OMPI_COMM_WORLD_RANK",
                                     "OMPI_COMM_WORLD_SIZE",
                                     "OMPI_COMM_WORLD_LOCAL_RANK",

@@ -1,4 +1,5 @@
 """Runs the tests of the PyTorch backend; exit code 77, with the reason, where this Python cannot."""
+import importlib.util
 import pathlib
 import sys
 import unittest
@@ -13,13 +14,16 @@ def obstacle():
         import shoal  # noqa: F401
     except (ImportError, OSError) as error:
         return f"{type(error).__name__}: {error}"
+    for name in ("accelerate", "cloudpickle", "transformers"):
+        if not importlib.util.find_spec(name):
+            return f"there is no {name}"
     return None if torch.distributed.is_available() else "this torch has no torch.distributed"
 
 
 if __name__ == "__main__":
     reason = obstacle()
     if reason:
-        print(f"SKIPPED python_test: {sys.executable} cannot import numpy, torch and shoal ({reason}); tools/setup_python.sh makes a Python that can")
+        print(f"SKIPPED python_test: {sys.executable} cannot run it ({reason}); tools/setup_python.sh makes a Python that can")
         sys.exit(77)
     here = str(pathlib.Path(__file__).parent)
     sys.path.insert(0, here)

@@ -10,7 +10,18 @@ from ranks import await_words, on_ranks, say
 from test_collectives import foreign_memory, movements, reductions, scattered_sums, uneven
 from test_failures import expect, words_of
 from test_groups import coalesced, functional_collectives, groups, messages, objects, profiled, sequence_numbers, split, surface, unattended
-from test_surface import check_world, failing_hook, hooks, leaves_and_inference, memory, merged, sparse_gradients, sparse_sums
+from test_surface import (
+    check_world,
+    failing_hook,
+    hooks,
+    leaves_and_inference,
+    memory,
+    merged,
+    reports_beside_operations,
+    sparse_gradients,
+    sparse_sums,
+    waiting_hook,
+)
 from test_training import data_parallel, distributed_tensors, fully_sharded, pipelined, tensor_parallel
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
 
@@ -168,7 +179,7 @@ def ends_without_a_word(rank, size):
     pair = dist.new_group([0, 1])
     dist.barrier()
     if rank > 1:
-        shoal._leave(os.getpid())
+        shoal._backend._leave(os.getpid())
         os._exit(0)
     for _ in range(200):
         dist.all_reduce(torch.ones(1000), group=pair)
@@ -262,6 +273,8 @@ class Hosts(unittest.TestCase):
     def test_the_rest_of_the_interface(self):
         for body in (surface, profiled, sparse_sums, memory, hooks, failing_hook, leaves_and_inference):
             self.check(body)
+        for body in (waiting_hook, reports_beside_operations):
+            self.check(body, arrangements=[(3, 3)])
         self.check(split, arrangements=[(3, 2), (3, 3)])
         self.check(merged, arrangements=[(4, 2), (4, 4)])
 

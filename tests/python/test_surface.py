@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import signal
+import threading
 import unittest
 import unittest.mock
 
@@ -101,6 +102,45 @@ def hooks(rank, size):
 
 def fails(info):
     raise ValueError("the hook's own mistake")
+
+
+def waiting_hook(rank, size):
+    """A hook may wait for the works in flight: not for the hooks, of which it is one."""
+    group = dist.group.WORLD
+    waited = []
+
+    def hook(info):
+        group._wait_for_pending_works()
+        waited.append(info.seq)
+
+    group._register_on_completion_hook(hook)
+    for _ in range(3):
+        dist.all_reduce(torch.ones(10))
+    group._wait_for_pending_works()
+    assert waited == [1, 2, 3], waited
+
+
+def reports_beside_operations(rank, size):
+    """A report reads what is in flight while another thread starts and ends operations."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    done = threading.Event()
+    reports = []
+
+    def report():
+        while not done.is_set():
+            reports.append(shoal._c10d.report(backend))
+            backend._get_sequence_number_for_group()
+
+    thread = threading.Thread(target=report)
+    thread.start()
+    for _ in range(400):
+        works = [dist.all_reduce(torch.ones(2000), async_op=True) for _ in range(10)]
+        for work in works:
+            work.wait()
+    done.set()
+    thread.join()
+    dist.barrier()
+    assert reports and all(reports), reports[:3]
 
 
 def failing_hook(rank, size):
@@ -203,13 +243,13 @@ class Surface(unittest.TestCase):
         environment = {"SHOAL_" + name.upper(): "there-" + name for name in names}
         with unittest.mock.patch.dict(os.environ, environment):
             for given in names:
-                options = shoal._with_environment(shoal.Options(**{given: "here"}))
+                options = shoal._backend._with_environment(shoal.Options(**{given: "here"}))
                 for name in names:
                     self.assertEqual(getattr(options, name), "here" if name == given else "there-" + name)
-            options = shoal._with_environment(shoal.Options(flight_directory="/flights", in_rank_order=True))
+            options = shoal._backend._with_environment(shoal.Options(flight_directory="/flights", in_rank_order=True))
             self.assertEqual((options.flight_directory, options.in_rank_order), ("/flights", True))
-            self.assertFalse(shoal._with_environment(shoal.Options()).in_rank_order)
-        options = shoal._with_environment(shoal.Options())
+            self.assertFalse(shoal._backend._with_environment(shoal.Options()).in_rank_order)
+        options = shoal._backend._with_environment(shoal.Options())
         self.assertEqual([getattr(options, name) for name in names], [os.environ.get("SHOAL_" + name.upper(), "") for name in names])
 
     def test_sparse_sums(self):
@@ -224,6 +264,10 @@ class Surface(unittest.TestCase):
     def test_hooks_on_completion(self):
         self.check(hooks, 2)
         self.check(failing_hook, 2)
+        self.check(waiting_hook, 2)
+
+    def test_reports_beside_operations(self):
+        self.check(reports_beside_operations, 2)
 
     def test_works(self):
         self.check(works, 2)

@@ -14,9 +14,9 @@
 #include <regex>
 #include <sstream>
 
+#include "shoal/train/config/loss_plot.h"
 #include "shoal/train/evaluation.h"
 #include "shoal/train/precision.h"
-#include "shoal/train/report/loss_plot.h"
 #include "shoal/train/report/memory_watch.h"
 #include "shoal/train/report/progress.h"
 #include "shoal/train/report/tensorboard.h"

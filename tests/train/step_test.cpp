@@ -2,9 +2,12 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "shoal/base/error.h"
 
@@ -125,6 +128,60 @@ TEST(TrainingStep, ClippingScalesTheUpdate) {
     const at::Tensor part =
         clipped->find_parameter("layers.0.weight")->tensor().detach().sub(before);
     EXPECT_TRUE(part.allclose(whole.mul(clip / result.grad_norm), 1e-4, 1e-7));
+  }
+}
+
+/// Writes down when passes begin; sums nothing, as on one rank.
+class WrittenDown final : public parallel::GradientReduction {
+ public:
+  WrittenDown(nn::Model& model, std::vector<std::string>& calls)
+      : calls_(calls), owned_(parallel::whole_ranges(model.parameters())) {}
+  void begin(std::int64_t index, std::int64_t count) override {
+    calls_.push_back(fmt::format("begin {}/{}", index, count));
+  }
+  void finish() override { calls_.emplace_back("finish"); }
+  const std::vector<parallel::OwnedRange>& owned() const override { return owned_; }
+  std::vector<at::Tensor> gradients() const override { return parallel::whole_gradients(owned_); }
+
+ private:
+  std::vector<std::string>& calls_;
+  std::vector<parallel::OwnedRange> owned_;
+};
+
+// A sharding gathers when the model is entered, hooks of the model itself among them, and ZeRO-2
+// reduces when the next micro-batch begins.
+TEST(TrainingStep, MicroBatchesRunInTurnAndTheReductionKnowsBeforeEach) {
+  const Plane data;
+  const auto model = linear_model();
+  std::vector<std::string> calls;
+  model->on_pre_forward([&](nn::Module&, const at::Tensor&, const nn::Context& context) {
+    calls.push_back(fmt::format("forward {}", context.micro_batch));
+    return at::Tensor();
+  });
+  model->on_post_forward([&](nn::Module&, const at::Tensor& loss, const nn::Context& context) {
+    loss.register_hook([&calls, number = context.micro_batch](const at::Tensor&) {
+      calls.push_back(fmt::format("backward {}", number));
+    });
+    return at::Tensor();
+  });
+  const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
+  WrittenDown reduction(*model, calls);
+  TrainingStep step(*model, *optimizer, reduction, {}, Key(2));
+  // Steps of one TrainingStep may have different numbers of micro-batches.
+  for (const std::int64_t count : {3, 1}) {
+    calls.clear();
+    const BatchPlan plan{.global = 2 * count, .micro_batch = 2, .accumulation = count};
+    step.run(
+        rank_batch(data, 0, plan, 0),
+        {.step = 0, .learning_rate = 0.05, .clip_norm = 0, .labels = static_cast<double>(count)});
+    std::vector<std::string> expected;
+    for (std::int64_t i = 0; i < count; ++i) {
+      expected.push_back(fmt::format("begin {}/{}", i, count));
+      expected.push_back(fmt::format("forward {}", i));
+      expected.push_back(fmt::format("backward {}", i));
+    }
+    expected.emplace_back("finish");
+    EXPECT_EQ(calls, expected);
   }
 }
 

@@ -60,6 +60,10 @@ TEST(Metrics, OneLineAStepWithTheKeysThatScriptsRelyOn) {
 
 TEST(Metrics, EveryFigureHasItsKey) {
   StepMetrics m = step(2);
+  m.step_s = 0.5;
+  m.mfu = 0.25;
+  m.data_wait_s = 0.125;
+  m.comm_exposed_s = 0.0625;
   m.loss_scale = 1024;
   m.skipped = true;
   m.memory_bytes = 21;
@@ -72,7 +76,8 @@ TEST(Metrics, EveryFigureHasItsKey) {
                             .mean_absolute_error = 4.5};
   EXPECT_EQ(to_json(m),
             "{\"step\": 2, \"loss\": 1.6666666666666667, \"grad_norm\": null, \"lr\": "
-            "0.00029999999999999997, \"tokens\": 1024, \"tokens_per_s\": 1234.5, \"loss_scale\": "
+            "0.00029999999999999997, \"tokens\": 1024, \"tokens_per_s\": 1234.5, \"step_s\": 0.5, "
+            "\"mfu\": 0.25, \"data_wait_s\": 0.125, \"comm_exposed_s\": 0.0625, \"loss_scale\": "
             "1024, \"memory_bytes\": 21, \"memory_temporary_bytes\": 1, "
             "\"memory_parameters_bytes\": 2, \"memory_gradients_bytes\": 3, "
             "\"memory_optimizer_bytes\": 4, \"memory_activations_bytes\": 5, "
@@ -83,6 +88,10 @@ TEST(Metrics, EveryFigureHasItsKey) {
   EXPECT_EQ(back.step, 2);
   EXPECT_EQ(back.lr, 3e-4);
   EXPECT_EQ(back.tokens_per_s, 1234.5);
+  EXPECT_EQ(back.step_s, 0.5);
+  EXPECT_EQ(back.mfu, 0.25);
+  EXPECT_EQ(back.data_wait_s, 0.125);
+  EXPECT_EQ(back.comm_exposed_s, 0.0625);
   EXPECT_TRUE(std::isinf(back.grad_norm));
   EXPECT_TRUE(back.skipped);
   EXPECT_EQ(back.loss_scale, 1024);

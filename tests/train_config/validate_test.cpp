@@ -32,6 +32,17 @@ TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
           "job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5"));
 }
 
+TEST(Validate, TracedStepsAreAFirstAndALast) {
+  for (const char* right :
+       {"metrics.trace_steps=[]", "metrics.trace_steps=[3, 3]", "metrics.trace_steps=[1,1000000]"})
+    validate(job_with({right}), 1);
+  for (const char* wrong :
+       {"metrics.trace_steps=[3]", "metrics.trace_steps=[3, 2]", "metrics.trace_steps=[1, 2, 3]"}) {
+    EXPECT_THAT(refusal([wrong] { validate(job_with({wrong}), 1); }),
+                HasSubstr("is not a first and a last step"));
+  }
+}
+
 TEST(Validate, KeysOfSavingBehindTrainingBelongToIt) {
   validate(job_with({"checkpoint.staging_mb=0", "checkpoint.writer_share=1"}), 1);
   validate(job_with({"checkpoint.asynchronous=false", "checkpoint.max_file_mb=100"}), 1);

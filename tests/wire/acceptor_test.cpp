@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <future>
@@ -129,6 +131,45 @@ TEST(Acceptor, ClosesTheConnectionsOfStrangers) {
     here.loop.run_once(std::chrono::milliseconds(1));
   EXPECT_EQ(stranger.get(), ErrorKind::kPeerLost);
   EXPECT_LT(here.admitted.get(), 0);
+}
+
+/// Forbids this process to open further descriptors while it lives.
+class NoMoreDescriptors {
+ public:
+  NoMoreDescriptors() {
+    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const Descriptor next(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    const rlimit none{static_cast<rlim_t>(next.get()), before_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoMoreDescriptors() { setrlimit(RLIMIT_NOFILE, &before_); }
+  NoMoreDescriptors(const NoMoreDescriptors&) = delete;
+  NoMoreDescriptors& operator=(const NoMoreDescriptors&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+// A caller that waits keeps the listener ready: a loop that watched it would never rest.
+TEST(Acceptor, WithoutDescriptorsItRestsAndServesTheCallerLater) {
+  Listening here;
+  Descriptor socket = connect_to(here.endpoint, soon());
+  {
+    const NoMoreDescriptors none;
+    here.loop.run_once(std::chrono::milliseconds(20));
+    int rested = 0;
+    for (int i = 0; i < 3; ++i) {
+      const auto begin = Clock::now();
+      here.loop.run_once(std::chrono::milliseconds(20));
+      rested += Clock::now() - begin >= std::chrono::milliseconds(15);
+    }
+    EXPECT_EQ(rested, 3);
+  }
+  auto caller =
+      std::async(std::launch::async, [&] { handshake_as_caller(socket.get(), "key", {}, soon()); });
+  here.run_until_admitted();
+  caller.get();
+  EXPECT_GE(here.admitted.get(), 0);
 }
 
 }  // namespace

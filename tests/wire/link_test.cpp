@@ -9,6 +9,7 @@
 
 #include "shoal/base/error.h"
 #include "tests/wire/socket_pair.h"
+#include "tests/wire/soon.h"
 
 namespace shoal::wire::link_test {
 namespace {
@@ -127,6 +128,31 @@ TEST(Link, AnEndThatIsGoneIsAnError) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
   }
+}
+
+/// Takes every chunk and keeps the number of those that were the last of their message.
+class Counting final : public ChunkSink {
+ public:
+  std::byte* place(Stream, std::uint64_t, std::uint64_t, std::size_t) override { return nullptr; }
+  void arrived(Stream, ReceivedChunk chunk, std::size_t bytes) override {
+    if (chunk.offset() + bytes == chunk.total()) ++messages;
+  }
+  std::size_t messages = 0;
+};
+
+// A receiver refuses more open messages than it keeps an account of, so a sender begins no more.
+TEST(Link, ManyLargeMessagesAreNotAllBegunAtOnce) {
+  constexpr std::size_t kMessages = 4500;
+  auto [a, b] = two_ends();
+  const Bytes body(kChunk + 1, std::byte{1});
+  for (std::uint64_t i = 0; i < kMessages; ++i) a.send({1, i}, 0, {}, body, flag());
+  Counting sink;
+  for (const Deadline end = soon(); sink.messages < kMessages && !end.passed();) {
+    a.flush();
+    ASSERT_TRUE(b.receive(sink));
+  }
+  EXPECT_EQ(sink.messages, kMessages);
+  EXPECT_TRUE(a.idle());
 }
 
 }  // namespace

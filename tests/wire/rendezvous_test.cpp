@@ -15,6 +15,7 @@
 #include "shoal/wire/address.h"
 #include "shoal/wire/store.h"
 #include "tests/error_of.h"
+#include "tests/wire/delayed_relay.h"
 #include "tests/wire/soon.h"
 
 namespace shoal::wire::rendezvous_test {
@@ -108,6 +109,30 @@ TEST(Rendezvous, PortsThatRefuseDoNotHoldUpARankThatLooksForTheStore) {
   const Deadline deadline = Deadline::in(std::chrono::seconds(4));
   Rendezvous rendezvous(fmt::format("127.0.0.1:{}", first), "key", 1, "127.0.0.1", deadline);
   EXPECT_FALSE(deadline.passed());
+}
+
+// A connection and its handshake take three round trips.
+TEST(Rendezvous, FindsAStoreThatIsFarAway) {
+  const StoreServer store("127.0.0.1", {0, 0}, "key");
+  const DelayedRelay relay(store.endpoint(), milliseconds(200));
+  const std::string place = "127.0.0.1:" + std::to_string(relay.endpoint().port);
+  Rendezvous rendezvous(place, "key", 1, "", Deadline::in(std::chrono::seconds(20)));
+  rendezvous.store().set("x", "from afar", soon());
+  EXPECT_EQ(rendezvous.store().wait("x", soon()), "from afar");
+}
+
+// A job that was killed leaves its file. The ranks of the next one may start before its rank 0.
+TEST(Rendezvous, AFileOfAnEarlierJobDoesNotMisleadARankThatComesFirst) {
+  std::ofstream(a_file()) << "127.0.0.1:1\n";
+  std::thread second([&] {
+    Rendezvous rank_1("file:" + a_file(), "key", 1, "", Deadline::in(std::chrono::seconds(20)));
+    rank_1.store().set("x", "found", soon());
+  });
+  std::this_thread::sleep_for(milliseconds(100));
+  Rendezvous first("file:" + a_file(), "key", 0, "127.0.0.1", soon());
+  EXPECT_EQ(first.store().wait("x", soon()), "found");
+  second.join();
+  first.all_ranks_connected();
 }
 
 }  // namespace

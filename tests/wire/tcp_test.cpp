@@ -96,6 +96,28 @@ TEST(Store, GivesUpAtTheDeadlineAndStaysUsable) {
   EXPECT_EQ(a.get("x", soon()), "1");
 }
 
+TEST(Store, WaitsForManyKeysAtOnce) {
+  Fixture f;
+  auto a = f.client();
+  auto b = f.client();
+  std::thread later([&] {
+    for (int i = 99; i >= 0; --i) b.set("key " + std::to_string(i), std::to_string(i), soon());
+  });
+  std::vector<std::string> keys;
+  for (int i = 0; i < 100; ++i) keys.push_back("key " + std::to_string(i));
+  const auto values = a.wait_all(keys, soon(), [] {});
+  later.join();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)], std::to_string(i));
+  // What is missing at the deadline has no value, and what is there has.
+  const auto some =
+      a.wait_all({"key 3", "never"}, Deadline::in(std::chrono::milliseconds(30)), [] {});
+  EXPECT_EQ(some[0], "3");
+  EXPECT_FALSE(some[1]);
+  const auto give_up = [] { throw Error(ErrorKind::kAborted, "test", "enough"); };
+  EXPECT_THROW(a.wait_all({"never"}, soon(), give_up), Error);
+  EXPECT_EQ(a.get("key 5", soon()), "5") << "late answers are told from others";
+}
+
 TEST(Store, NoticesTheServersEnd) {
   auto f = std::make_unique<Fixture>();
   auto a = f->client();

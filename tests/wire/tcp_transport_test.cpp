@@ -1,7 +1,10 @@
 // A transport and a peer that is only a socket, so that the test decides which bytes come when.
 #include "shoal/wire/tcp_transport.h"
 
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -18,10 +21,13 @@
 
 #include "shoal/wire/chunk_header.h"
 #include "shoal/wire/store.h"
+#include "tests/error_of.h"
 #include "tests/wire/soon.h"
 
 namespace shoal::wire::tcp_transport_test {
 namespace {
+
+using testing::HasSubstr;
 
 /// Connects to rank 0 of the world of `store` as rank 1 of 2.
 Descriptor connect_as_rank_1(const Endpoint& store) {
@@ -241,6 +247,60 @@ TEST_F(TransportWithASocket, CallersThatCannotBeRanksAreClosed) {
   EXPECT_TRUE(transport_->has_arrived(1, {1, 3}));
 }
 
+/// Connects to rank 0 as rank 1 of 2, from another address of this host, with a small receive
+/// buffer: to rank 0 it is a peer on another host that takes little.
+Descriptor connect_from_elsewhere(const Endpoint& to) {
+  Descriptor peer(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int small = 64 << 10;
+  setsockopt(peer.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  EXPECT_EQ(inet_pton(AF_INET, "127.0.0.2", &address.sin_addr), 1);
+  EXPECT_EQ(bind(peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(inet_pton(AF_INET, to.host.c_str(), &address.sin_addr), 1);
+  address.sin_port = htons(to.port);
+  EXPECT_EQ(connect(peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  Hello hello;
+  const std::int32_t fields[4] = {1, 2, 0, 0};
+  std::memcpy(hello.data(), fields, sizeof fields);
+  handshake_as_caller(peer.get(), "key", hello, soon());
+  return peer;
+}
+
+// A kernel takes 4 MiB of a large message for a peer that is slow. At 100 Mbit/s an urgent message,
+// or the cause of a failure, would wait a third of a second behind them.
+TEST(TcpTransport, AnUrgentMessageDoesNotWaitBehindMegabytesInTheKernel) {
+  const Bytes body(16 << 20, std::byte{1});
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  auto connected = std::async(std::launch::async, [&] {
+    StoreClient client(store.endpoint(), "key", soon());
+    return connect_from_elsewhere(parse_endpoint(client.wait("peers/world/0", soon())));
+  });
+  StoreClient client(store.endpoint(), "key", soon());
+  TcpTransport transport({.key = "key", .silence = std::chrono::minutes(10)}, client, 0, 2, soon());
+  const Descriptor peer = connected.get();
+  transport.send(1, {1, 1}, 0, {}, body, std::make_shared<std::atomic<bool>>(false));
+  transport.flush();
+  // The transport goes on writing as long as the kernel takes anything.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  transport.send(1, {1, 2}, 9, Bytes(8, std::byte{2}));
+  transport.flush();
+
+  Assembler assembler;
+  std::size_t before = 0;
+  bool urgent = false;
+  Bytes buffer(64 << 10);
+  while (!urgent) {
+    const ssize_t n = recv(peer.get(), buffer.data(), buffer.size(), 0);
+    ASSERT_GT(n, 0);
+    before += static_cast<std::size_t>(n);
+    assembler.feed(std::span(buffer).first(static_cast<std::size_t>(n)), [&](Stream stream, Bytes) {
+      urgent = urgent || stream == Stream{1, 2};
+    });
+  }
+  EXPECT_LT(before, 2u << 20);
+}
+
 TEST(TcpTransport, ARankThatIsNoneIsRefused) {
   StoreServer store("127.0.0.1", {0, 0}, "key");
   StoreClient client(store.endpoint(), "key", soon());
@@ -301,8 +361,8 @@ TEST(TcpTransport, ARankThatLeftIsGoneAndNoFailure) {
   EXPECT_EQ(bytes, 3u << 20);
   const auto released = std::make_shared<std::atomic<bool>>(false);
   const Bytes body(10);
-  two.zero->send(1, {1, 1}, 0, {}, body, released);
-  EXPECT_TRUE(*released);
+  EXPECT_FALSE(two.zero->send(1, {1, 1}, 0, {}, body, released));
+  EXPECT_FALSE(*released) << "it was not sent";
   EXPECT_EQ(two.zero->ask(7, std::chrono::minutes(1)).size(), 2u) << "nobody is left to wait for";
 }
 
@@ -336,6 +396,146 @@ TEST(TcpTransport, OneThatLeavesReadsOnUntilItsPeerHasClosed) {
     peer = Descriptor();
     left.get();
   }
+}
+
+TEST(TcpTransport, ARankThatWaitsForAnotherHearsThatTheJobHasFailed) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  auto second = std::async(std::launch::async, [&] {
+    StoreClient client(store.endpoint(), "key", soon());
+    return error_of(
+        [&] { TcpTransport({.key = "key"}, client, 2, 3, Deadline::in(std::chrono::minutes(2))); });
+  });
+  StoreClient client(store.endpoint(), "key", soon());
+  const Error own = error_of([&] {
+    TcpTransport({.key = "key"}, client, 0, 3, Deadline::in(std::chrono::milliseconds(500)));
+  });
+  EXPECT_THAT(own.what(), HasSubstr("these ranks did not come: 1"));
+  ASSERT_EQ(second.wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  EXPECT_THAT(second.get().what(), HasSubstr("these ranks did not come: 1"));
+}
+
+TEST(TcpTransport, ARankThatDoesNotAnswerIsNamed) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  StoreClient client(store.endpoint(), "key", soon());
+  client.set("peers/world/0", "127.0.0.1:1", soon());
+  const Error error = error_of([&] {
+    TcpTransport({.key = "key"}, client, 1, 2, Deadline::in(std::chrono::milliseconds(50)));
+  });
+  EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+  EXPECT_EQ(error.peer(), 0);
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 does not answer at 127.0.0.1:1"));
+}
+
+/// Two ranks with little room for messages that nobody waits for.
+class RanksWithLittleRoom : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kRoom = 1 << 20;
+  RanksWithLittleRoom() {
+    const TcpTransport::Options options{.key = "key", .inbox_bytes = kRoom};
+    auto other = std::async(std::launch::async, [&] {
+      StoreClient client(store_.endpoint(), "key", soon());
+      return std::make_unique<TcpTransport>(options, client, 1, 2, soon());
+    });
+    StoreClient client(store_.endpoint(), "key", soon());
+    zero_ = std::make_unique<TcpTransport>(options, client, 0, 2, soon());
+    one_ = other.get();
+  }
+  /// Takes a message of `bytes` of a stream that rank 1 has sent, and returns what differs.
+  std::size_t wrong_bytes(Stream stream, std::size_t bytes, std::byte value) {
+    std::size_t wrong = 0;
+    for (const Deadline end = soon(); bytes > 0 && !end.passed();) {
+      const auto seen = zero_->events();
+      if (const auto chunk = zero_->take(1, stream)) {
+        bytes -= chunk->bytes();
+        for (std::size_t i = 0; i < chunk->bytes(); ++i) wrong += chunk->data()[i] != value;
+      } else {
+        zero_->wait_for_event(seen, std::chrono::milliseconds(50));
+      }
+    }
+    return wrong + bytes;
+  }
+
+  StoreServer store_{"127.0.0.1", {0, 0}, "key"};
+  std::unique_ptr<TcpTransport> zero_;
+  std::unique_ptr<TcpTransport> one_;
+};
+
+// 64 MiB are sent to a rank that takes nothing. What arrives is bounded by its room and by what
+// was in the kernels and under way before it said so.
+TEST_F(RanksWithLittleRoom, ARankThatTakesNothingIsSentNoMoreThanItHasRoomFor) {
+  constexpr std::uint64_t kMessages = 64;
+  const Bytes body(1 << 20, std::byte{5});
+  std::vector<Released> released;
+  for (std::uint64_t i = 0; i < kMessages; ++i) {
+    released.push_back(std::make_shared<std::atomic<bool>>(false));
+    one_->send(0, {1, i}, 0, {}, body, released.back());
+  }
+  one_->flush();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(zero_->bytes_received(1), 24u << 20);
+  // A question and a cause get through all the same.
+  one_->answer_for(7, [] { return Bytes(1); });
+  EXPECT_TRUE(zero_->ask(7, std::chrono::minutes(1))[1]);
+  // Everything arrives, whatever the order in which it is wanted.
+  for (std::uint64_t i = kMessages; i-- > 0;)
+    EXPECT_EQ(wrong_bytes({1, i}, body.size(), std::byte{5}), 0u) << i;
+  for (const auto& flag : released) EXPECT_TRUE(*flag);
+}
+
+// A receive that was posted before the room was used up, for a message that comes last.
+TEST_F(RanksWithLittleRoom, APostedReceiveIsServedBehindMessagesThatNobodyWants) {
+  Bytes memory(3 << 20, std::byte{0});
+  const auto receive = std::make_shared<PostedReceive>(memory.data(), memory.size());
+  zero_->post_receive(1, {2, 1}, receive);
+  const Bytes unwanted(24 << 20, std::byte{5});
+  const Bytes wanted(3 << 20, std::byte{6});
+  const auto released = std::make_shared<std::atomic<bool>>(false);
+  one_->send(0, {1, 1}, 9, {}, unwanted, released);
+  one_->flush();
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  one_->send(0, {2, 1}, 0, {}, wanted, nullptr);
+  one_->flush();
+  for (const Deadline end = soon(); receive->arrived < memory.size() && !end.passed();)
+    zero_->wait_for_event(zero_->events(), std::chrono::milliseconds(1));
+  EXPECT_EQ(memory, wanted);
+  EXPECT_FALSE(*released);
+  one_->abort(Error(ErrorKind::kData, "read", "the shard is truncated"));
+  EXPECT_TRUE(*released);
+  for (const Deadline end = soon(); !end.passed();) {
+    try {
+      zero_->check();
+      zero_->wait_for_event(zero_->events(), std::chrono::milliseconds(1));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(), "the shard is truncated");
+      break;
+    }
+  }
+}
+
+// Messages that nobody wants yet, each way, and receives in the opposite order.
+TEST_F(RanksWithLittleRoom, ReceivesInTheOppositeOrderDoNotBlock) {
+  constexpr std::uint64_t kMessages = 1000;
+  const auto run = [&](TcpTransport& own, int peer) {
+    for (std::uint64_t i = 0; i < kMessages; ++i)
+      own.send(peer, {1, i}, 0, Bytes(10000, std::byte{static_cast<unsigned char>(i)}));
+    own.flush();
+    std::size_t wrong = 0;
+    for (std::uint64_t i = kMessages; i-- > 0;) {
+      std::optional<ReceivedChunk> chunk;
+      for (const Deadline end = soon(); !chunk && !end.passed();) {
+        const auto seen = own.events();
+        chunk = own.take(peer, {1, i});
+        if (!chunk) own.wait_for_event(seen, std::chrono::milliseconds(50));
+      }
+      const bool right = chunk && chunk->bytes() == 10000 &&
+                         chunk->data()[9999] == std::byte{static_cast<unsigned char>(i)};
+      wrong += !right;
+    }
+    return wrong;
+  };
+  auto other = std::async(std::launch::async, [&] { return run(*one_, 0); });
+  EXPECT_EQ(run(*zero_, 1), 0u);
+  EXPECT_EQ(other.get(), 0u);
 }
 
 }  // namespace

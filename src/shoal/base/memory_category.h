@@ -17,8 +17,7 @@ inline constexpr int kMemoryCategories = 6;
 
 const char* name(MemoryCategory category);
 
-/// Says for which rank and purpose this thread allocates. It is the one thread-local of Shoal; only
-/// allocators read it.
+/// Says for which rank and purpose this thread allocates. Only allocators read it.
 struct MemoryContext {
   int rank = 0;
   MemoryCategory category = MemoryCategory::kTemporary;

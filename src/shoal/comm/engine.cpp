@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/hash.h"
 
 namespace shoal::comm {
 namespace {
@@ -156,9 +157,26 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
   // holds after a failure too: what is not complete then never will be.
   Handle handle = 0;
   const std::uint64_t before = communicator_->sequence();
+  SpanRecorder::TransferId transfer = 0;
   try {
-    handle = communicator_->start(operation);
-    if (!async) communicator_->wait(handle);
+    const ScopedCommunication span(async ? "start" : name(operation.kind),
+                                   async ? name(operation.kind) : nullptr);
+    if (SpanRecorder* recorder = SpanRecorder::recording()) {
+      const std::size_t size = inputs.empty() ? 0 : inputs[0].element_size();
+      transfer = record_start(
+          name(operation.kind),
+          elements_of(operation, communicator_->size(), communicator_->rank()) * size, &operation);
+      const auto begin = Clock::now();
+      handle = communicator_->start(operation);
+      if (!async) {
+        communicator_->wait(handle);
+        recorder->add_blocked(transfer, Clock::now() - begin);
+      }
+      if (communicator_->complete(handle)) recorder->end_transfer(transfer);
+    } else {
+      handle = communicator_->start(operation);
+      if (!async) communicator_->wait(handle);
+    }
   } catch (const Error&) {
     // A call that is refused, or that finds an earlier failure, has started nothing. Messages have
     // no sequence numbers.
@@ -180,11 +198,41 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
   }
   release_complete();
   if (!async) return {};
-  std::vector<at::Tensor>& kept = in_flight_.emplace_back(InFlight{handle, {}}).tensors;
+  std::vector<at::Tensor>& kept = in_flight_.emplace_back(InFlight{handle, {}, transfer}).tensors;
   kept.reserve(inputs.size() + outputs.size());
   kept.insert(kept.end(), inputs.begin(), inputs.end());
   kept.insert(kept.end(), outputs.begin(), outputs.end());
-  return {communicator_, handle};
+  return {communicator_, handle, transfer};
+}
+
+void Engine::set_name(std::string name, std::uint64_t id) {
+  name_ = std::move(name);
+  id_ = id;
+}
+
+std::uint64_t Engine::next_part_id(int color) {
+  // All ranks split in the same order, so they count alike.
+  ++parts_;
+  return splitmix64(id_ ^ splitmix64((parts_ << 32) ^ static_cast<std::uint32_t>(color)));
+}
+
+SpanRecorder::TransferId Engine::record_start(const char* name, std::size_t bytes,
+                                              const Operation* operation) const {
+  SpanRecorder* recorder = SpanRecorder::recording();
+  if (!recorder) return 0;
+  Transfer transfer{.name = name, .group = name_.c_str()};
+  transfer.bytes = bytes;
+  transfer.group_id = id_;
+  transfer.ranks = communicator_->size();
+  // The next collective: all ranks have started as many.
+  transfer.number = communicator_->sequence() + 1;
+  if (operation && collective::point_to_point(operation->kind)) {
+    const bool sends = operation->kind == Kind::kSend;
+    transfer.tag = operation->tag;
+    transfer.source = sends ? communicator_->rank() : operation->peer;
+    transfer.destination = sends ? operation->peer : communicator_->rank();
+  }
+  return recorder->begin_transfer(transfer);
 }
 
 std::shared_ptr<collective::Loan> Engine::lend(const at::Tensor& tensor, std::uint32_t tag) {
@@ -193,7 +241,15 @@ std::shared_ptr<collective::Loan> Engine::lend(const at::Tensor& tensor, std::ui
   // First, so that slots and memory that came back are free.
   release_complete();
   const void* data = tensor.is_cpu() ? tensor.const_data_ptr() : nullptr;
+  const ScopedCommunication span("lend");
+  SpanRecorder* recorder = SpanRecorder::recording();
+  const SpanRecorder::TransferId transfer = record_start("lend", tensor.nbytes(), nullptr);
+  const auto begin = recorder ? Clock::now() : Clock::time_point();
   auto loan = shared->lend(data, tensor.nbytes(), tag);
+  if (recorder) {
+    recorder->add_blocked(transfer, Clock::now() - begin);
+    recorder->end_transfer(transfer);
+  }
   if (loan) on_loan_.push_back({loan, tensor});
   return loan;
 }
@@ -219,7 +275,13 @@ void Engine::leave_behind(std::vector<OnLoan> loans) {
     (entry.loan->ended() ? ended : left->loans).push_back(std::move(entry));
 }
 
+void Engine::barrier() {
+  Operation operation{.kind = Kind::kBarrier};
+  start(operation, {}, {}, false);
+}
+
 void Engine::poll() {
+  const ScopedCommunication span("poll");
   communicator_->poll(Duration::zero());
   release_complete();
 }
@@ -229,8 +291,12 @@ void Engine::release_complete() {
     std::erase_if(on_loan_, [](const OnLoan& entry) { return entry.loan->ended(); });
   if (in_flight_.empty()) return;
   // An operation that completed while another was awaited is found here too.
-  std::erase_if(in_flight_,
-                [&](const InFlight& entry) { return communicator_->complete(entry.handle); });
+  SpanRecorder* recorder = SpanRecorder::recording();
+  std::erase_if(in_flight_, [&](const InFlight& entry) {
+    if (!communicator_->complete(entry.handle)) return false;
+    if (recorder) recorder->end_transfer(entry.transfer);
+    return true;
+  });
 }
 
 }  // namespace shoal::comm

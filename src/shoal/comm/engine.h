@@ -6,8 +6,10 @@
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "shoal/base/span_recorder.h"
 #include "shoal/collective/communicator.h"
 #include "shoal/comm/work.h"
 
@@ -34,11 +36,23 @@ class Engine {
   /// Lends `tensor`, which is contiguous, and keeps it alive until every rank has given it back.
   /// See collective::SharedMemory::lend; null also where the ranks share no memory.
   std::shared_ptr<collective::Loan> lend(const at::Tensor& tensor, std::uint32_t tag);
+  /// Blocks until every rank has called it.
+  void barrier();
   /// Makes progress without waiting.
   void poll();
 
   const std::shared_ptr<collective::Communicator>& communicator() const { return communicator_; }
   const std::shared_ptr<void>& keep_alive() const { return keep_alive_; }
+
+  /// Names the group in recordings: `id` is equal on its ranks and differs from other groups'.
+  void set_name(std::string name, std::uint64_t id);
+  const std::string& group_name() const { return name_; }
+  /// Returns the id of the next group that is split from this one by `color`.
+  std::uint64_t next_part_id(int color);
+  /// Records the start of an operation on `bytes` bytes, which the communicator has begun, where
+  /// this thread records; `operation` is null for a loan.
+  SpanRecorder::TransferId record_start(const char* name, std::size_t bytes,
+                                        const collective::Operation* operation) const;
   double bytes_sent() const { return sent_->bytes(); }  ///< see Group::bytes_sent
   /// From now on this engine counts what `part` sends, too, whose group was split from its own.
   void count(const Engine& part) { sent_->parts.push_back(part.sent_); }
@@ -47,6 +61,7 @@ class Engine {
   struct InFlight {
     collective::Handle handle;
     std::vector<at::Tensor> tensors;
+    SpanRecorder::TransferId transfer = 0;
   };
   struct OnLoan {
     std::shared_ptr<collective::Loan> loan;
@@ -81,6 +96,9 @@ class Engine {
   std::vector<at::Tensor> failed_;
   std::shared_ptr<collective::Communicator> communicator_;
   std::shared_ptr<Sent> sent_ = std::make_shared<Sent>();
+  std::string name_ = "world";
+  std::uint64_t id_ = 1;
+  std::uint64_t parts_ = 0;  ///< groups that were split from this one
 };
 
 }  // namespace shoal::comm

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "shoal/base/check.h"
 #include "shoal/base/hash.h"
@@ -265,18 +266,22 @@ double Group::sum(double value) const {
   return *number.const_data_ptr<double>();
 }
 
-Group Group::split(int color, int key) const {
+Group Group::split(int color, int key, std::string name) const {
   if (size() == 1) return {};
+  const std::uint64_t id = engine_->next_part_id(color);
   // The new group may outlive this one.
   Group part(engine_->communicator()->split(color, key), engine_->keep_alive());
-  if (part.engine_) engine_->count(*part.engine_);
+  if (part.engine_) {
+    engine_->count(*part.engine_);
+    part.engine_->set_name(name.empty() ? engine_->group_name() : std::move(name), id);
+  }
   return part;
 }
 
 Group Group::on_host() const {
   if (size() == 1) return {};
   // Ranks that share memory have one node number, and the key keeps their order.
-  return split(engine_->communicator()->node(), rank());
+  return split(engine_->communicator()->node(), rank(), engine_->group_name() + " on node");
 }
 
 void Group::abort(const Error& cause) const {
@@ -292,8 +297,8 @@ std::shared_ptr<SharedBuffer> Group::shared_buffer(std::size_t bytes) const {
   collective::SharedMemory* shared = engine_->communicator()->shared_memory();
   std::shared_ptr<std::byte> memory = shared ? shared->allocate(bytes) : nullptr;
   if (!memory) return nullptr;
-  // The buffer holds the communicator for its barriers, and may so outlive the group.
-  return std::make_shared<SharedBuffer>(engine_->communicator(), std::move(memory), bytes);
+  // The buffer holds the engine for its barriers, and may so outlive the group.
+  return std::make_shared<SharedBuffer>(engine_, std::move(memory), bytes);
 }
 
 std::optional<Lent> Group::lend_in_place(const at::Tensor& own, std::int64_t dim) const {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "shoal/collective/operation.h"
@@ -99,8 +100,9 @@ class Group {
   double bytes_sent() const { return engine_ ? engine_->bytes_sent() : 0; }
 
   /// Returns the group of the ranks that passed the same `color`, ordered by `key` and then by rank
-  /// here, as MPI_Comm_split does. A rank with a negative color gets a group of one. Collective.
-  Group split(int color, int key) const;
+  /// here, as MPI_Comm_split does. A rank with a negative color gets a group of one. Traces show
+  /// the group by `name`; empty: by this group's. Collective.
+  Group split(int color, int key, std::string name = {}) const;
   /// Returns the group of the ranks that share memory with this one, in their order here.
   /// Collective.
   Group on_host() const;

@@ -40,8 +40,7 @@ void SharedBuffer::publish() {
 }
 
 void SharedBuffer::end_reading() {
-  if (!communicator_) return;
-  communicator_->wait(communicator_->start({.kind = collective::Kind::kBarrier}));
+  if (engine_) engine_->barrier();
 }
 
 }  // namespace shoal::comm

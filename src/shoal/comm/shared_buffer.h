@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "shoal/collective/communicator.h"
+#include "shoal/comm/engine.h"
 
 namespace shoal::comm {
 
@@ -20,10 +20,9 @@ namespace shoal::comm {
 /// the last tensor over it is gone.
 class SharedBuffer {
  public:
-  /// The ranks of `communicator` share `memory`.
-  SharedBuffer(std::shared_ptr<collective::Communicator> communicator,
-               std::shared_ptr<std::byte> memory, std::size_t bytes)
-      : communicator_(std::move(communicator)), memory_(std::move(memory)), bytes_(bytes) {}
+  /// The ranks of `engine` share `memory`.
+  SharedBuffer(std::shared_ptr<Engine> engine, std::shared_ptr<std::byte> memory, std::size_t bytes)
+      : engine_(std::move(engine)), memory_(std::move(memory)), bytes_(bytes) {}
   /// Makes the buffer of a group of one: it takes memory of LibTorch's allocator and waits for
   /// nobody.
   explicit SharedBuffer(std::size_t bytes);
@@ -46,7 +45,7 @@ class SharedBuffer {
   std::uint64_t epoch() const { return epoch_; }
 
  private:
-  std::shared_ptr<collective::Communicator> communicator_;  ///< null in a group of one
+  std::shared_ptr<Engine> engine_;  ///< null in a group of one
   std::shared_ptr<std::byte> memory_;
   std::size_t bytes_;
   std::uint64_t epoch_ = 0;

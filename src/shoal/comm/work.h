@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "shoal/base/clock.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/collective/communicator.h"
 
 namespace shoal::comm {
@@ -14,7 +15,9 @@ namespace shoal::comm {
 class Work {
  public:
   Work() = default;
-  Work(std::shared_ptr<collective::Communicator> communicator, collective::Handle handle);
+  /// `transfer` is the operation in the recording of this thread; 0: it is in none.
+  Work(std::shared_ptr<collective::Communicator> communicator, collective::Handle handle,
+       SpanRecorder::TransferId transfer = 0);
 
   /// Makes the caller's later operations see the result: a host wait on CPU, a stream wait on CUDA.
   /// Parallel techniques call this, not `wait`.

@@ -58,7 +58,8 @@ Mesh::Mesh(comm::Group world, const Degrees& degrees)
     } else if (static_cast<int>(ranks_of.size()) == world_.size()) {
       groups_.emplace(axes, world_);
     } else {
-      groups_.emplace(axes, world_.split(static_cast<int>(ranks_of.front()), world_.rank()));
+      groups_.emplace(axes,
+                      world_.split(static_cast<int>(ranks_of.front()), world_.rank(), axes.text()));
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 
 namespace shoal::nn {
 namespace {
@@ -151,7 +152,10 @@ at::Tensor Model::forward(const at::Tensor& x, const Context& context) {
                    units_.size());
   at::Tensor value = x;
   // Through the call operator, where sharding and recomputation have their hooks.
-  for (const auto& unit : units_) value = (*unit)(value, context);
+  for (const auto& unit : units_) {
+    const ScopedUnit span(unit->path().c_str());
+    value = (*unit)(value, context);
+  }
   return value;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/ops/attention_kernels.h"
 #include "shoal/ops/attention_plain.h"
 
@@ -184,6 +185,18 @@ void merge_all(const AttentionPart& sum, const AttentionPart& part) {
       });
 }
 
+/// Counts the FLOPs of matmuls between what sees each other: `matmuls` of two FLOPs for each pair
+/// of query and key and element of a head.
+double flops_of(const HeadTensors& heads, const at::Tensor& ranges, int matmuls) {
+  const std::int32_t* range = ranges.const_data_ptr<std::int32_t>();
+  double pairs = 0;
+  for (std::int64_t i = 0; i < ranges.numel(); i += 2)
+    pairs += std::max<std::int32_t>(0, range[i + 1] - range[i]);
+  const at::Tensor& q = heads.q;
+  pairs *= static_cast<double>(q.size(0) / ranges.size(0));
+  return 2.0 * matmuls * pairs * static_cast<double>(q.size(2) * q.size(3) * q.size(4));
+}
+
 }  // namespace
 
 HeadTensors head_tensors(const at::Tensor& qkv, const HeadShape& shape) {
@@ -197,6 +210,9 @@ AttentionPart attention_part(const HeadTensors& heads, const at::Tensor& ranges)
   const c10::AutoGradMode not_recording(false);
   check_heads(heads);
   check_ranges(heads, ranges);
+  const ScopedSpan span(SpanKind::kAttention, "attention");
+  // Scores and weighted values.
+  if (span.recorded()) span.work(flops_of(heads, ranges, 2), 0);
   if (type_of_sums(heads.q) == at::kDouble) return plain::attention_part(heads, ranges);
   const HeadTensors floats = for_kernels(heads);
   const at::Tensor& q = floats.q;
@@ -251,6 +267,9 @@ void attention_part_backward(const HeadTensors& heads, const at::Tensor& ranges,
                    "the result or a gradient does not have the shape of the forward "
                    "pass, queries [{}]",
                    fmt::join(heads.q.sizes(), ", "));
+  const ScopedSpan span(SpanKind::kAttention, "attention", "backward");
+  // Scores again, and the gradients of probabilities, values, queries and keys.
+  if (span.recorded()) span.work(flops_of(heads, ranges, 5), 0);
   const at::ScalarType type = type_of_sums(heads.q);
   const AttentionPart result{whole.out.to(type).contiguous(), whole.lse.to(type).contiguous()};
   const at::Tensor d = d_out.to(type).contiguous();

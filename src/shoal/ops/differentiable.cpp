@@ -7,11 +7,14 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/comm/allocator.h"
 
 namespace shoal::ops {
@@ -20,10 +23,28 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 
+double bytes_of(const Tensors& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
+}
+
+/// Returns true for an operator that goes over all its operands and results once. Others multiply
+/// matrices, or read some rows of a table.
+bool goes_over_operands(std::string_view name) {
+  constexpr std::array<std::string_view, 10> kNames{
+      "activate", "add_rows", "combine_rows", "cross_entropy", "dropout",
+      "gated",    "norm",     "reordered",    "rotary",        "squared_error"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
 class Operator final : public Node {
  public:
   Operator(const char* name, Runs runs, torch::autograd::edge_list&& edges)
-      : Node(std::move(edges)), name_(name), runs_(runs) {}
+      : Node(std::move(edges)), name_(name), runs_(runs) {
+    if (const SpanRecorder* recorder = SpanRecorder::recording()) unit_ = recorder->unit();
+  }
 
   std::string name() const override { return std::string("shoal::") + name_; }
 
@@ -65,6 +86,8 @@ class Operator final : public Node {
     const bool any = std::any_of(gradients.begin(), gradients.end(),
                                  [](const at::Tensor& g) { return g.defined(); });
     if (!any && runs_ == Runs::kWithGradients) return Tensors(num_outputs());
+    if (SpanRecorder* recorder = SpanRecorder::recording()) recorder->reach_backward(unit_);
+    const ScopedSpan span(SpanKind::kOperator, name_, "backward");
     Tensors saved;
     saved.reserve(saved_.size());
     for (const SavedVariable& variable : saved_)
@@ -73,12 +96,15 @@ class Operator final : public Node {
     Tensors result = backward_(saved, gradients);
     SHOAL_CHECK(result.size() == num_outputs(), "{}: {} gradients for {} inputs", name_,
                 result.size(), num_outputs());
+    if (span.recorded() && goes_over_operands(name_))
+      span.work(0, bytes_of(saved) + bytes_of(gradients) + bytes_of(result));
     return result;
   }
 
  private:
   const char* name_;
   Runs runs_;
+  const char* unit_ = nullptr;  ///< of the model, in which forward was recorded
   std::vector<SavedVariable> saved_;
   Backward backward_;
 };
@@ -101,7 +127,10 @@ Tensors differentiable(const char* name, const Tensors& inputs,
   {
     // What forward calls must not make nodes of its own: this one stands for all of it.
     const c10::AutoGradMode not_recording(false);
+    const ScopedSpan span(SpanKind::kOperator, name);
     recorded = forward(wanted);
+    if (span.recorded() && goes_over_operands(name))
+      span.work(0, bytes_of(inputs) + bytes_of(recorded.outputs));
   }
   if (!wanted.any) return std::move(recorded.outputs);
 

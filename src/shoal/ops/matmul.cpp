@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/comm/group.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/gemm_kernels.h"
@@ -94,6 +95,14 @@ void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool 
   SHOAL_CHECK(a.dim() == 2 && b.dim() == 2 && c.dim() == 2 && a.size(1) == b.size(0) &&
                   c.size(0) == a.size(0) && c.size(1) == b.size(1),
               "product of matrices whose sizes do not fit");
+  const ScopedSpan span(SpanKind::kMatmul, "matmul");
+  if (span.recorded()) {
+    const double mn = static_cast<double>(c.numel());
+    const double written = static_cast<double>(c.nbytes()) * (accumulate ? 2 : 1);
+    span.work(2 * mn * static_cast<double>(a.size(1)),
+              static_cast<double>(a.nbytes() + b.nbytes()) + written);
+    span.at(c.size(0), c.size(1), a.size(1));
+  }
   if (fits_kernel(c, a, b)) {
     is_narrow(c.scalar_type()) ? into_narrow(c, a, b, accumulate) : by_kernel(c, a, b, accumulate);
   } else if (!same_type(c, a)) {

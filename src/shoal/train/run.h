@@ -22,6 +22,7 @@
 #include "shoal/train/report/memory_watch.h"
 #include "shoal/train/run_directory.h"
 #include "shoal/train/run_record.h"
+#include "shoal/train/run_trace.h"
 #include "shoal/train/step.h"
 #include "shoal/train/training_state.h"
 
@@ -44,7 +45,10 @@ struct MemoryPlan {
 /// RunReport describes it. Hooks of the model point into it, so it is neither copied nor moved.
 struct Run {
   Run(comm::Group world, std::string run_directory, bool in_process)
-      : group(std::move(world)), directory(std::move(run_directory)), memory(group, in_process) {}
+      : group(std::move(world)),
+        directory(std::move(run_directory)),
+        memory(group, in_process),
+        trace(group) {}
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -71,6 +75,7 @@ struct Run {
   std::optional<RouterBalance> balance;
   std::optional<TrainingStep> step;
   MemoryWatch memory;
+  RunTrace trace;
   /// Present where checkpoints are written behind training. Its thread reads tensors of the
   /// members above, so it is the last member and is destroyed first.
   std::optional<checkpoint::Saver> saver;

@@ -20,6 +20,7 @@ class RunDirectory {
     return path_ + "/memory-rank-" + std::to_string(rank) + ".csv";
   }
   std::string memory_plot() const { return path_ + "/memory.svg"; }
+  std::string trace() const { return path_ + "/trace.json"; }
   std::string config() const { return path_ + "/config.toml"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   /// The weights of model.from as a checkpoint, while the run begins.

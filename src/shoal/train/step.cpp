@@ -2,14 +2,16 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full_like.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/optim/clipping.h"
+#include "shoal/parallel/pipeline/pipeline_events.h"
+#include "shoal/schedule/generators.h"
 
 namespace shoal::train {
 
@@ -46,6 +48,13 @@ std::vector<optim::Slice> slices_of(const nn::Module& model) {
 }
 
 namespace {
+
+double bytes_of(const std::vector<at::Tensor>& tensors) {
+  double bytes = 0;
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) bytes += static_cast<double>(tensor.nbytes());
+  return bytes;
+}
 
 /// The elements of a box that is not the whole parameter lie row by row in it: only rows, or only
 /// columns, are cut.
@@ -96,7 +105,7 @@ void TrainingStep::run_through(parallel::Pipeline& pipeline, const parallel::Tie
 
 StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   step_ = input.step;
-  const double local = pipeline_ ? run_pipeline(batch, input) : run_in_turn(batch, input);
+  const double local = run_micro_batches(batch, input);
   reduction_.finish();
 
   StepResult result;
@@ -105,8 +114,7 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   // which every rank takes part whatever it holds: all run as many steps.
   std::vector<at::Tensor> gradients = reduction_.gradients();
   if (tied_) tied_->reduce(owned_, gradients);
-  const auto [loss, squares] =
-      sum_over_ranks(local, optim::sum_of_squares(parallel::counted_parts(owned_, gradients)));
+  const auto [loss, squares] = sum_over_ranks(local, own_squares(gradients));
   result.loss = loss;
 
   // Gradients still carry the loss scale; the factor takes it off, together with clipping, while
@@ -118,7 +126,10 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   // The norm has the same bits on all ranks, so all skip, or all throw.
   result.skipped = !accepted(scaled_norm, input);
   // In skipped steps too: it is collective while a checkpoint is being written.
-  if (before_update_) before_update_();
+  if (before_update_) {
+    const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", "before update");
+    before_update_();
+  }
   if (result.skipped) {
     result.grad_norm = std::numeric_limits<double>::infinity();
     if (balance_) balance_->drop();
@@ -126,13 +137,35 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
     // Where ranks share one copy of the parameters: none may still read while owners write, and
     // none may read on before all have written.
     reduction_.begin_update();
-    optimizer_.step(gradients, input.learning_rate,
-                    factor * optim::clip_factor(result.grad_norm, input.clip_norm));
+    update(gradients, input.learning_rate,
+           factor * optim::clip_factor(result.grad_norm, input.clip_norm));
     if (balance_) balance_->update();
     reduction_.end_update();
   }
   model_.clear_gradients();
   return result;
+}
+
+double TrainingStep::own_squares(const std::vector<at::Tensor>& gradients) const {
+  const std::vector<at::Tensor> parts = parallel::counted_parts(owned_, gradients);
+  const ScopedSpan span(SpanKind::kOptimizer, "gradient norm");
+  if (span.recorded()) span.work(0, bytes_of(parts));
+  return optim::sum_of_squares(parts);
+}
+
+void TrainingStep::update(const std::vector<at::Tensor>& gradients, double learning_rate,
+                          double factor) {
+  const ScopedSpan span(SpanKind::kOptimizer, "update");
+  if (span.recorded()) {
+    double bytes = bytes_of(gradients);
+    // Read and written.
+    for (const optim::Slice& slice : optimizer_.slices())
+      bytes += 2 * static_cast<double>(slice.parameter.nbytes());
+    for (const optim::State& state : optimizer_.states())
+      bytes += 2 * static_cast<double>(state.tensor.nbytes());
+    span.work(0, bytes);
+  }
+  optimizer_.step(gradients, learning_rate, factor);
 }
 
 std::pair<double, double> TrainingStep::sum_over_ranks(double first, double second) const {
@@ -185,40 +218,20 @@ void TrainingStep::check_loss(double value, std::int64_t index) const {
                      "help; the last checkpoint is intact");
 }
 
-double TrainingStep::forward_backward(const Batch& batch, std::int64_t index,
-                                      std::int64_t first_sample, const StepInput& input) {
-  nn::LossSink extra;
-  parallel::MicroBatch own = micro_batch_of(batch, index, first_sample, input);
-  own.context.extra_losses = &extra;
-  // The head returns the loss itself, as the context has labels. Losses of other layers (router
-  // balance) are scaled already.
-  at::Tensor loss = model_(own.input, own.context);
-  for (const at::Tensor& more : extra.losses()) loss = loss.add(more);
-  // Without the loss scale, for people and for the sum over ranks.
-  const double value = input.poison == Poison::kLoss ? std::numeric_limits<double>::quiet_NaN()
-                                                     : loss.item<double>() / scale();
-  check_loss(value, index);
-  // A loss that is not finite is reported before backward, so that parameters stay as they are.
-  loss.backward(input.poison == Poison::kGradient
-                    ? at::full_like(loss, std::numeric_limits<double>::infinity())
-                    : at::Tensor());
-  return value;
-}
-
-double TrainingStep::run_in_turn(const RankBatch& batch, const StepInput& input) {
-  const auto count = static_cast<std::int64_t>(batch.micro_batches.size());
-  double local = 0;
-  for (std::int64_t i = 0, first = batch.first_sample; i < count; ++i) {
-    // It must know before backward whether this is the last micro-batch, in which gradients are
-    // sent as they become ready.
-    reduction_.begin(i, count);
-    local += forward_backward(batch.micro_batches[i], i, first, input);
-    first += batch.micro_batches[i].inputs.size(0);
+parallel::Pipeline& TrainingStep::pipeline_of(int micro_batches) {
+  if (pipeline_) return *pipeline_;
+  if (!in_turn_ || in_turn_->table().micro_batches != micro_batches) {
+    in_turn_.emplace(
+        comm::Group(), schedule::one_forward_one_backward(1, micro_batches),
+        parallel::whole_model(model_),
+        parallel::events_in_turn(reduction_, micro_batches, [this](int micro_batch, double loss) {
+          pipeline_loss(micro_batch, loss);
+        }));
   }
-  return local;
+  return *in_turn_;
 }
 
-double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input) {
+double TrainingStep::run_micro_batches(const RankBatch& batch, const StepInput& input) {
   std::vector<parallel::MicroBatch> micro_batches;
   std::int64_t first = batch.first_sample;
   for (const Batch& one : batch.micro_batches) {
@@ -231,7 +244,8 @@ double TrainingStep::run_pipeline(const RankBatch& batch, const StepInput& input
     micro_batches.push_back(std::move(micro_batch));
     first += one.inputs.size(0);
   }
-  return pipeline_->run(micro_batches) / scale();
+  // Without the loss scale, for people and for the sum over ranks.
+  return pipeline_of(static_cast<int>(micro_batches.size())).run(micro_batches) / scale();
 }
 
 }  // namespace shoal::train

@@ -75,9 +75,9 @@ class TrainingStep {
 
   StepResult run(const RankBatch& batch, const StepInput& input);
 
-  /// From now on micro-batches go through a pipeline, of which this rank has some stages; its
-  /// events begin and end the reduction's passes (parallel::pipeline_events). Both must outlive
-  /// this.
+  /// From now on micro-batches go through a pipeline of several ranks, of which this one has some
+  /// stages; its events begin and end the reduction's passes (parallel::pipeline_events). Both must
+  /// outlive this. Without the call the whole model is the only stage, of a table of one rank.
   void run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied);
 
   /// From now on steps count the choices of routers and move their biases. It must outlive this.
@@ -87,17 +87,18 @@ class TrainingStep {
   /// before parameters and the optimizer's state change.
   void before_update(std::function<void()> call) { before_update_ = std::move(call); }
 
-  /// Is called by the pipeline: refuses the loss of a micro-batch that is not finite.
+  /// Is called by the pipeline: refuses the loss of a micro-batch that is not finite, before its
+  /// gradient.
   void pipeline_loss(int micro_batch, double loss) const {
     check_loss(loss / scale(), micro_batch);
   }
 
  private:
-  double forward_backward(const Batch& batch, std::int64_t index, std::int64_t first_sample,
-                          const StepInput& input);
-  /// Run all micro-batches, and return this rank's part of the loss.
-  double run_in_turn(const RankBatch& batch, const StepInput& input);
-  double run_pipeline(const RankBatch& batch, const StepInput& input);
+  /// Runs all micro-batches, and returns this rank's part of the loss.
+  double run_micro_batches(const RankBatch& batch, const StepInput& input);
+  /// Returns the pipeline of the step's micro-batches: that of run_through, or one of this rank
+  /// alone.
+  parallel::Pipeline& pipeline_of(int micro_batches);
   /// Returns this rank's columns of a micro-batch, and all that the model must know of them.
   parallel::MicroBatch micro_batch_of(const Batch& batch, std::int64_t index,
                                       std::int64_t first_sample, const StepInput& input) const;
@@ -105,6 +106,10 @@ class TrainingStep {
   void check_loss(double value, std::int64_t index) const;
   /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.
   std::pair<double, double> sum_over_ranks(double first, double second) const;
+  /// Returns the sum of squares of what this rank counts of the gradient.
+  double own_squares(const std::vector<at::Tensor>& gradients) const;
+  /// Lets the optimizer update what this rank owns.
+  void update(const std::vector<at::Tensor>& gradients, double learning_rate, double factor);
   /// Returns true when the optimizer may use gradients of this norm, which still carry the scale.
   bool accepted(double scaled_norm, const StepInput& input);
   double scale() const { return scale_ ? scale_->scale() : 1; }
@@ -118,7 +123,8 @@ class TrainingStep {
   optim::LossScale* scale_;
   parallel::BatchShare share_;
   std::vector<parallel::OwnedRange> owned_;
-  parallel::Pipeline* pipeline_ = nullptr;
+  parallel::Pipeline* pipeline_ = nullptr;     ///< of several ranks
+  std::optional<parallel::Pipeline> in_turn_;  ///< of this rank alone, with the whole model
   const parallel::TiedWeights* tied_ = nullptr;
   RouterBalance* balance_ = nullptr;
   std::int64_t step_ = 0;  ///< that runs

@@ -1,18 +1,29 @@
 #include "shoal/train/training_loop.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 
 #include "shoal/base/duration.h"
+#include "shoal/base/span_recorder.h"
+#include "shoal/model/model_spec.h"
 #include "shoal/optim/schedule.h"
 #include "shoal/train/job_options.h"
+#include "shoal/train/machine_peak.h"
 #include "shoal/train/peak_flops.h"
 
 namespace shoal::train {
+namespace {
+
+/// The signals that ask a run to save and stop. SIGUSR1 is Slurm's warning of the time limit.
+constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1};
+
+}  // namespace
 
 TrainingLoop::TrainingLoop(const RunOptions& options, Run& run, RunReport& report)
     : options_(options), config_(options.job.config), run_(run), report_(report) {}
@@ -23,22 +34,33 @@ int TrainingLoop::run() {
   first_tokens_ = run_.record.tokens;
   // A signal before the first step must not save again what was loaded.
   if (run_.checkpoint) saved_step_ = run_.record.step;
+  plan_trace();
   while (run_.record.step < run_.total_steps) {
     const std::int64_t step = run_.record.step + 1;
     // For the launcher's report, should this rank die in the step.
     if (options_.current_step) options_.current_step->store(step, std::memory_order_relaxed);
     const Poison poison = inject_fault(config_.debug, step, run_.group.rank(), run_.group.size());
+    run_.trace.begin_step(step);
+    run_.trace.take_communication_time();
     const auto begin = Clock::now();
-    // The samples follow from the position alone, which every rank and a resumed run know.
-    const RankBatch batch =
-        rank_batch(*run_.data, run_.record.samples, run_.batch, run_.share.rank());
+    std::optional<ScopedSpan> whole;
+    whole.emplace(SpanKind::kStep, "step");
+    whole->at(step);
+    const RankBatch batch = next_batch();
     const Agreement agreed = agree(count_labels(batch.micro_batches, run_.share));
     // Before the step: what was trained so far is saved, and no rank is in the middle of a
     // collective.
-    if (agreed.signal != 0) return stop(agreed.signal);
+    if (agreed.signal != 0) {
+      whole.reset();
+      return stop(agreed.signal);
+    }
 
     run_.memory.begin_step(step, run_.saver ? static_cast<double>(run_.saver->staged_bytes()) : 0);
     StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
+    whole.reset();
+    waits_ = Waits{data_wait_s_, to_seconds(run_.trace.take_communication_time())};
+    metrics.data_wait_s = agreed.data_wait_s;
+    metrics.comm_exposed_s = agreed.comm_exposed_s;
     const bool recorded = run_.memory.end_step();
     if (recorded) report_.write_memory_timeline();
     // Peaks of the step before: this step's would cost an all-reduce of its own.
@@ -47,16 +69,46 @@ int TrainingLoop::run() {
       metrics.memory = agreed.peak;
     }
     if (evaluation_is_due()) metrics.evaluation = evaluate_now();
-    report_.step(metrics);
+    report_step(metrics);
     // poll() is collective while a checkpoint is under way: all ranks call it once a step, in the
     // same place.
     if (run_.saver) {
       if (const auto saved = run_.saver->poll()) report_.log_save(*saved);
     }
     save_if_due();
+    if (run_.trace.end_step(step)) report_.traced(run_.trace.path());
   }
   finish();
   return 0;
+}
+
+void TrainingLoop::plan_trace() {
+  // Too short for a peak of the machine, long enough for a utilisation.
+  plain_flops_ = run_.group.sum(measure_plain_flops(std::chrono::milliseconds(5)));
+  const auto& steps = config_.metrics.trace_steps;
+  if (steps.empty()) return;
+  run_.trace.plan({.job = config_.job.name,
+                   .first_step = steps[0],
+                   .last_step = steps[1],
+                   .threads = at::get_num_threads(),
+                   .precision = std::string(name_of(run_.record.precision)),
+                   .peak_flops = {},
+                   .peak_bytes = {}},
+                  run_.directory.trace());
+}
+
+RankBatch TrainingLoop::next_batch() {
+  const ScopedSpan span(SpanKind::kData, "data");
+  const auto begin = Clock::now();
+  // The samples follow from the position alone, which every rank and a resumed run know.
+  RankBatch batch = rank_batch(*run_.data, run_.record.samples, run_.batch, run_.share.rank());
+  data_wait_s_ = to_seconds(Clock::now() - begin);
+  return batch;
+}
+
+void TrainingLoop::report_step(const StepMetrics& metrics) {
+  const ScopedSpan span(SpanKind::kReport, "report");
+  report_.step(metrics);
 }
 
 /// One small all-reduce before every step keeps ranks together: all divide by the same count of
@@ -67,23 +119,31 @@ TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
       options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
   const MemoryPeak& peak = run_.memory.peak();
   // In double: counts up to 2^53 are exact, and one message carries everything.
-  const at::Tensor sums = at::zeros({4 + kMemoryCategories}, at::kDouble);
+  constexpr std::int64_t kSignals = kStopSignals.size();
+  const at::Tensor sums = at::zeros({4 + kSignals + kMemoryCategories}, at::kDouble);
   auto* values = sums.data_ptr<double>();
+  double* asked = values + 2;
+  double* categories = asked + kSignals;
+  double* waits = categories + kMemoryCategories;
   values[0] = labels;
-  values[1] = signal == SIGINT;
-  values[2] = signal != 0 && signal != SIGINT;
-  values[3] = peak.total;
-  std::copy(peak.categories.begin(), peak.categories.end(), values + 4);
+  values[1] = peak.total;
+  for (std::int64_t i = 0; i < kSignals; ++i) asked[i] = signal == kStopSignals[i];
+  std::copy(peak.categories.begin(), peak.categories.end(), categories);
+  if (waits_) {
+    waits[0] = waits_->data;
+    waits[1] = waits_->communication;
+  }
   run_.group.all_reduce(sums);
 
-  Agreement agreement{.labels = values[0], .peak_bytes = values[3]};
-  // Of different signals SIGINT wins, on all ranks.
-  if (values[1] > 0) {
-    agreement.signal = SIGINT;
-  } else if (values[2] > 0) {
-    agreement.signal = SIGTERM;
+  Agreement agreement{.labels = values[0], .peak_bytes = values[1]};
+  // Of different signals the first of the list wins, on all ranks.
+  for (std::int64_t i = kSignals - 1; i >= 0; --i)
+    if (asked[i] > 0) agreement.signal = kStopSignals[i];
+  std::copy(categories, categories + kMemoryCategories, agreement.peak.begin());
+  if (waits_) {
+    agreement.data_wait_s = waits[0] / run_.group.size();
+    agreement.comm_exposed_s = waits[1] / run_.group.size();
   }
-  std::copy(values + 4, values + 4 + kMemoryCategories, agreement.peak.begin());
   return agreement;
 }
 
@@ -105,15 +165,21 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
   record.samples += run_.batch.global;
   record.tokens += tokens;
   const double seconds = to_seconds(Clock::now() - begin);
-  return {.step = record.step,
-          .loss = result.loss,
-          .grad_norm = result.grad_norm,
-          .lr = lr,
-          .tokens = record.tokens,
-          .tokens_per_s = static_cast<double>(tokens) / seconds,
-          .loss_scale = result.loss_scale,
-          .skipped = result.skipped,
-          .evaluation = std::nullopt};
+  const double model_flops =
+      static_cast<double>(tokens) *
+      model::training_flops_per_token(record.model, run_.data->tokens_per_sample(), true);
+  return {
+      .step = record.step,
+      .loss = result.loss,
+      .grad_norm = result.grad_norm,
+      .lr = lr,
+      .tokens = record.tokens,
+      .tokens_per_s = static_cast<double>(tokens) / seconds,
+      .step_s = seconds,
+      .mfu = plain_flops_ > 0 ? std::optional(model_flops / seconds / plain_flops_) : std::nullopt,
+      .loss_scale = result.loss_scale,
+      .skipped = result.skipped,
+      .evaluation = std::nullopt};
 }
 
 bool TrainingLoop::evaluation_is_due() const {
@@ -123,6 +189,7 @@ bool TrainingLoop::evaluation_is_due() const {
 }
 
 Evaluation TrainingLoop::evaluate_now() {
+  const ScopedSpan span(SpanKind::kEvaluation, "evaluation");
   // Ranks evaluate different numbers of batches, and no collective may depend on that number: the
   // parameters are gathered once before and released once after.
   if (run_.applied.sharding) run_.applied.sharding->unshard();
@@ -150,6 +217,7 @@ void TrainingLoop::save_if_due() {
   const bool due = interval > 0 && step % interval == 0;
   const bool due_at_end = last && config_.checkpoint.at_end;
   if (!due && !due_at_end) return;
+  const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", last ? "save" : "start");
   saved_step_ = step;
   // The process is about to end: the last checkpoint is written before that, and so is one that a
   // signal asks for.
@@ -184,6 +252,7 @@ std::string TrainingLoop::save() {
 }
 
 int TrainingLoop::stop(int signal) {
+  if (run_.trace.finish()) report_.traced(run_.trace.path());
   finish_saving();
   // The interval may just have saved this step.
   const bool saved = saved_step_ == run_.record.step;
@@ -194,6 +263,8 @@ int TrainingLoop::stop(int signal) {
 }
 
 void TrainingLoop::finish() {
+  // The last step that the job wants to see may never come.
+  if (run_.trace.finish()) report_.traced(run_.trace.path());
   // What is still being written behind training belongs to the run.
   finish_saving();
   RunTotals totals;

@@ -29,8 +29,17 @@ class TrainingLoop {
     int signal = 0;         ///< a rank was asked to stop by it; 0: none was
     double peak_bytes = 0;  ///< the sum of all ranks' peaks so far
     MemoryByCategory peak{};
+    /// Of the step before, means over the ranks, in seconds; empty before the second step.
+    std::optional<double> data_wait_s{};
+    std::optional<double> comm_exposed_s{};
+  };
+  /// How long this rank was kept from computing in a step, in seconds.
+  struct Waits {
+    double data = 0;
+    double communication = 0;
   };
 
+  RankBatch next_batch();
   Agreement agree(double labels) const;
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison,
                        Clock::time_point begin);
@@ -45,12 +54,17 @@ class TrainingLoop {
   int stop(int signal);
   void finish();
   double total_peak_flops() const;
+  void plan_trace();
+  void report_step(const StepMetrics& metrics);
 
   const RunOptions& options_;
   const JobConfig& config_;
   Run& run_;
   RunReport& report_;
   Clock::time_point began_;
+  std::optional<Waits> waits_;     ///< of the step before
+  double data_wait_s_ = 0;         ///< of this step
+  double plain_flops_ = 0;         ///< float32 FLOP/s of plain loops on all ranks
   std::int64_t first_step_ = 0;    ///< steps that were trained before this start
   std::int64_t first_tokens_ = 0;  ///< tokens likewise
   std::int64_t saved_step_ = -1;   ///< step of the newest checkpoint; -1: there is none

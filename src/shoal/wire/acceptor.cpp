@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <vector>
 
+#include "shoal/base/error.h"
+
 namespace shoal::wire {
 namespace {
 
@@ -22,11 +24,20 @@ bool send_all(int fd, const std::vector<std::byte>& bytes) {
   return ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
+/// Tells whether accept4 has failed because no caller waits, or only with this caller.
+bool is_over_for_now(int error) {
+  return error == EAGAIN || error == EINTR || error == ECONNABORTED || error == EPROTO;
+}
+
 }  // namespace
 
 Acceptor::Acceptor(EventLoop& loop, Descriptor listener, std::string key,
                    std::function<void(Descriptor, const Hello&)> admit)
-    : loop_(loop), listener_(std::move(listener)), key_(std::move(key)), admit_(std::move(admit)) {
+    : loop_(loop),
+      listener_(std::move(listener)),
+      guard_(listener_.get()),
+      key_(std::move(key)),
+      admit_(std::move(admit)) {
   watch_listener();
 }
 
@@ -40,17 +51,24 @@ Acceptor::~Acceptor() {
   for (const auto& [fd, caller] : callers_) loop_.remove(fd);
 }
 
+void Acceptor::pause() {
+  full_ = true;
+  loop_.remove(listener_.get());
+}
+
 // All ranks of a large job may connect at once. When too many are in their handshake the rest stay
 // in the kernel's queue, and the listener is not watched until drop_expired has made room.
 void Acceptor::accept_all() {
   for (;;) {
     if (callers_.size() >= kMaxCallers) drop_older_than(kHandshakeLimitWhenFull);
-    if (callers_.size() >= kMaxCallers) {
-      full_ = true;
-      return loop_.remove(listener_.get());
-    }
+    if (callers_.size() >= kMaxCallers) return pause();
     Descriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.get() < 0) return;
+    if (socket.get() < 0) {
+      // Without a descriptor or memory for it the caller stays in the queue, and the listener stays
+      // ready: it is not watched until drop_expired tries again.
+      if (!is_over_for_now(errno)) pause();
+      return;
+    }
     const int on = 1;
     const int fd = socket.get();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -58,7 +76,12 @@ void Acceptor::accept_all() {
     // The listener speaks first: its challenge must be in the caller's proof.
     if (!send_all(fd, caller.handshake.greeting())) continue;
     callers_.emplace(fd, std::move(caller));
-    loop_.watch(fd, EPOLLIN, [this, fd](std::uint32_t) { continue_handshake(fd); });
+    try {
+      loop_.watch(fd, EPOLLIN, [this, fd](std::uint32_t) { continue_handshake(fd); });
+    } catch (const Error&) {
+      callers_.erase(fd);
+      return pause();
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "shoal/wire/closed_in_children.h"
 #include "shoal/wire/event_loop.h"
 #include "shoal/wire/handshake.h"
 
@@ -12,7 +13,8 @@ namespace shoal::wire {
 /// Accepts connections and passes on those whose callers prove that they know the job's key.
 /// A caller that is silent, or that does not know the key, does not delay the others. Each caller
 /// must complete its handshake within 10 seconds. While 256 callers are in their handshakes, the
-/// limit is 3 seconds, and further connections wait in the kernel's queue.
+/// limit is 3 seconds, and further connections wait in the kernel's queue, as they do while this
+/// process has no descriptor for them.
 class Acceptor {
  public:
   /// `admit` receives the socket and the hello message of each caller that has proved that it knows
@@ -32,6 +34,7 @@ class Acceptor {
     Deadline deadline;
   };
   void watch_listener();
+  void pause();
   void accept_all();
   void continue_handshake(int fd);
   void drop(int fd);
@@ -39,6 +42,7 @@ class Acceptor {
 
   EventLoop& loop_;
   Descriptor listener_;
+  ClosedInChildren guard_;
   std::string key_;
   std::function<void(Descriptor, const Hello&)> admit_;
   std::map<int, Caller> callers_;  ///< by descriptor: those in their handshake

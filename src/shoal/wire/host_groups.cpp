@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "shoal/base/error.h"
+
 namespace shoal::wire {
 namespace {
 
@@ -34,8 +36,21 @@ std::vector<std::string> exchange(KeyValues& store, const std::string& prefix, i
   const auto key = [&](int r) { return fmt::format("{}/{}", prefix, r); };
   // Every rank stores before it waits, so no order of arrival can deadlock.
   store.set(key(rank), own, deadline);
+  std::vector<std::string> keys;
+  for (int r = 0; r < size; ++r) keys.push_back(key(r));
+  const auto values = store.wait_all(keys, deadline, [] {});
   std::vector<std::string> all;
-  for (int r = 0; r < size; ++r) all.push_back(r == rank ? own : store.wait(key(r), deadline));
+  std::string missing;
+  for (int r = 0; r < size; ++r) {
+    const auto& value = values[static_cast<std::size_t>(r)];
+    if (!value) missing += fmt::format(" {}", r);
+    all.push_back(value.value_or(""));
+  }
+  if (!missing.empty()) {
+    throw Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + missing)
+        .at(rank, size)
+        .hint("look at their logs");
+  }
   return all;
 }
 

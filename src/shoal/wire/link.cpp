@@ -40,22 +40,48 @@ void Link::send(Stream stream, int priority, Bytes message) {
 void Link::send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
                 Released released) {
   const auto [entry, fresh] = queues_.try_emplace(stream);
-  if (fresh) turns_.push_back(stream);
-  // Messages of a stream keep their order, so an urgent one lifts those before it as well: it could
-  // not overtake them.
-  entry->second.priority = std::max(entry->second.priority, priority);
-  entry->second.messages.push_back(
+  Queue& queue = entry->second;
+  if (fresh) {
+    queue.priority = priority;
+    let_wait(stream, queue, kTurn);
+  } else if (priority > queue.priority) {
+    // Messages of a stream keep their order, so an urgent one lifts those before it as well: it
+    // could not overtake them.
+    lines_[queue.line].erase(stream, queue.priority);
+    queue.priority = priority;
+    let_wait(stream, queue, queue.line);
+  }
+  queue.messages.push_back(
       std::make_shared<Message>(Message{std::move(head), body, {}, std::move(released)}));
 }
 
-// The stream of the highest priority is next, among equals the one that waited longest. Its stream
-// then goes to the end of the line, so that every stream gets a chunk in turn.
-void Link::make_chunk() {
-  auto turn = turns_.begin();
-  for (auto it = turns_.begin(); turns_.size() > 1 && it != turns_.end(); ++it)
-    if (queues_[*it].priority > queues_[*turn].priority) turn = it;
-  const Stream stream = *turn;
-  turns_.erase(turn);
+void Link::let_wait(Stream stream, Queue& queue, Line line) {
+  lines_[line].push(stream, queue.priority);
+  queue.line = line;
+}
+
+// Streams that may not be sent now are put aside on the way, and come back when that changes.
+std::optional<Stream> Link::next_stream() {
+  while (const auto stream = lines_[kTurn].pop()) {
+    Queue& queue = queues_.find(*stream)->second;
+    if (stream->group == 0) return stream;
+    if (paused_ && !asked_.contains(*stream)) {
+      let_wait(*stream, queue, kHeld);
+      continue;
+    }
+    const bool begins = queue.at == 0 && queue.messages.front()->bytes() > Assembler::kChunkBytes;
+    if (!begins || begun_ < most_begun()) return stream;
+    let_wait(*stream, queue, kLate);
+  }
+  return std::nullopt;
+}
+
+// The stream then goes to the end of the line, so that every stream gets a chunk in turn. Returns
+// false when there is nothing that may be sent.
+bool Link::make_chunk() {
+  const auto next = next_stream();
+  if (!next) return false;
+  const Stream stream = *next;
   const auto entry = queues_.find(stream);
   Queue& queue = entry->second;
   const auto& message = queue.messages.front();
@@ -73,21 +99,52 @@ void Link::make_chunk() {
   writing_bytes_ += chunk.bytes;
   queue.at += chunk.bytes;
   chunk.last = queue.at == message->bytes();
+  if (paused_) {
+    if (const auto asked = asked_.find(stream); asked != asked_.end()) {
+      asked->second -= std::min(asked->second, window_cost(chunk.bytes));
+      if (asked->second == 0) asked_.erase(asked);
+    }
+  }
+  if (!chunk.last && chunk.begin == 0) ++begun_;
   if (chunk.last) {
+    if (chunk.begin > 0) --begun_;
     queue.messages.pop_front();
     queue.at = 0;
   }
   if (queue.messages.empty()) {
     queues_.erase(entry);
   } else {
-    turns_.push_back(stream);
+    let_wait(stream, queue, kTurn);
+  }
+  if (begun_ < most_begun() && !lines_[kLate].empty()) {
+    const Stream late = *lines_[kLate].pop();
+    let_wait(late, queues_.find(late)->second, kTurn);
+  }
+  return true;
+}
+
+void Link::obey(const FlowMessage& message) {
+  if (message.what == FlowMessage::kPause) paused_ = true;
+  if (message.what == FlowMessage::kResume) {
+    paused_ = false;
+    asked_.clear();
+    while (const auto stream = lines_[kHeld].pop())
+      let_wait(*stream, queues_.find(*stream)->second, kTurn);
+  }
+  if (message.what == FlowMessage::kAsk && paused_) {
+    asked_[message.stream] += message.bytes;
+    const auto entry = queues_.find(message.stream);
+    if (entry == queues_.end() || entry->second.line == kTurn) return;
+    lines_[entry->second.line].erase(message.stream, entry->second.priority);
+    let_wait(message.stream, entry->second, kTurn);
   }
 }
 
 bool Link::flush() {
   for (;;) {
-    while (!turns_.empty() && writing_bytes_ < kBytesAhead && writing_.size() < kMaxChunksAhead)
-      make_chunk();
+    for (bool more = true;
+         more && writing_bytes_ < kBytesAhead && writing_.size() < kMaxChunksAhead;)
+      more = make_chunk();
     // One system call writes what is left of all chunks: of each the rest of its header, then the
     // part of the message that it carries. A message is `head` followed by `body`; `begin` and
     // `end` are positions in it.
@@ -166,11 +223,27 @@ void Link::adopt(Stream stream) {
     if (chunk.stream == stream) copy_body(*chunk.message);
 }
 
+// The rest of the message is not sent any more: the chunk becomes a message of its own.
+void Link::keep_chunk_alone(Chunk& chunk) {
+  Message& whole = *chunk.message;
+  auto alone = std::make_shared<Message>();
+  alone->head.reserve(chunk.bytes);
+  for (const iovec part :
+       {part_in(whole.head, 0, chunk.begin, chunk.begin + chunk.bytes),
+        part_in(whole.body, whole.head.size(), chunk.begin, chunk.begin + chunk.bytes)}) {
+    const auto* bytes = static_cast<const std::byte*>(part.iov_base);
+    alone->head.insert(alone->head.end(), bytes, bytes + part.iov_len);
+  }
+  release(whole);
+  chunk.message = std::move(alone);
+  chunk.begin = 0;
+}
+
 void Link::drop_all() {
   std::erase_if(writing_, [&](Chunk& chunk) {
     if (chunk.stream.group == 0) return false;
     if (chunk.sent > 0) {
-      copy_body(*chunk.message);
+      keep_chunk_alone(chunk);
       return false;
     }
     writing_bytes_ -= chunk.bytes;
@@ -182,7 +255,18 @@ void Link::drop_all() {
     for (auto& message : entry.second.messages) release(*message);
     return true;
   });
-  std::erase_if(turns_, [](Stream stream) { return stream.group != 0; });
+  const auto dropped = [](Stream stream) { return stream.group != 0; };
+  for (Turns& line : lines_) line.erase_if(dropped);
+  // Messages of group 0 have one chunk, so none of them is begun.
+  begun_ = 0;
+}
+
+void Link::abandon() {
+  writing_.clear();
+  writing_bytes_ = 0;
+  queues_.clear();
+  for (Turns& line : lines_) line.erase_if([](Stream) { return true; });
+  begun_ = 0;
 }
 
 bool Link::idle(Stream stream) const {

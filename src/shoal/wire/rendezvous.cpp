@@ -21,36 +21,78 @@ PortRange ports_from(std::uint16_t first) {
   return {first, static_cast<std::uint16_t>(std::min(first + kPorts - 1, 65535))};
 }
 
-/// Waits for the file. Rank 0 renames it into place, so it is complete once it is there.
-Endpoint read_endpoint(const std::string& path, Deadline deadline) {
-  for (;;) {
-    std::string text;
-    if (std::ifstream file(path); std::getline(file, text)) return parse_endpoint(text);
-    if (deadline.passed()) {
-      throw Error(ErrorKind::kTimeout, "rendezvous", fmt::format("rank 0 did not write {}", path))
-          .hint("look at rank 0's log");
+/// How long an attempt to reach the store may take: a connection and its handshake are three round
+/// trips. A program that listens and says nothing takes all of it, so the first attempts are short.
+/// After a round in which one was too short, each may take twice as long: the store may be far away
+/// or on a busy host.
+class Patience {
+ public:
+  Deadline of_attempt(Deadline deadline) const {
+    return Deadline::in(std::min<Duration>(deadline.left(), limit_));
+  }
+  void note(Deadline of_attempt) { was_short_ = was_short_ || of_attempt.passed(); }
+  void next_round() {
+    if (std::exchange(was_short_, false))
+      limit_ = std::min<Duration>(2 * limit_, std::chrono::seconds(4));
+  }
+
+ private:
+  Duration limit_ = std::chrono::milliseconds(500);
+  bool was_short_ = false;
+};
+
+/// Returns the first line of a file; empty where there is none.
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// Returns a client of the store at `at`; null where nobody listens, another program does, or it is
+/// a store of another job.
+std::unique_ptr<StoreClient> try_store(const Endpoint& at, const std::string& key,
+                                       Patience& patience, Deadline deadline) {
+  const Deadline end = patience.of_attempt(deadline);
+  try {
+    Descriptor socket = connect_once(at, end);
+    if (socket.get() >= 0) return std::make_unique<StoreClient>(std::move(socket), key, end);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
+  }
+  patience.note(end);
+  return nullptr;
+}
+
+/// Waits for the file and for the store that it names. The file may be left from an earlier job, so
+/// it is read anew for each attempt. Rank 0 renames it into place, so it is complete once it is
+/// there.
+std::unique_ptr<StoreClient> find_store_by_file(const std::string& path, const std::string& key,
+                                                Deadline deadline) {
+  std::string named;
+  for (Patience patience;; patience.next_round()) {
+    if (const std::string text = first_line(path); !text.empty()) {
+      named = text;
+      if (auto client = try_store(parse_endpoint(text), key, patience, deadline)) return client;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (deadline.passed()) {
+      const std::string what =
+          named.empty() ? fmt::format("rank 0 did not write {}", path)
+                        : fmt::format("no store of this job at {}, which {} names", named, path);
+      throw Error(ErrorKind::kTimeout, "rendezvous", what).from(0).hint("look at rank 0's log");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(named.empty() ? 2 : 10));
   }
 }
 
-/// Tries all ports in turn, again and again. A port that answers gets half a second to prove that
-/// it is the store. One that refuses costs nothing: of a store that starts late, every port but one
-/// may refuse.
+/// Tries all ports in turn, again and again. One that refuses costs a round trip: of a store that
+/// starts late, every port but one may refuse.
 std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports,
                                         const std::string& key, Deadline deadline) {
-  for (;;) {
+  for (Patience patience;; patience.next_round()) {
     for (int port = ports.first; port <= ports.last; ++port) {
-      const Deadline end =
-          Deadline::in(std::min<Duration>(deadline.left(), std::chrono::milliseconds(500)));
-      try {
-        Descriptor socket = connect_once({host, static_cast<std::uint16_t>(port)}, end);
-        if (socket.get() < 0) continue;
-        return std::make_unique<StoreClient>(std::move(socket), key, end);
-      } catch (const Error& error) {
-        // Nobody listens, another program does, or it is a store of another job: the next port.
-        if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
-      }
+      const Endpoint at{host, static_cast<std::uint16_t>(port)};
+      if (auto client = try_store(at, key, patience, deadline)) return client;
     }
     if (deadline.passed()) {
       throw Error(
@@ -74,7 +116,7 @@ Rendezvous::Rendezvous(const std::string& place, const std::string& key, int ran
     serve(place, key, host);
     client_ = std::make_unique<StoreClient>(server_->endpoint(), key, deadline);
   } else if (by_file) {
-    client_ = std::make_unique<StoreClient>(read_endpoint(path, deadline), key, deadline);
+    client_ = find_store_by_file(path, key, deadline);
   } else {
     const Endpoint there = parse_endpoint(place);
     client_ = find_store(there.host, ports_from(there.port), key, deadline);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -158,7 +159,14 @@ StoreServer::StoreServer(const std::string& host, PortRange ports, const std::st
   endpoint_ = local_endpoint(listener.get());
   service_ = std::make_unique<Service>(std::move(listener), key);
   thread_ = std::thread([this] {
-    while (!stop_) service_->run_once();
+    while (!stop_) {
+      try {
+        service_->run_once();
+      } catch (const std::exception&) {
+        // Memory or descriptors are used up: those that are served already go on.
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
   });
 }
 
@@ -190,25 +198,57 @@ StoreClient::Reply StoreClient::request(int what, const std::string& key, const 
   const std::uint64_t number = ++requests_;
   link_.send({number, static_cast<std::uint64_t>(what)}, 0, pack(key, value));
   std::optional<Reply> reply;
-  for (;;) {
-    const bool sent = link_.flush();
-    // What a server sent before it closed is still read.
-    const bool open = link_.receive([&](Stream stream, Bytes bytes) {
+  while (!reply) {
+    exchange(key, deadline, [&](Stream stream, const Bytes& bytes) {
       if (stream.group == number) reply = Reply{stream.sequence, text_of(bytes, 0, bytes.size())};
     });
-    if (reply) return *reply;
-    if (!open) {
-      throw Error(ErrorKind::kPeerLost, "store", "rank 0 closed the store")
-          .awaiting(fmt::format("key '{}'", key));
-    }
-    if (deadline.passed()) {
+    if (!reply && deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "store", fmt::format("no answer for key '{}'", key))
           .hint("did every rank start?");
     }
-    pollfd ready{link_.fd(), static_cast<short>(sent ? POLLIN : POLLIN | POLLOUT), 0};
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
-    poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 1000)));
   }
+  return *reply;
+}
+
+// Sends what is queued and receives what has come, or waits for it up to a quarter of a second.
+void StoreClient::exchange(const std::string& key, Deadline deadline,
+                           const std::function<void(Stream, const Bytes&)>& take) {
+  const bool sent = link_.flush();
+  bool taken = false;
+  // What a server sent before it closed is still read.
+  const bool open = link_.receive([&](Stream stream, Bytes bytes) {
+    taken = true;
+    take(stream, bytes);
+  });
+  if (taken) return;
+  if (!open) {
+    throw Error(ErrorKind::kPeerLost, "store", "rank 0 closed the store")
+        .awaiting(fmt::format("key '{}'", key));
+  }
+  pollfd ready{link_.fd(), static_cast<short>(sent ? POLLIN : POLLIN | POLLOUT), 0};
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
+  poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 250)));
+}
+
+std::vector<std::optional<std::string>> StoreClient::wait_all(const std::vector<std::string>& keys,
+                                                              Deadline deadline,
+                                                              const std::function<void()>& check) {
+  const std::uint64_t first = requests_ + 1;
+  for (const std::string& key : keys)
+    link_.send({++requests_, static_cast<std::uint64_t>(kWait)}, 0, pack(key, ""));
+  std::vector<std::optional<std::string>> values(keys.size());
+  for (std::size_t missing = keys.size(); missing > 0 && !deadline.passed();) {
+    check();
+    const auto absent = std::find(values.begin(), values.end(), std::nullopt) - values.begin();
+    exchange(keys[static_cast<std::size_t>(absent)], deadline,
+             [&](Stream stream, const Bytes& bytes) {
+               const std::uint64_t index = stream.group - first;
+               if (index >= values.size() || values[index]) return;
+               values[index] = text_of(bytes, 0, bytes.size());
+               --missing;
+             });
+  }
+  return values;
 }
 
 void StoreClient::set(const std::string& key, const std::string& value, Deadline deadline) {

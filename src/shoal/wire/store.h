@@ -1,11 +1,13 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "shoal/base/clock.h"
 #include "shoal/wire/address.h"
@@ -42,6 +44,10 @@ class StoreClient final : public KeyValues {
   void set(const std::string& key, const std::string& value, Deadline deadline) override;
   std::optional<std::string> get(const std::string& key, Deadline deadline);
   std::string wait(const std::string& key, Deadline deadline) override;
+  /// Asks for all at once: it takes one round trip when all are there.
+  std::vector<std::optional<std::string>> wait_all(const std::vector<std::string>& keys,
+                                                   Deadline deadline,
+                                                   const std::function<void()>& check) override;
   /// Adds to a counter that begins at 0 and returns the sum; the value is decimal text. Throws
   /// Error(usage) where there is something else.
   std::int64_t add(const std::string& key, std::int64_t amount, Deadline deadline);
@@ -54,6 +60,8 @@ class StoreClient final : public KeyValues {
     std::string value;
   };
   Reply request(int what, const std::string& key, const std::string& value, Deadline deadline);
+  void exchange(const std::string& key, Deadline deadline,
+                const std::function<void(Stream, const Bytes&)>& take);
 
   Link link_;
   std::uint64_t requests_ = 0;

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,7 +14,9 @@
 #include "shoal/base/error.h"
 #include "shoal/wire/acceptor.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/awake_time.h"
 #include "shoal/wire/error_bytes.h"
+#include "shoal/wire/inbox.h"
 #include "shoal/wire/key_values.h"
 #include "shoal/wire/link.h"
 #include "shoal/wire/transport.h"
@@ -32,6 +33,7 @@ namespace shoal::wire {
 /// dead.
 class TcpTransport final : public Transport {
  public:
+  static constexpr std::uint64_t kLeastInboxBytes = 1 << 20;
   struct Options {
     /// Names this set of connections in the store.
     std::string name = "world";
@@ -44,12 +46,18 @@ class TcpTransport final : public Transport {
     /// When no byte has come from a peer for this long, the transport fails on all ranks with
     /// Error(peer_lost). Likely causes: the peer's process is suspended, or the network is cut.
     Duration silence = std::chrono::seconds(15);
+    /// The memory for messages that have arrived and for which nobody waits, from all peers
+    /// together; each has at least kLeastInboxBytes. A peer that has filled its part sends no more
+    /// until some of it is taken, but for what this rank waits for.
+    std::uint64_t inbox_bytes = std::uint64_t{256} << 20;
   };
   /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout), which
   /// names the ranks that have not connected by `deadline`.
   TcpTransport(const Options& options, KeyValues& store, int rank, int size, Deadline deadline);
-  /// Calls `leave`, unless that was done, and waits up to a second until everything is written and
-  /// the peers have closed their connections too, which they do when they read the end of this one.
+  /// Calls `leave`, unless that was done, and waits until the peers have acknowledged everything,
+  /// and up to a second more until they have closed their connections too, which they do when they
+  /// read the end of this one. A peer that acknowledges nothing for 5 seconds is not waited for,
+  /// and nobody for more than two minutes.
   ~TcpTransport() override;
   TcpTransport(const TcpTransport&) = delete;
   TcpTransport& operator=(const TcpTransport&) = delete;
@@ -60,14 +68,14 @@ class TcpTransport final : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  void send(int peer, Stream stream, int priority, Bytes message) {
-    send(peer, stream, priority, std::move(message), {}, nullptr);
+  bool send(int peer, Stream stream, int priority, Bytes message) {
+    return send(peer, stream, priority, std::move(message), {}, nullptr);
   }
-  void send(int peer, Stream stream, int priority, Bytes head, std::span<const std::byte> body,
+  bool send(int peer, Stream stream, int priority, Bytes head, std::span<const std::byte> body,
             Released released) override;
   void flush() override;
   std::optional<ReceivedChunk> take(int peer, Stream stream) override;
-  bool has_arrived(int peer, Stream stream) const override;
+  bool has_arrived(int peer, Stream stream) override;
   void post_receive(int peer, Stream stream, std::shared_ptr<PostedReceive> receive) override;
   void release_buffers(Stream stream) override;
   bool gone(int peer) const override;
@@ -84,21 +92,37 @@ class TcpTransport final : public Transport {
   class PeerSink;
   struct Peer {
     std::unique_ptr<Link> link;  ///< null before the connection is made and after it is closed
-    std::map<Stream, std::list<ReceivedChunk>> inbox;
-    std::map<Stream, std::shared_ptr<PostedReceive>> posted;
+    Inbox inbox;
     std::uint32_t watched_events = 0;  ///< events that epoll watches
     bool unflushed = false;
-    Clock::time_point last_received;
+    Duration last_heard{};  ///< when a byte came last, as `awake_` counts
     bool goodbye = false;
-    bool finished = false;  ///< nothing more is sent there
-    bool gone = false;
-    std::optional<Bytes> answer;  ///< to the open question
+    bool goodbye_due = false;  ///< this rank's goodbye follows what is queued
+    bool finished = false;     ///< nothing more is sent there
+    bool gone = false;         ///< the connection was closed
+    // While this rank stops:
+    std::uint64_t acknowledged = 0;   ///< bytes that the peer's kernel has
+    Clock::time_point last_progress;  ///< when that number last grew
+    std::optional<Bytes> answer;      ///< to the open question
   };
+  /// Marks the eventfd in an epoll event, whose number is otherwise a rank.
+  static constexpr std::uint32_t kWake = ~std::uint32_t{0};
+  static constexpr Duration kMaxWait = std::chrono::milliseconds(250);
+
+  std::string key_of_address(int rank) const;
+  Error did_not_come(const std::string& ranks) const;
+  void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
+  void connect_to_rank(int rank, const Endpoint& address, Deadline deadline);
   void admit(Descriptor socket, const Hello& hello);
   void add_peer(int rank, Descriptor socket);
   void await_all(Deadline deadline);
   void run();
-  void finish_sending();
+  bool run_once(bool& watching);
+  void fail_of_itself(const char* what);
+  void stop();
+  bool finish_sending(Clock::time_point now);
+  bool is_done(int peer, Clock::time_point now);
+  static std::uint64_t acknowledged_by(const Peer& peer);
   void watch_connections(bool watch);
   void move_bytes(std::unique_lock<std::mutex>& lock, Duration limit);
   void serve(int peer, std::uint32_t events);
@@ -106,6 +130,7 @@ class TcpTransport final : public Transport {
   void handle_control(int peer, std::uint64_t what, const ReceivedChunk& chunk);
   void answer_question(int peer, const ReceivedChunk& question);
   void keep_answer(int peer, const ReceivedChunk& answer);
+  void send_flow_messages(int peer);
   void send_heartbeats();
   void fail(const Error& cause);
   void close(int peer);
@@ -129,10 +154,11 @@ class TcpTransport final : public Transport {
   std::optional<Error> failure_;        ///< set once, before `failed_`
   std::atomic<bool> failed_{false};
   Clock::time_point next_heartbeat_;
+  AwakeTime awake_;
   bool left_ = false;
-  std::optional<Clock::time_point> stop_by_;
-  Descriptor ready_;  ///< an epoll set of all connections and of `wake_`
-  Descriptor wake_;   ///< an eventfd that ends the driver's wait
+  std::optional<Clock::time_point> stopping_;  ///< since when
+  Descriptor ready_;                           ///< an epoll set of all connections and of `wake_`
+  Descriptor wake_;                            ///< an eventfd that ends the driver's wait
   bool driving_ = false;
   int waiters_ = 0;                ///< callers that wait for the driver's events
   Clock::time_point last_driven_;  ///< when a driver last stopped

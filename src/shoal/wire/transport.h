@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/base/error.h"
 #include "shoal/wire/assembler.h"
 
@@ -40,13 +41,15 @@ class Transport {
   virtual int size() const = 0;
   /// Queues a message of `head` and `body`. `body` is not copied: it is read until `released`,
   /// which counts as an event. `flush` hands queued messages to the kernel. `stream.group` 0 is
-  /// reserved for the transport itself.
-  virtual void send(int peer, Stream stream, int priority, Bytes head,
+  /// reserved for the transport itself. Returns false, and sends nothing, where `peer` has left or
+  /// its connection is closed. What was queued for such a peer before is never released.
+  virtual bool send(int peer, Stream stream, int priority, Bytes head,
                     std::span<const std::byte> body, Released released) = 0;
   virtual void flush() = 0;
-  /// Returns the next chunk of a stream, if it has arrived.
+  /// Returns the next chunk of a stream, if it has arrived. A look that finds nothing says that
+  /// this rank waits for the stream: messages for which nobody waits may be held back.
   virtual std::optional<ReceivedChunk> take(int peer, Stream stream) = 0;
-  virtual bool has_arrived(int peer, Stream stream) const = 0;
+  virtual bool has_arrived(int peer, Stream stream) = 0;
   /// Directs the rest of the stream's current message, or else the whole of its next one, to
   /// `receive`. A stream has one posted receive at a time.
   virtual void post_receive(int peer, Stream stream, std::shared_ptr<PostedReceive> receive) = 0;
@@ -54,7 +57,7 @@ class Transport {
   virtual void release_buffers(Stream stream) = 0;
   /// Returns the bytes sent so far, headers and heartbeats included.
   virtual std::uint64_t bytes_sent(int peer) const = 0;
-  /// Returns true once the connection to `peer` is closed.
+  /// Returns true once nothing more comes from `peer`: it has left, or its connection is closed.
   virtual bool gone(int peer) const = 0;
   /// Throws the first cause once there is one.
   virtual void check() const = 0;

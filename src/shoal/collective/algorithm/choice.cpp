@@ -121,6 +121,30 @@ StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root
   }
 }
 
+std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count, int root,
+                              std::span<const int> hosts, int rank) {
+  const int ranks = static_cast<int>(hosts.size());
+  const auto own = static_cast<std::size_t>(rank);
+  SHOAL_USER_CHECK(own < hosts.size(), name(kind), "rank {} of {}", rank, ranks);
+  const bool direct = algorithm == Algorithm::kDirect;
+  const bool ring = algorithm == Algorithm::kRing;
+  // Those of which a whole table has a number of steps that grows with the square of the ranks.
+  if (kind == Kind::kAllReduce && algorithm == Algorithm::kOneShot)
+    return one_shot_all_reduce_column(ranks, count, rank);
+  if (kind == Kind::kAllReduce && direct) return direct_all_reduce_column(ranks, count, rank);
+  if (kind == Kind::kAllReduce && ring) return ring_all_reduce_column(ranks, count, rank);
+  if (kind == Kind::kReduceScatter && direct)
+    return direct_reduce_scatter_column(ranks, count, rank);
+  if (kind == Kind::kReduceScatter && ring) return ring_reduce_scatter_column(ranks, count, rank);
+  if (kind == Kind::kAllGather && direct) return direct_all_gather_column(ranks, count, rank);
+  if (kind == Kind::kAllGather && ring) return ring_all_gather_column(ranks, count, rank);
+  if (kind == Kind::kAllToAll && direct) {
+    const std::vector<std::size_t> counts(hosts.size(), count);
+    return exchange_steps(rank, counts, counts);
+  }
+  return make_table(algorithm, kind, count, root, hosts)[own];
+}
+
 Choice::Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides)
     : hosts_(std::move(hosts)), model_(model) {
   SHOAL_USER_CHECK(!hosts_.empty(), "choice", "at least one rank is needed");

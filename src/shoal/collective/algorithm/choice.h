@@ -42,6 +42,9 @@ bool folds_once(Algorithm algorithm);
 /// algorithm.
 StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
                      std::span<const int> hosts);
+/// Returns one rank's column of that table, without making the others where these are many.
+std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count, int root,
+                              std::span<const int> hosts, int rank);
 
 /// Picks algorithms by predicted time. Every rank must pass the same arguments: the algorithm is
 /// part of the call that ranks compare.

@@ -1,9 +1,13 @@
 #include "shoal/collective/algorithm/cost_model.h"
 
 #include <algorithm>
-#include <deque>
+#include <cstdint>
+#include <functional>
 #include <map>
+#include <queue>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "shoal/base/check.h"
 
@@ -18,6 +22,23 @@ struct Port {
     free_at = std::max(free_at, ready) + duration;
     return free_at;
   }
+};
+
+/// The messages from one rank to another: when they arrive, in the order sent.
+class Wire {
+ public:
+  bool empty() const { return taken_ == arrivals_.size(); }
+  /// Returns true when there was nothing before.
+  bool add(double arrival) {
+    arrivals_.push_back(arrival);
+    return arrivals_.size() == taken_ + 1;
+  }
+  double first() const { return arrivals_[taken_]; }
+  double take() { return arrivals_[taken_++]; }
+
+ private:
+  std::vector<double> arrivals_;
+  std::size_t taken_ = 0;
 };
 
 class Simulation {
@@ -36,8 +57,14 @@ class Simulation {
   }
 
   double run() {
+    for (int rank = 0; rank < static_cast<int>(table_.size()); ++rank) schedule(rank);
     // Always the rank that can act soonest, so that messages pass ports in the order of time.
-    for (int rank = soonest(); rank >= 0; rank = soonest()) act(rank, table_[rank][at_[rank]++]);
+    while (!ready_.empty()) {
+      const int rank = ready_.top().second;
+      ready_.pop();
+      act(rank, table_[rank][at_[rank]++]);
+      schedule(rank);
+    }
     for (std::size_t rank = 0; rank < table_.size(); ++rank)
       SHOAL_CHECK(at_[rank] == table_[rank].size(), "rank {} is stuck in step {}", rank, at_[rank]);
     return now_.empty() ? 0 : *std::max_element(now_.begin(), now_.end());
@@ -46,25 +73,36 @@ class Simulation {
  private:
   bool between(int a, int b) const { return !hosts_.empty() && hosts_[a] != hosts_[b]; }
 
-  /// The rank whose next step can begin first; -1 when none can.
-  int soonest() {
-    int best = -1;
-    double earliest = 0;
-    for (int rank = 0; rank < static_cast<int>(table_.size()); ++rank) {
-      if (at_[rank] == table_[rank].size()) continue;
-      const Step& step = table_[rank][at_[rank]];
-      double begin = now_[rank];
-      if (step.action != Action::kSend && step.action != Action::kFold && step.range.size() > 0) {
-        const auto& queue = wire_[{step.peer, rank}];
-        if (queue.empty()) continue;
-        begin = std::max(begin, queue.front());
-      }
-      if (best < 0 || begin < earliest) {
-        best = rank;
-        earliest = begin;
-      }
+  /// Tells whether a step waits for a message.
+  static bool receives(const Step& step) {
+    return step.action != Action::kSend && step.action != Action::kFold && step.range.size() > 0;
+  }
+
+  /// Notes when the next step of `rank` can begin. One whose message is not there yet is noted when
+  /// that is sent; the time does not change any more, as messages of a pair keep their order.
+  void schedule(int rank) {
+    if (at_[rank] == table_[rank].size()) return;
+    const Step& step = table_[rank][at_[rank]];
+    double begin = now_[rank];
+    if (receives(step)) {
+      const auto wire = wires_.find(pair(step.peer, rank));
+      if (wire == wires_.end() || wire->second.empty()) return;
+      begin = std::max(begin, wire->second.first());
     }
-    return best;
+    ready_.emplace(begin, rank);
+  }
+
+  void arrive(int sender, int receiver, double time) {
+    const bool first = wires_[pair(sender, receiver)].add(time);
+    if (!first || at_[receiver] == table_[receiver].size()) return;
+    // A rank that waited for this message can be noted now.
+    const Step& step = table_[receiver][at_[receiver]];
+    if (receives(step) && step.peer == sender) schedule(receiver);
+  }
+
+  std::uint64_t pair(int sender, int receiver) const {
+    return static_cast<std::uint64_t>(sender) * table_.size() +
+           static_cast<std::uint64_t>(receiver);
   }
 
   void act(int rank, const Step& step) {
@@ -75,9 +113,7 @@ class Simulation {
       return;
     }
     if (step.action == Action::kSend) return send(rank, step.peer, bytes);
-    auto& queue = wire_[{step.peer, rank}];
-    now_[rank] = std::max(now_[rank], queue.front()) + model_.overhead;
-    queue.pop_front();
+    now_[rank] = std::max(now_[rank], wires_[pair(step.peer, rank)].take()) + model_.overhead;
     if (step.action == Action::kHold) ++held_[rank];
     if (step.action == Action::kReceiveReduce) now_[rank] += bytes * model_.fold;
   }
@@ -94,7 +130,7 @@ class Simulation {
     const double head = left - bytes * link.beta + link.alpha;
     double arrived = in_[peer].pass(head, bytes * link.beta);
     if (far) arrived = std::max(arrived, host_in_[hosts_[peer]].pass(head, bytes * link.beta));
-    wire_[{rank, peer}].push_back(arrived);
+    arrive(rank, peer, arrived);
   }
 
   const StepTable& table_;
@@ -105,7 +141,10 @@ class Simulation {
   std::vector<double> now_;
   std::vector<Port> out_, in_;
   std::map<int, Port> host_out_, host_in_;
-  std::map<std::pair<int, int>, std::deque<double>> wire_;  // arrival times, by sender and receiver
+  std::unordered_map<std::uint64_t, Wire> wires_;  // by `pair`
+  /// When each rank whose next step can begin does so. Among equals the lowest rank is first.
+  using Turn = std::pair<double, int>;
+  std::priority_queue<Turn, std::vector<Turn>, std::greater<>> ready_;
   std::vector<int> held_;
 };
 

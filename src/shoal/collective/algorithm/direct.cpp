@@ -1,7 +1,5 @@
 #include "shoal/collective/algorithm/direct.h"
 
-#include <numeric>
-
 #include "shoal/base/check.h"
 
 namespace shoal::collective {
@@ -26,32 +24,20 @@ void for_others(int rank, int ranks, Visit&& visit) {
 
 /// Sends each other rank its part, and folds what the others send of this rank's.
 template <class PartOf>
-void scatter_and_fold(StepTable& table, PartOf&& part) {
-  const int ranks = static_cast<int>(table.size());
+void scatter_and_fold(std::vector<Step>& steps, int ranks, int rank, PartOf&& part) {
   // All sends stand before the first receive. A send waits for nobody, so no two ranks can wait for
   // each other. The fold takes what is held in the order of ranks, whichever message comes first.
-  for (int rank = 0; rank < ranks; ++rank) {
-    for_others(rank, ranks, [&](int peer) {
-      table[rank].push_back({Action::kSend, peer, part(peer)});
-    });
-    for_others(rank, ranks, [&](int peer) {
-      table[rank].push_back({Action::kHold, peer, part(rank)});
-    });
-    table[rank].push_back({Action::kFold, rank, part(rank)});
-  }
+  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, part(peer)}); });
+  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kHold, peer, part(rank)}); });
+  steps.push_back({Action::kFold, rank, part(rank)});
 }
 
 template <class PartOf>
-void gather_parts(StepTable& table, PartOf&& part) {
-  const int ranks = static_cast<int>(table.size());
-  for (int rank = 0; rank < ranks; ++rank) {
-    for_others(rank, ranks, [&](int peer) {
-      table[rank].push_back({Action::kSend, peer, part(rank)});
-    });
-    for_others(rank, ranks, [&](int peer) {
-      table[rank].push_back({Action::kReceiveCopy, peer, part(peer)});
-    });
-  }
+void gather_parts(std::vector<Step>& steps, int ranks, int rank, PartOf&& part) {
+  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, part(rank)}); });
+  for_others(rank, ranks, [&](int peer) {
+    steps.push_back({Action::kReceiveCopy, peer, part(peer)});
+  });
 }
 
 auto equal_parts(std::size_t count) {
@@ -61,31 +47,70 @@ auto equal_parts(std::size_t count) {
   };
 }
 
+/// Ranges of these sizes, one behind the other from `begin` on.
+std::vector<Range> ranges_of(std::span<const std::size_t> counts, std::size_t begin) {
+  std::vector<Range> ranges;
+  ranges.reserve(counts.size());
+  for (const std::size_t count : counts) {
+    ranges.push_back({begin, begin + count});
+    begin += count;
+  }
+  return ranges;
+}
+
 }  // namespace
+
+std::vector<Step> one_shot_all_reduce_column(int ranks, std::size_t count, int rank) {
+  std::vector<Step> steps;
+  scatter_and_fold(steps, ranks, rank, [&](int) { return Range{0, count}; });
+  return steps;
+}
+
+std::vector<Step> direct_all_reduce_column(int ranks, std::size_t count, int rank) {
+  std::vector<Step> steps;
+  const auto part = [&](int r) { return part_of(count, ranks, r); };
+  scatter_and_fold(steps, ranks, rank, part);
+  gather_parts(steps, ranks, rank, part);
+  return steps;
+}
+
+std::vector<Step> direct_reduce_scatter_column(int ranks, std::size_t count, int rank) {
+  std::vector<Step> steps;
+  scatter_and_fold(steps, ranks, rank, equal_parts(count));
+  return steps;
+}
+
+std::vector<Step> direct_all_gather_column(int ranks, std::size_t count, int rank) {
+  std::vector<Step> steps;
+  gather_parts(steps, ranks, rank, equal_parts(count));
+  return steps;
+}
 
 StepTable one_shot_all_reduce(int ranks, std::size_t count) {
   StepTable table = empty_table(ranks, "one_shot_all_reduce");
-  scatter_and_fold(table, [&](int) { return Range{0, count}; });
+  for (int rank = 0; rank < ranks; ++rank)
+    table[rank] = one_shot_all_reduce_column(ranks, count, rank);
   return table;
 }
 
 StepTable direct_all_reduce(int ranks, std::size_t count) {
   StepTable table = empty_table(ranks, "direct_all_reduce");
-  const auto part = [&](int rank) { return part_of(count, ranks, rank); };
-  scatter_and_fold(table, part);
-  gather_parts(table, part);
+  for (int rank = 0; rank < ranks; ++rank)
+    table[rank] = direct_all_reduce_column(ranks, count, rank);
   return table;
 }
 
 StepTable direct_reduce_scatter(int ranks, std::size_t count) {
   StepTable table = empty_table(ranks, "direct_reduce_scatter");
-  scatter_and_fold(table, equal_parts(count));
+  for (int rank = 0; rank < ranks; ++rank)
+    table[rank] = direct_reduce_scatter_column(ranks, count, rank);
   return table;
 }
 
 StepTable direct_all_gather(int ranks, std::size_t count) {
   StepTable table = empty_table(ranks, "direct_all_gather");
-  gather_parts(table, equal_parts(count));
+  for (int rank = 0; rank < ranks; ++rank)
+    table[rank] = direct_all_gather_column(ranks, count, rank);
   return table;
 }
 
@@ -133,20 +158,16 @@ std::vector<Step> exchange_steps(int rank, std::span<const std::size_t> send,
   const int ranks = static_cast<int>(send.size());
   SHOAL_USER_CHECK(send.size() == receive.size() && rank >= 0 && rank < ranks, "all_to_all",
                    "{} counts to send, {} to receive", send.size(), receive.size());
-  const auto range_of = [](std::span<const std::size_t> counts, std::size_t base, int peer) {
-    const std::size_t begin = std::accumulate(counts.begin(), counts.begin() + peer, base);
-    return Range{begin, begin + counts[peer]};
-  };
-  const std::size_t sent = std::accumulate(send.begin(), send.end(), std::size_t{0});
+  // What is sent lies in front of what arrives; both lie in the order of ranks.
+  const std::vector<Range> sent = ranges_of(send, 0);
+  const std::vector<Range> received = ranges_of(receive, sent.back().end);
   std::vector<Step> steps;
-  for_others(rank, ranks, [&](int peer) {
-    steps.push_back({Action::kSend, peer, range_of(send, 0, peer)});
-  });
+  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, sent[peer]}); });
   // Receives stand in the order in which the messages come: every rank sends to its successor
   // first, so the predecessor's is the first to arrive.
   for (int distance = 1; distance < ranks; ++distance) {
     const int peer = (rank + ranks - distance) % ranks;
-    steps.push_back({Action::kReceiveCopy, peer, range_of(receive, sent, peer)});
+    steps.push_back({Action::kReceiveCopy, peer, received[peer]});
   }
   return steps;
 }

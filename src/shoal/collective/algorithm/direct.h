@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "shoal/collective/algorithm/step.h"
 
@@ -22,6 +23,12 @@ StepTable direct_all_reduce(int ranks, std::size_t count);
 /// Rank r ends with the sum of part r of all ranks' `count` x ranks elements.
 StepTable direct_reduce_scatter(int ranks, std::size_t count);
 StepTable direct_all_gather(int ranks, std::size_t count);
+
+/// One rank's column of these tables, made without the others.
+std::vector<Step> one_shot_all_reduce_column(int ranks, std::size_t count, int rank);
+std::vector<Step> direct_all_reduce_column(int ranks, std::size_t count, int rank);
+std::vector<Step> direct_reduce_scatter_column(int ranks, std::size_t count, int rank);
+std::vector<Step> direct_all_gather_column(int ranks, std::size_t count, int rank);
 
 /// The root receives from each rank, or sends to each; in reduce it folds.
 StepTable direct_reduce(int ranks, std::size_t count, int root);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 #include "shoal/collective/algorithm/step.h"
 
@@ -20,5 +21,10 @@ StepTable ring_all_reduce(int ranks, std::size_t count);
 StepTable ring_reduce_scatter(int ranks, std::size_t count);
 /// The second half of the all-reduce.
 StepTable ring_all_gather(int ranks, std::size_t count);
+
+/// One rank's column of these tables, made without the others.
+std::vector<Step> ring_all_reduce_column(int ranks, std::size_t count, int rank);
+std::vector<Step> ring_reduce_scatter_column(int ranks, std::size_t count, int rank);
+std::vector<Step> ring_all_gather_column(int ranks, std::size_t count, int rank);
 
 }  // namespace shoal::collective

@@ -127,6 +127,7 @@ void HostCommunicator::throw_cause() {
     world_->check();
   } catch (const Error&) {
     failure_ = std::current_exception();
+    world_->await_untouched();
     throw;
   }
 }
@@ -331,6 +332,8 @@ void HostCommunicator::fail(const Error& error) {
   } catch (const Error&) {
     failure_ = std::current_exception();
   }
+  // The caller may free its buffers when it has the error.
+  world_->await_untouched();
   std::rethrow_exception(failure_);
 }
 

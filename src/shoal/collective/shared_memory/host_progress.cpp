@@ -3,6 +3,12 @@
 #include "shoal/collective/shared_memory/host_communicator.h"
 
 namespace shoal::collective {
+namespace {
+
+/// Tells whether a rank that executes the operation in place writes to memory of its peers.
+bool writes_to_peers(Kind kind) { return kind == Kind::kAllReduce || kind == Kind::kReduce; }
+
+}  // namespace
 
 // Ends early when operation `until` is complete, so that a wait for an urgent operation leaves the
 // less urgent ones to later calls. until == 0: runs until no operation can make progress.
@@ -57,6 +63,11 @@ Outcome HostCommunicator::execute(std::uint64_t sequence, WorkLimit limit) {
     return Outcome::kDone;
   }
   if (limit == WorkLimit::kQuick && !p.quick) return Outcome::kBlocked;
+  if (p.path == TransferPath::kDirect && writes_to_peers(p.operation.kind)) {
+    // After a failure peers may have freed the memory that they announced.
+    const HostWorld::Touch touch(*world_);
+    return touch.allowed() ? direct_.run(sequence, p, limit) : Outcome::kBlocked;
+  }
   if (p.path == TransferPath::kDirect) return direct_.run(sequence, p, limit);
   return behind_a_staged_one(sequence) ? Outcome::kBlocked : staged_.run(sequence, p, limit);
 }

@@ -22,9 +22,22 @@ constexpr std::size_t kMostRanks = 1024;
 constexpr Duration kLookEvery = std::chrono::milliseconds(2);
 /// The time in which the error of a rank that has ended may still arrive.
 constexpr Duration kGrace = std::chrono::milliseconds(300);
+constexpr const char* kEndedHint =
+    "it was killed, perhaps for memory, or exited early; its log has its last lines";
 
-/// The state of the record of the first failure (invariant 1).
-enum : std::uint32_t { kNone, kWriting, kRecorded };
+/// A rank that has begun to write the record and is still there after so long is stopped.
+constexpr Duration kLongestRecording = std::chrono::seconds(1);
+/// A rank that writes to memory of its peers for so long is stopped.
+constexpr Duration kLongestTouch = std::chrono::seconds(5);
+
+/// The state of the record of the first failure (invariant 1). Above it stands the writing rank.
+enum : std::uint32_t { kNone, kWriting, kRecorded, kStateBits = 8 };
+
+std::uint32_t writing_by(int rank) {
+  return kWriting | static_cast<std::uint32_t>(rank) << kStateBits;
+}
+bool is_being_written(std::uint32_t state) { return (state & 0xff) == kWriting; }
+int writer_of(std::uint32_t state) { return static_cast<int>(state >> kStateBits); }
 
 template <std::size_t N>
 void put(std::array<char, N>& to, const std::string& text) {
@@ -55,6 +68,11 @@ struct HostWorld::Header {
   std::array<std::atomic<std::uint8_t>, kMostRanks> left;
   /// By rank: one more than the rank for which it waits, 0 for none. For reports alone.
   std::array<std::atomic<std::uint16_t>, kMostRanks> awaited;
+  /// By rank: 1 while it writes to memory of its peers. A line each, as it changes often.
+  struct alignas(64) Mark {
+    std::atomic<std::uint32_t> touches;
+  };
+  std::array<Mark, kMostRanks> marks;
 };
 
 HostWorld::HostWorld(int rank, wire::LocalRendezvousResult rendezvous,
@@ -88,7 +106,7 @@ HostWorld::HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> co
 
 HostWorld::Header& HostWorld::header() const { return *reinterpret_cast<Header*>(control_); }
 std::size_t HostWorld::first_block() {
-  constexpr std::size_t kHeader = 2 * kPage;
+  constexpr std::size_t kHeader = 20 * kPage;
   static_assert(sizeof(Header) <= kHeader);
   return kHeader;
 }
@@ -116,18 +134,24 @@ std::byte* HostWorld::at(std::size_t control_offset, std::size_t bytes) const {
   return control_ + control_offset;
 }
 
-void HostWorld::abort(const Error& cause) {
-  Header& h = header();
+bool HostWorld::claim_record() {
   std::uint32_t expected = kNone;
-  if (!h.state.compare_exchange_strong(expected, kWriting)) {
-    // The caller looks for the first cause next and must find it, so wait until it is written. Its
-    // rank may have been killed while it wrote, so do not wait for long.
-    for (const Deadline end = Deadline::in(kGrace);
-         h.state.load(std::memory_order_acquire) == kWriting && !end.passed();)
-      std::this_thread::yield();
-    return;
-  }
-  // This rank has won, and nobody reads the record before the last line.
+  return header().state.compare_exchange_strong(expected, writing_by(rank_));
+}
+
+void HostWorld::abort(const Error& cause) {
+  if (claim_record()) return write_record(cause);
+  // The caller looks for the first cause next and must find it, so wait until it is written. Its
+  // rank may have been killed while it wrote, so do not wait for long.
+  const auto& state = header().state;
+  for (const Deadline end = Deadline::in(kGrace);
+       is_being_written(state.load(std::memory_order_acquire)) && !end.passed();)
+    std::this_thread::yield();
+}
+
+// This rank has won, and nobody reads the record before the last line.
+void HostWorld::write_record(const Error& cause) {
+  Header& h = header();
   h.kind = static_cast<std::uint32_t>(cause.kind());
   h.rank = rank_;
   h.peer = cause.peer();
@@ -186,7 +210,7 @@ bool HostWorld::ended() const {
 int HostWorld::cause_rank() const { return ended() ? header().rank : -1; }
 
 void HostWorld::leave() {
-  // Stored last, so that it releases everything that this rank has done (invariant 2).
+  // Stored last, so that it releases everything that this rank has done (invariant 3).
   if (static_cast<std::size_t>(rank_) < kMostRanks) header().left[rank_].store(1);
 }
 
@@ -233,6 +257,7 @@ void HostWorld::check() {
   const auto now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + kLookEvery;
+  check_writer(now);
   const int ended = ended_peer();
   if (ended < 0) return;
   if (suspect_ != ended) {
@@ -242,13 +267,57 @@ void HostWorld::check() {
   // The peer may have done what the caller waits for before it ended, and its error may still be on
   // its way.
   if (now - suspected_at_ < kGrace) return;
-  abort(
-      Error(ErrorKind::kPeerLost, "group",
-            fmt::format("rank {} ended and left no error report while rank {} waited for it", ended,
-                        rank_))
-          .from(ended)
-          .hint("it was killed, perhaps for memory, or exited early; its log has its last lines"));
-  check();
+  abort(Error(ErrorKind::kPeerLost, "group",
+              fmt::format("rank {} ended and left no error report while rank {} waited for it",
+                          ended, rank_))
+            .from(ended)
+            .hint(kEndedHint));
+  // Where another rank records a cause meanwhile, the next look finds it, or finds that rank ended.
+  if (this->ended()) throw_cause();
+}
+
+// A rank that is killed while it writes the record leaves it unfinished for ever: another one,
+// which wins the change of the state, writes it anew.
+void HostWorld::check_writer(Clock::time_point now) {
+  std::uint32_t state = header().state.load(std::memory_order_acquire);
+  if (!is_being_written(state)) return writing_since_.reset();
+  if (!writing_since_) writing_since_ = now;
+  if (now - *writing_since_ < kGrace) return;
+  const int writer = writer_of(state);
+  if (process_ended(writer)) {
+    if (!header().state.compare_exchange_strong(state, writing_by(rank_))) return;
+    write_record(Error(ErrorKind::kPeerLost, "group",
+                       fmt::format("rank {} ended while it reported a failure", writer))
+                     .from(writer)
+                     .hint(kEndedHint));
+    throw_cause();
+  }
+  if (now - *writing_since_ < kLongestRecording) return;
+  throw Error(
+      ErrorKind::kPeerLost, "group",
+      fmt::format("rank {} began to report a failure and does not go on: it is stopped", writer))
+      .at(rank_, size_)
+      .from(writer);
+}
+
+// The mark is set before the state is read, and `abort` changes the state before a rank reads the
+// marks; all of that is sequentially consistent. So either this rank sees that it must not write,
+// or the others see that it does.
+HostWorld::Touch::Touch(const HostWorld& world)
+    : mark_(world.header().marks[static_cast<std::size_t>(world.rank_) % kMostRanks].touches) {
+  mark_.store(1);
+  allowed_ = world.header().state.load() == kNone;
+}
+
+HostWorld::Touch::~Touch() { mark_.store(0, std::memory_order_release); }
+
+void HostWorld::await_untouched() const {
+  const Deadline end = Deadline::in(kLongestTouch);
+  for (int r = 0; r < std::min<int>(size_, kMostRanks); ++r) {
+    const auto& mark = header().marks[static_cast<std::size_t>(r)].touches;
+    while (r != rank_ && mark.load() != 0 && !process_ended(r) && !end.passed())
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
 }
 
 }  // namespace shoal::collective

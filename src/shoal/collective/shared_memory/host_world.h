@@ -1,7 +1,9 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,9 @@ namespace shoal::collective {
 /// Invariants:
 ///   1. The record of a failure is written once, by the rank that wins the change of its state from
 ///      none to writing, and read by others only in the state recorded (release and acquire).
-///   2. A rank that leaves in good order says so after its last store to shared memory, so a peer
+///   2. A rank writes to memory of its peers only within a Touch, and a rank that has seen the end
+///      waits until no peer is within one: after its error nobody writes to its memory any more.
+///   3. A rank that leaves in good order says so after its last store to shared memory, so a peer
 ///      that has read it finds everything that the rank ever did.
 /// Threads: any, except `check`, which only the thread of the rank may call.
 class HostWorld {
@@ -47,10 +51,31 @@ class HostWorld {
 
   /// Records the cause of a failure; only the first call on any rank counts.
   void abort(const Error& cause);
+  /// Begins the record of a failure. Returns true for the one rank that is to write it. `abort`
+  /// does this and the rest.
+  bool claim_record();
   /// Throws the recorded cause, if there is one, as this rank's error. Also notices peers that have
   /// ended: one that left no error of its own is recorded as the cause, after a short grace in
-  /// which its error may still arrive.
+  /// which its error may still arrive. So is one that ended while it wrote the record.
   void check();
+  /// Waits until no other rank is within a Touch. A rank that is stopped in the middle of one is
+  /// given up after 5 seconds.
+  void await_untouched() const;
+  /// Marks this rank as writing to memory of its peers while the object lives. Once a rank has
+  /// begun to record a failure it is not `allowed`, and the rank must not write.
+  class Touch {
+   public:
+    explicit Touch(const HostWorld& world);
+    ~Touch();
+    Touch(const Touch&) = delete;
+    Touch& operator=(const Touch&) = delete;
+    bool allowed() const { return allowed_; }
+
+   private:
+    std::atomic<std::uint32_t>& mark_;
+    bool allowed_;
+  };
+
   /// Tells whether any rank has recorded a cause.
   bool ended() const;
   /// Returns the rank that recorded the cause; -1: none has.
@@ -71,6 +96,8 @@ class HostWorld {
   struct Header;
   Header& header() const;
   [[noreturn]] void throw_cause() const;
+  void write_record(const Error& cause);
+  void check_writer(Clock::time_point now);
   int awaited(int rank) const;
   int ended_peer() const;
 
@@ -84,6 +111,8 @@ class HostWorld {
   /// A peer that has ended, whose error may still arrive; -1: none.
   int suspect_ = -1;
   Clock::time_point suspected_at_{};
+  /// When the record was first seen to be in the making.
+  std::optional<Clock::time_point> writing_since_;
 };
 
 }  // namespace shoal::collective

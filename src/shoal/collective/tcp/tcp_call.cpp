@@ -24,9 +24,16 @@ TcpCall TcpCall::of(const Operation& o, Algorithm algorithm) {
           .reduction = static_cast<std::uint8_t>(reduces(o.kind) ? o.reduction : Reduction::kSum),
           .algorithm = static_cast<std::uint8_t>(algorithm),
           .peer = has_root(o.kind) ? o.peer : -1,
-          .count = o.send_counts.empty() ? o.buffer.count : ~std::uint64_t{0},
+          .count = o.send_counts.empty() ? o.buffer.count : 0,
           .scale = o.reduction == Reduction::kPremulSum ? o.scale : 1,
-          .tag = point_to_point(o.kind) ? 0 : o.tag};
+          .tag = point_to_point(o.kind) ? 0 : o.tag,
+          .per_rank_counts = o.send_counts.empty() ? 0U : 1U};
+}
+
+TcpCall TcpCall::of_message(std::uint64_t elements) const {
+  TcpCall call = *this;
+  if (per_rank_counts != 0) call.count = elements;
+  return call;
 }
 
 void TcpCall::write(std::byte* to) const {
@@ -46,7 +53,7 @@ std::string TcpCall::text() const {
   const auto k = static_cast<Kind>(kind);
   std::string text = name(k);
   if (reduces(k)) text += fmt::format(" by {}", name(static_cast<Reduction>(reduction)));
-  text += count == ~std::uint64_t{0}
+  text += per_rank_counts != 0
               ? fmt::format(" of {} with per-rank counts", name(static_cast<ElementType>(type)))
               : fmt::format(" of {} x {}", count, name(static_cast<ElementType>(type)));
   if (peer >= 0) text += fmt::format(" with root {}", peer);

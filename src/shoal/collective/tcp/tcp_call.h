@@ -27,12 +27,16 @@ struct TcpCall {
   std::uint8_t reduction = 0;
   std::uint8_t algorithm = 0;
   std::int32_t peer = -1;
-  std::uint64_t count = 0;  ///< all ones: per-rank counts
+  /// Of an all_to_all with per-rank counts: how many elements the message has; 0 in announcements.
+  std::uint64_t count = 0;
   double scale = 1;
-  std::uint64_t tag = 0;  ///< label of a collective; 0 for a message
+  std::uint32_t tag = 0;              ///< label of a collective; 0 for a message
+  std::uint32_t per_rank_counts = 0;  ///< 1: an all_to_all with them
   bool operator==(const TcpCall&) const = default;
 
   static TcpCall of(const Operation& operation, Algorithm algorithm);
+  /// Returns the call in front of a message of `elements`.
+  TcpCall of_message(std::uint64_t elements) const;
   void write(std::byte* to) const;
   /// `from` has at least kBytes.
   static TcpCall read(const std::byte* from);

@@ -158,13 +158,13 @@ std::vector<Step> TcpCommunicator::make_steps(const Operation& o, Algorithm algo
              o.peer,
              {0, o.buffer.count}}};
   }
-  // Per-rank counts are known to this rank only for itself, so its steps are made alone. A table
-  // for all ranks needs equal counts.
+  // This rank's steps are made alone: per-rank counts are known only for itself, and a table of all
+  // ranks may have a number of steps that grows with their square.
   const auto own = static_cast<std::size_t>(rank());
-  std::vector<Step> steps = !o.send_counts.empty()
-                                ? exchange_steps(rank(), o.send_counts, o.receive_counts)
-                                : make_table(algorithm, o.kind, o.buffer.count,
-                                             has_root(o.kind) ? o.peer : 0, choice_.hosts())[own];
+  std::vector<Step> steps =
+      !o.send_counts.empty() ? exchange_steps(rank(), o.send_counts, o.receive_counts)
+                             : make_column(algorithm, o.kind, o.buffer.count,
+                                           has_root(o.kind) ? o.peer : 0, choice_.hosts(), rank());
   const auto& hosts = choice_.hosts();
   if (between_hosts) {
     std::erase_if(steps, [&](const Step& step) {
@@ -227,7 +227,9 @@ void TcpCommunicator::check_times(Handle handle, Deadline deadline, std::uint64_
   for (const TcpOperation& p : in_flight_) {
     const int peer = p.awaited() < 0 ? -1 : members_.ranks[static_cast<std::size_t>(p.awaited())];
     const bool late = now >= p.give_up || (p.handle() == handle && deadline.passed());
-    const bool left = peer >= 0 && peers_->gone(peer) && seen == peers_->events();
+    // What a rank has sent before it left may wait here until its place in memory is free.
+    const bool left = peer >= 0 && peers_->gone(peer) && !peers_->has_arrived(peer, p.stream()) &&
+                      seen == peers_->events();
     if (!late && !left) continue;
     int blamed = peer;
     const std::string what =

@@ -16,6 +16,9 @@ namespace {
 constexpr std::uint64_t kAnnouncements = std::uint64_t{1} << 62;
 /// Payloads up to this size are copied into the message: cheaper than keeping track of a release.
 constexpr std::size_t kCopiedBytes = 1024;
+/// Chunks of one rank that an operation keeps while it waits for those of others to be folded with
+/// them. Further ones stay with the transport, which bounds them.
+constexpr std::size_t kMostHeldChunks = 32;
 
 }  // namespace
 
@@ -62,8 +65,12 @@ void TcpOperation::send_message(int peer, wire::Stream stream, wire::Bytes head,
       (bytes + wire::Assembler::kChunkBytes - 1) / wire::Assembler::kChunkBytes;
   if (!members_.hosts.empty() && members_.hosts[peer] != members_.hosts[members_.rank])
     members_.bytes_between_hosts += bytes + chunks * wire::Assembler::kHeaderBytes;
-  members_.peers->send(world_rank(peer), stream, operation_.priority, std::move(head), body,
-                       std::move(released));
+  const bool sent = members_.peers->send(world_rank(peer), stream, operation_.priority,
+                                         std::move(head), body, std::move(released));
+  if (!sent) {
+    throw error(ErrorKind::kPeerLost, fmt::format("rank {} has left", world_rank(peer)))
+        .from(world_rank(peer));
+  }
 }
 
 bool TcpOperation::check_announcement() {
@@ -107,7 +114,7 @@ void TcpOperation::send(const Step& step) {
   const std::byte* data = bytes > 0 ? at(step.range) : nullptr;
   const bool copied = bytes <= kCopiedBytes;
   wire::Bytes head(TcpCall::kBytes + (copied ? bytes : 0));
-  call_.write(head.data());
+  call_.of_message(step.range.size()).write(head.data());
   if (copied) {
     if (bytes > 0) std::memcpy(head.data() + TcpCall::kBytes, data, bytes);
     return send_message(step.peer, stream_, std::move(head));
@@ -157,8 +164,11 @@ bool TcpOperation::advance_batch() {
     if (!waits) advance_arrival(arrival);
   }
   if (batch_action_ == Action::kFold) {
+    const std::size_t before = folded_;
     fold_batch();
-    return folded_ == bytes_of((*steps_)[at_].range);
+    if (folded_ == bytes_of((*steps_)[at_].range)) return true;
+    // What was folded has made room for chunks that wait with the transport.
+    return folded_ > before && advance_batch();
   }
   return std::all_of(batch_.begin(), batch_.end(), [](const Arrival& a) { return a.complete; });
 }
@@ -169,7 +179,7 @@ void TcpOperation::advance_arrival(Arrival& arrival) {
   if (batch_action_ == Action::kReceiveCopy) return receive_in_place(arrival);
   if (batch_action_ == Action::kReceiveReduce) return fold_chunks(arrival);
   const std::size_t bytes = bytes_of(arrival.range);
-  while (arrival.done < bytes) {
+  while (arrival.done < bytes && arrival.chunks.size() < kMostHeldChunks) {
     auto chunk = members_.peers->take(world_rank(arrival.peer), stream_);
     if (!chunk) return;
     if (chunk->total() != bytes) {
@@ -180,7 +190,7 @@ void TcpOperation::advance_arrival(Arrival& arrival) {
     arrival.done += chunk->bytes();
     arrival.chunks.push_back(std::move(*chunk));
   }
-  arrival.complete = true;
+  arrival.complete = arrival.done == bytes;
 }
 
 // Takes the first message of an arrival: the call, with a small payload behind it. A message is
@@ -192,7 +202,7 @@ bool TcpOperation::receive_call(Arrival& arrival) {
   if (operation_.kind == Kind::kReceive && (arrival.peer = sender()) < 0) return false;
   auto chunk = members_.peers->take(world_rank(arrival.peer), stream_);
   if (!chunk) return false;
-  compare(*chunk, arrival.peer);
+  compare(*chunk, arrival.peer, arrival.range.size());
   if (chunk->total() != TcpCall::kBytes + small || chunk->bytes() != chunk->total()) {
     throw error(
         ErrorKind::kMismatch,
@@ -341,13 +351,21 @@ int TcpOperation::awaited() const {
   return sent_.front().peer;
 }
 
-void TcpOperation::compare(const wire::ReceivedChunk& chunk, int from) const {
+void TcpOperation::compare(const wire::ReceivedChunk& chunk, int from, std::size_t elements) const {
   if (chunk.bytes() < TcpCall::kBytes) {
     throw error(ErrorKind::kMismatch, "a message too short to name its call")
         .from(world_rank(from));
   }
   const TcpCall theirs = TcpCall::read(chunk.data());
-  if (theirs == call_) return;
+  const TcpCall own = call_.of_message(elements);
+  if (theirs == own) return;
+  if (call_.per_rank_counts != 0 && theirs.of_message(elements) == own) {
+    throw error(ErrorKind::kMismatch,
+                fmt::format("rank {} sends {} elements to rank {}, which expects {}",
+                            world_rank(from), theirs.count, world_rank(members_.rank), elements))
+        .from(world_rank(from))
+        .hint("the send counts of each rank must be the receive counts of the others");
+  }
   throw error(ErrorKind::kMismatch,
               fmt::format("ranks call different operations: rank {} calls {}, rank {} calls {}",
                           world_rank(members_.rank), call_.text(), world_rank(from), theirs.text()))

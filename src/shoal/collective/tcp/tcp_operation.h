@@ -102,12 +102,15 @@ class TcpOperation {
   bool all_released();
   int sender() const;
   bool may_take_from(int peer) const;
-  void compare(const wire::ReceivedChunk& chunk, int from) const;
+  /// `elements`: how many the message has by this rank's counts.
+  void compare(const wire::ReceivedChunk& chunk, int from, std::size_t elements = 0) const;
   std::byte* at(Range range) const;
   std::size_t bytes_of(Range range) const { return range.size() * element_; }
-  /// Empty parts of a collective are not sent; an empty message between two ranks is.
+  /// Empty parts of a collective are not sent where all ranks know that they are empty. An empty
+  /// message between two ranks is sent, and so is one of an exchange with per-rank counts: the
+  /// other rank may expect more.
   bool skips(const Step& step) const {
-    return step.range.size() == 0 && !point_to_point(operation_.kind);
+    return step.range.size() == 0 && !point_to_point(operation_.kind) && call_.per_rank_counts == 0;
   }
   int world_rank(int rank) const { return members_.ranks[static_cast<std::size_t>(rank)]; }
   int previous() const { return (members_.rank + members_.size() - 1) % members_.size(); }

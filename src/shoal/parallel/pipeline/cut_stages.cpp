@@ -98,4 +98,13 @@ Stages cut_stages(nn::Model& model, const schedule::Schedule& table,
   return stages;
 }
 
+Stages whole_model(nn::Model& model) {
+  // An owner of nothing: whoever has the model keeps it alive.
+  const std::shared_ptr<nn::Module> unit(std::shared_ptr<void>(), &model);
+  return {.local = {{0, {unit}}},
+          .tied = {},
+          .width = {0},
+          .of_tokens = model.spec().family != model::Family::kMlp};
+}
+
 }  // namespace shoal::parallel

@@ -51,4 +51,8 @@ struct Stages {
 Stages cut_stages(nn::Model& model, const schedule::Schedule& table,
                   const std::vector<std::int64_t>& units_of_stage, int rank);
 
+/// Returns the only stage of a table of one rank: its one unit is the model itself, so that hooks
+/// on it (a sharding unit that holds what no other has) run too. It does not own the model.
+Stages whole_model(nn::Model& model);
+
 }  // namespace shoal::parallel

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/schedule/timeline.h"
 
 namespace shoal::parallel {
@@ -51,7 +52,7 @@ Pipeline::Pipeline(comm::Group group, Schedule table, Stages stages, PipelineEve
   const auto& actions = training_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i)
     if (schedule::is_compute(actions[i].kind)) last_use_[actions[i].stage] = i;
-  advance_in_backward();
+  if (group_.size() > 1) advance_in_backward();
 }
 
 // A large message between hosts needs its sender again and again: the receiver would wait until the
@@ -152,15 +153,25 @@ void Pipeline::carry_out(Messages& messages, const Action& action, const MicroBa
       return messages.send(action, taken(outgoing_activations_, action));
     case Kind::kSendGradient:
       return messages.send(action, taken(outgoing_gradients_, action));
-    case Kind::kForward:
+    case Kind::kForward: {
+      const ScopedSpan span(SpanKind::kForward, "forward");
+      span.at(action.micro_batch + 1, action.stage + 1);
       return forward(action, batch);
+    }
     case Kind::kBackward:
-    case Kind::kInputGradient:
+    case Kind::kInputGradient: {
+      const ScopedSpan span(SpanKind::kBackward,
+                            action.kind == Kind::kBackward ? "backward" : "input gradient");
+      span.at(action.micro_batch + 1, action.stage + 1);
       return backward(action);
-    case Kind::kWeightGradient:
+    }
+    case Kind::kWeightGradient: {
+      const ScopedSpan span(SpanKind::kBackward, "weight gradient");
+      span.at(action.micro_batch + 1, action.stage + 1);
       passes_.at(pass)->weight_gradient();
       passes_.erase(pass);
       return;
+    }
     case Kind::kGather:
     case Kind::kRelease:
       return;

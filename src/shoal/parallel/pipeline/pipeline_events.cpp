@@ -32,4 +32,16 @@ PipelineEvents pipeline_events(GradientReduction& reduction, const std::vector<S
   return events;
 }
 
+PipelineEvents events_in_turn(GradientReduction& reduction, int micro_batches,
+                              std::function<void(int, double)> loss) {
+  PipelineEvents events;
+  // Before the forward pass: where parameters are gathered as modules use them, it begins with the
+  // first module.
+  events.action = [&reduction, micro_batches](const schedule::Action& action) {
+    if (action.kind == schedule::Kind::kForward) reduction.begin(action.micro_batch, micro_batches);
+  };
+  events.loss = std::move(loss);
+  return events;
+}
+
 }  // namespace shoal::parallel

@@ -18,4 +18,9 @@ PipelineEvents pipeline_events(GradientReduction& reduction, const std::vector<S
                                std::function<void(int micro_batch, double loss)> loss = {},
                                Sharding* sharding = nullptr);
 
+/// Returns the events of a table in which the whole model runs one micro-batch after the other:
+/// `reduction` learns of each before its forward pass, and may reduce after every one.
+PipelineEvents events_in_turn(GradientReduction& reduction, int micro_batches,
+                              std::function<void(int micro_batch, double loss)> loss);
+
 }  // namespace shoal::parallel

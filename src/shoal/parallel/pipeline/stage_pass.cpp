@@ -5,9 +5,11 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <optional>
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/span_recorder.h"
 #include "shoal/nn/weight_gradients.h"
 
 namespace shoal::parallel {
@@ -77,7 +79,11 @@ at::Tensor StagePass::forward(const at::Tensor& x, nn::Context context, bool inp
   input_ = input_wanted ? x.detach().set_requires_grad(true) : x;
   at::Tensor value = input_;
   for (const auto& unit : stage_.units) {
+    // Where the unit is the whole model, which has no path, its own units open spans.
+    std::optional<ScopedUnit> span;
+    if (!unit->path().empty()) span.emplace(unit->path().c_str());
     value = (*unit)(value, context);
+    span.reset();
     if (between_units_) between_units_();
   }
   const bool is_loss = context.labels.defined() && value.dim() == 0;

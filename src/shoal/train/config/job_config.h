@@ -168,9 +168,10 @@ struct CheckpointSection {
 };
 
 struct MetricsSection {
-  std::int64_t log_interval = 10;  ///< steps between lines where the console is no terminal
-  bool tensorboard = true;         ///< write event files
-  std::int64_t memory_steps = 2;   ///< first steps with a memory timeline; 0: none
+  std::int64_t log_interval = 10;         ///< steps between lines where the console is no terminal
+  bool tensorboard = true;                ///< write event files
+  std::int64_t memory_steps = 2;          ///< first steps with a memory timeline; 0: none
+  std::vector<std::int64_t> trace_steps;  ///< first and last step of trace.json; empty: none
 };
 
 struct ValidationSection {

@@ -91,6 +91,10 @@ std::string to_json(const StepMetrics& m) {
   put(out, "lr", m.lr);
   put(out, "tokens", m.tokens);
   put(out, "tokens_per_s", m.tokens_per_s);
+  put(out, "step_s", m.step_s);
+  put(out, "mfu", m.mfu);
+  put(out, "data_wait_s", m.data_wait_s);
+  put(out, "comm_exposed_s", m.comm_exposed_s);
   put(out, "loss_scale", m.loss_scale);
   put(out, "memory_bytes", m.memory_bytes);
   for (std::size_t c = 0; c < m.memory.size() && m.memory_bytes; ++c)
@@ -117,6 +121,10 @@ StepMetrics parse_metrics(const std::string& line) {
                   .lr = object.at("lr"),
                   .tokens = object.at("tokens"),
                   .tokens_per_s = object.at("tokens_per_s"),
+                  .step_s = number(object, "step_s"),
+                  .mfu = number(object, "mfu"),
+                  .data_wait_s = number(object, "data_wait_s"),
+                  .comm_exposed_s = number(object, "comm_exposed_s"),
                   .loss_scale = number(object, "loss_scale"),
                   .memory_bytes = number(object, "memory_bytes"),
                   .skipped = object.value("skipped", false),

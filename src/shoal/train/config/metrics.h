@@ -32,6 +32,13 @@ struct StepMetrics {
   double lr = 0;            ///< learning rate of this update
   std::int64_t tokens = 0;  ///< trained so far (rows, of a table)
   double tokens_per_s = 0;  ///< speed of this step
+  std::optional<double> step_s{};  ///< seconds that this step took on rank 0
+  /// Model FLOPs of this step, by the second, over the float32 FLOP/s that plain loops reach on all
+  /// ranks when the run begins.
+  std::optional<double> mfu{};
+  /// Seconds of the step before, means over the ranks: in which a rank read its samples, and in
+  /// which it was busy with communication instead of computing. Empty in the first step of a start.
+  std::optional<double> data_wait_s{}, comm_exposed_s{};
   std::optional<double> loss_scale{};    ///< fp16: by which the loss of this step was multiplied
   std::optional<double> memory_bytes{};  ///< most that tensors of all ranks took together in the
                                          ///< steps before; empty: not known

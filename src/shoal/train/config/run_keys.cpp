@@ -45,7 +45,10 @@ void list_run_keys(std::vector<ConfigKey>& keys) {
       .key("memory_steps", &M::memory_steps, between(0, 1e6),
            "first steps of a run of which memory-rank-R.csv says, moment by moment, what the rank "
            "held by category; memory.svg draws the last of "
-           "them");
+           "them")
+      .key("trace_steps", &M::trace_steps, between(1, 1e12),
+           "first and last step, counted from 1, of which trace.json says what every rank did and "
+           "when; empty: none");
   using V = ValidationSection;
   Lister<V>(keys, "validation", &JobConfig::validation)
       .key("interval", &V::interval, between(0, 1e12),

@@ -165,6 +165,16 @@ void check_length(const Job& job, std::int64_t steps) {
   }
 }
 
+void validate_metrics(const Job& job) {
+  const std::vector<std::int64_t>& steps = job.config.metrics.trace_steps;
+  if (steps.empty()) return;
+  if (steps.size() != 2 || steps[0] > steps[1]) {
+    throw config_error(
+        job, "metrics.trace_steps",
+        fmt::format("[{}] is not a first and a last step, as in [10, 12]", fmt::join(steps, ", ")));
+  }
+}
+
 void validate_activation_checkpoint(const Job& job, const model::ModelSpec& spec) {
   const ActivationCheckpointSection& section = job.config.activation_checkpoint;
   if (section.mode == RecomputeMode::kBudget && section.budget_mb == 0)
@@ -403,6 +413,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   const std::int64_t pp = job.config.parallelism.pipeline_parallel_degree;
   if (pp > 1) stage_sizes(job, spec, job_schedule(job, pp, batch.accumulation).stages());
   validate_optimizer(job);
+  validate_metrics(job);
   validate_precision(job);
   validate_ranks(job, ranks);
   validate_sharding(job, data);

@@ -4,18 +4,18 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "shoal/base/units.h"
 #include "shoal/model/model_spec.h"
+#include "shoal/train/config/loss_plot.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/evaluation.h"
 #include "shoal/train/generation.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
-#include "shoal/train/report/loss_plot.h"
 #include "shoal/train/report/memory_timeline.h"
 
 namespace shoal::train {
@@ -34,6 +34,10 @@ Scalars scalars_of(const StepMetrics& m) {
   // TensorBoard draws no infinity.
   if (!m.skipped) scalars.emplace_back("train/grad_norm", m.grad_norm);
   add(scalars, "train/loss_scale", m.loss_scale);
+  add(scalars, "train/step_s", m.step_s);
+  add(scalars, "train/mfu", m.mfu);
+  add(scalars, "train/data_wait_s", m.data_wait_s);
+  add(scalars, "train/comm_exposed_s", m.comm_exposed_s);
   add(scalars, "train/memory_bytes", m.memory_bytes);
   for (int c = 0; c < kMemoryCategories && m.memory_bytes; ++c) {
     scalars.emplace_back(fmt::format("memory/{}_bytes", name(static_cast<MemoryCategory>(c))),
@@ -197,6 +201,12 @@ void RunReport::write_memory_timeline() const {
               memory_plot(config_.job.name + ": memory of rank 0", marks));
 }
 
+void RunReport::traced(const std::string& path) {
+  if (!writes()) return;
+  print(fmt::format("{} shows what the ranks did; `shoal profile {}` sums it up.", path,
+                    run_.directory.path()));
+}
+
 void RunReport::plot_losses() const {
   write_whole(run_.directory.loss_plot(),
               loss_plot(config_.job.name + ": " + run_.record.model.name,
@@ -206,8 +216,9 @@ void RunReport::plot_losses() const {
 void RunReport::stopped(int signal, const std::string& path) {
   if (!writes()) return;
   progress_->finish();
-  print(fmt::format("Stopped by {} after step {}; saved {}. The same command goes on from there.",
-                    signal == SIGINT ? "SIGINT" : "SIGTERM", run_.record.step, path));
+  print(
+      fmt::format("Stopped by SIG{} after step {}; saved {}. The same command goes on from there.",
+                  ::sigabbrev_np(signal), run_.record.step, path));
 }
 
 void RunReport::finish(const RunTotals& totals) {

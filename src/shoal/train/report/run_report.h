@@ -39,6 +39,8 @@ class RunReport {
   void log_save(const std::string& path) const;
   void log_save(const checkpoint::Saved& saved) const;
   void write_memory_timeline() const;
+  /// Reports that the trace `path` is complete.
+  void traced(const std::string& path);
   /// Reports that the run ends early because of `signal`; its state is in the checkpoint `path`.
   void stopped(int signal, const std::string& path);
   /// Lets the model continue the prompt of the job; empty without token data, or when the job wants

@@ -1,9 +1,11 @@
-#include "shoal/train/report/loss_plot.h"
+#include "shoal/train/config/loss_plot.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 
 #include "shoal/base/svg.h"
 
@@ -65,6 +67,28 @@ std::vector<Point> smoothed(const std::vector<Point>& points) {
   return out;
 }
 
+/// Returns an axis on which all points lie; there is at least one.
+svg::Axis loss_axis(const std::vector<const std::vector<Point>*>& curves) {
+  double low = std::numeric_limits<double>::infinity();
+  double high = -low;
+  for (const auto* points : curves)
+    for (const Point& p : *points) {
+      low = std::min(low, p.y);
+      high = std::max(high, p.y);
+    }
+  svg::Axis y{low, high, kHeight - kBottom, kTop, low > 0 && high / low > 10};
+  if (y.logarithmic) {
+    y.low /= 1.1;
+    y.high *= 1.1;
+  } else {
+    // A loss that never changes still needs an axis.
+    const double margin = high > low ? 0.05 * (high - low) : std::max(1e-3, 0.05 * std::abs(high));
+    y.low = low >= 0 ? std::max(0.0, low - margin) : low - margin;
+    y.high += margin;
+  }
+  return y;
+}
+
 // The last fortieth, as single steps scatter.
 double last_mean(const std::vector<Point>& points) {
   const std::size_t count = std::max<std::size_t>(1, points.size() / 40);
@@ -86,21 +110,7 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
   if (train.empty())
     return out + svg::label(kLeft, kHeight / 2, "no step was trained") + "</svg>\n";
 
-  double low = train[0].y;
-  double high = train[0].y;
-  for (const auto* points : {&train, &evaluations})
-    for (const Point& p : *points) {
-      low = std::min(low, p.y);
-      high = std::max(high, p.y);
-    }
-  svg::Axis y{low, high, kHeight - kBottom, kTop, low > 0 && high / low > 10};
-  if (y.logarithmic) {
-    y.low /= 1.1, y.high *= 1.1;
-  } else {
-    // A loss that never changes still needs an axis.
-    const double margin = high > low ? 0.05 * (high - low) : std::max(1e-3, 0.05 * std::abs(high));
-    y.low = low >= 0 ? std::max(0.0, low - margin) : low - margin, y.high += margin;
-  }
+  const svg::Axis y = loss_axis({&train, &evaluations});
   const svg::Axis x{0, std::max(1.0, train.back().x), kLeft, kWidth - kRight};
   const auto mean = smoothed(train);
   out += svg::left_scale(y, x.from, x.to, y.logarithmic ? "loss (logarithmic)" : "loss");
@@ -119,6 +129,42 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
                        y(p.y), kEvaluation);
   }
   return out + svg::legend(kWidth - kRight - 180, kTop + 14, legend) + "</svg>\n";
+}
+
+std::string loss_curves(const std::string& title, const std::vector<RunCurve>& runs) {
+  // Of the palette of Okabe and Ito, which people who see colours differently can tell apart.
+  constexpr std::array kColors{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                               "#e69f00", "#56b4e9", "#333333"};
+  std::vector<std::vector<Point>> curves;
+  std::vector<const std::vector<Point>*> drawn;
+  double last_step = 1;
+  for (const RunCurve& run : runs) {
+    std::vector<Point>& points = curves.emplace_back();
+    for (const StepMetrics& m : run.metrics)
+      points.push_back({static_cast<double>(m.step), m.loss});
+    if (!points.empty()) last_step = std::max(last_step, points.back().x);
+  }
+  for (const auto& points : curves)
+    if (!points.empty()) drawn.push_back(&points);
+  std::string out = svg::opening(kWidth, kHeight, kLeft, title);
+  if (drawn.empty())
+    return out + svg::label(kLeft, kHeight / 2, "no step was trained") + "</svg>\n";
+  const svg::Axis y = loss_axis(drawn);
+  const svg::Axis x{0, last_step, kLeft, kWidth - kRight};
+  out += svg::left_scale(y, x.from, x.to, y.logarithmic ? "loss (logarithmic)" : "loss");
+  out += svg::bottom_scale(x, y.to, y.from, "step");
+  std::vector<std::pair<const char*, std::string>> legend;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const char* color = kColors[i % kColors.size()];
+    if (curves[i].empty()) {
+      legend.emplace_back(color, runs[i].name + ", no step");
+      continue;
+    }
+    out += polyline(thinned(curves[i], 1500), x, y, color, 1, 0.25);
+    out += polyline(thinned(smoothed(curves[i]), 1500), x, y, color, 2, 1);
+    legend.emplace_back(color, fmt::format("{}, last {:.4g}", runs[i].name, last_mean(curves[i])));
+  }
+  return out + svg::legend(kWidth - kRight - 260, kTop + 14, legend) + "</svg>\n";
 }
 
 }  // namespace shoal::train

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "shoal/wire/assembler.h"
+
+namespace shoal::wire {
+
+/// What a receiver tells a sender about the messages that it can take. All travel on one stream, so
+/// that they arrive in the order sent.
+struct FlowMessage {
+  enum What : std::uint64_t {
+    kPause,   ///< too much waits here: send nothing but what is asked for
+    kResume,  ///< send everything; what was asked for before counts no more
+    kAsk,     ///< while paused, send `bytes` more of `stream`
+  };
+  std::uint64_t what = kPause;
+  Stream stream;
+  std::uint64_t bytes = 0;
+
+  Bytes encode() const {
+    Bytes message(sizeof *this);
+    std::memcpy(message.data(), this, sizeof *this);
+    return message;
+  }
+  /// Returns nothing for bytes that are no such message.
+  static std::optional<FlowMessage> decode(std::span<const std::byte> bytes) {
+    FlowMessage message;
+    if (bytes.size() != sizeof message) return std::nullopt;
+    std::memcpy(&message, bytes.data(), sizeof message);
+    return message;
+  }
+  bool operator==(const FlowMessage&) const = default;
+};
+
+/// What a chunk counts against a window and against what was asked for: its bytes and its header,
+/// so that chunks without bytes count too.
+constexpr std::uint64_t window_cost(std::uint64_t chunk_bytes) {
+  return chunk_bytes + Assembler::kHeaderBytes;
+}
+
+}  // namespace shoal::wire

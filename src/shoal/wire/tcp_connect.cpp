@@ -1,0 +1,237 @@
+// How a rank connects to the others when a job starts.
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/base/system_error.h"
+#include "shoal/wire/parking.h"
+#include "shoal/wire/tcp_control.h"
+#include "shoal/wire/tcp_transport.h"
+
+namespace shoal::wire {
+namespace {
+
+/// Connections that a rank makes at a time: each takes three round trips.
+constexpr int kMostConnecting = 16;
+/// A rank that answers, but does not complete its handshake, is called again after so long. In
+/// between the caller looks whether the job has failed.
+constexpr Duration kHandshakeLimit = std::chrono::seconds(10);
+/// Bytes that the kernel takes beyond what it has sent, for a peer on another host. More would
+/// delay urgent messages, which wait behind them.
+constexpr int kMostUnsent = 256 << 10;
+
+Hello hello_of(int rank, int size) {
+  const std::int32_t fields[4] = {rank, size, 0, 0};
+  Hello hello;
+  std::memcpy(hello.data(), fields, sizeof fields);
+  return hello;
+}
+
+void check_descriptor(const Descriptor& descriptor) {
+  if (descriptor.get() < 0)
+    throw system_error(ErrorKind::kResource, "connect", "no descriptors left");
+}
+
+/// A process may usually have 1,024 descriptors and may raise that limit by itself. Each rank needs
+/// one, and the program and callers in their handshake need some more.
+void allow_descriptors_for(int ranks) {
+  constexpr rlim_t kOthers = 768;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, static_cast<rlim_t>(ranks) + kOthers);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  // Where it fails, the connection that gets no descriptor says so.
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, int size,
+                           Deadline deadline)
+    : options_(options),
+      rank_(rank),
+      size_(size),
+      pool_(std::make_shared<ChunkPool>(Assembler::kChunkBytes)),
+      peers_(static_cast<std::size_t>(size)),
+      next_heartbeat_(Clock::now()),
+      awake_(2 * options.heartbeat, Clock::now()),
+      ready_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  SHOAL_USER_CHECK(size >= 1 && rank >= 0 && rank < size, "connect", "rank {} of {}", rank, size);
+  check_descriptor(ready_);
+  check_descriptor(wake_);
+  allow_descriptors_for(size);
+  const auto others = static_cast<std::uint64_t>(std::max(size - 1, 1));
+  for (Peer& peer : peers_)
+    peer.inbox = Inbox(std::max(options.inbox_bytes / others, kLeastInboxBytes));
+  epoll_event event{.events = EPOLLIN, .data = {.u32 = kWake}};
+  epoll_ctl(ready_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
+  const std::string host = options.host.empty() ? store.address() : options.host;
+  Descriptor listener = listen_on(host, options.ports);
+  const std::string own = local_endpoint(listener.get()).text();
+  acceptor_ = std::make_unique<Acceptor>(
+      loop_, std::move(listener), options.key,
+      [this](Descriptor socket, const Hello& hello) { admit(std::move(socket), hello); });
+  // From here on the thread admits higher ranks, while this one connects to the lower ones: no
+  // order in which ranks start can deadlock.
+  thread_ = std::thread([this] { run(); });
+  try {
+    // Each pair has one connection: the higher rank connects, the lower one accepts. An address is
+    // published only after its owner listens, so a connection attempt finds a socket.
+    store.set(key_of_address(rank), own, deadline);
+    // Rank 0 comes first: from it this rank hears of any failure while it waits for the others.
+    connect_to_ranks(store, 0, std::min(rank, 1), deadline);
+    connect_to_ranks(store, 1, rank, deadline);
+    await_all(deadline);
+  } catch (const Error& error) {
+    // The ranks that came learn why; the destructor does not run, so the thread ends here.
+    abort(error);
+    stop();
+    throw;
+  }
+}
+
+std::string TcpTransport::key_of_address(int rank) const {
+  return fmt::format("peers/{}/{}", options_.name, rank);
+}
+
+Error TcpTransport::did_not_come(const std::string& ranks) const {
+  return Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + ranks)
+      .at(rank_, size_)
+      .hint("look at their logs");
+}
+
+// Waits for the addresses of ranks [first, last) and connects to them.
+void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline) {
+  std::vector<std::string> keys;
+  for (int r = first; r < last; ++r) keys.push_back(key_of_address(r));
+  // A rank that is connected may report that another has failed.
+  const auto addresses = store.wait_all(keys, deadline, [this] { check(); });
+  const auto address_of = [&](int r) { return addresses[static_cast<std::size_t>(r - first)]; };
+  std::string missing;
+  for (int r = first; r < last; ++r)
+    if (!address_of(r)) missing += fmt::format(" {}", r);
+  if (!missing.empty()) throw did_not_come(missing);
+
+  std::atomic<int> next{first};
+  std::mutex mutex;
+  std::optional<Error> failed;
+  const auto connect_some = [&] {
+    for (int r = next++; r < last; r = next++) {
+      try {
+        connect_to_rank(r, parse_endpoint(*address_of(r)), deadline);
+      } catch (const Error& error) {
+        const std::lock_guard lock(mutex);
+        if (!failed) failed = error;
+        next = last;
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < std::min(last - first, kMostConnecting); ++i)
+    helpers.emplace_back(connect_some);
+  connect_some();
+  for (std::thread& helper : helpers) helper.join();
+  if (failed) throw Error(*failed);
+}
+
+void TcpTransport::connect_to_rank(int r, const Endpoint& address, Deadline deadline) {
+  for (;;) {
+    check();
+    try {
+      // An address that drops packets is given up after two seconds, and tried again here.
+      Descriptor socket = connect_once(address, deadline);
+      if (socket.get() >= 0) {
+        const Deadline end = Deadline::in(std::min<Duration>(deadline.left(), kHandshakeLimit));
+        handshake_as_caller(socket.get(), options_.key, hello_of(rank_, size_), end);
+        const std::lock_guard lock(mutex_);
+        return add_peer(r, std::move(socket));
+      }
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kTimeout) {
+        throw Error(error.kind(), "connect",
+                    fmt::format("rank {} at {}: {}", r, address.text(), error.message()))
+            .at(rank_, size_)
+            .from(r)
+            .hint(error.hint());
+      }
+    }
+    if (deadline.passed()) {
+      throw Error(ErrorKind::kTimeout, "connect",
+                  fmt::format("rank {} does not answer at {}", r, address.text()))
+          .at(rank_, size_)
+          .from(r)
+          .hint("is it still there, and may this host connect to that address?");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+void TcpTransport::await_all(Deadline deadline) {
+  for (;;) {
+    const auto seen = events();
+    std::string missing;
+    {
+      const std::lock_guard lock(mutex_);
+      for (int r = 0; r < size_; ++r)
+        if (r != rank_ && !peers_[r].link && !peers_[r].gone) missing += fmt::format(" {}", r);
+    }
+    if (missing.empty()) return;
+    // A rank that did come may report why the missing ones did not.
+    check();
+    if (deadline.passed()) throw did_not_come(missing);
+    wait_for_event(seen,
+                   std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), kMaxWait));
+  }
+}
+
+// Runs in the thread. A connection that claims to be a rank that is here already, a lower rank
+// (which never connects), or a rank of a world of another size is closed.
+void TcpTransport::admit(Descriptor socket, const Hello& hello) {
+  std::int32_t fields[4];
+  std::memcpy(fields, hello.data(), sizeof fields);
+  const auto [rank, size] = std::pair(fields[0], fields[1]);
+  const std::lock_guard lock(mutex_);
+  if (rank <= rank_ || rank >= size_ || size != size_ || peers_[rank].link || peers_[rank].gone)
+    return;
+  try {
+    add_peer(rank, std::move(socket));
+  } catch (const Error&) {  // it has closed the connection already
+  }
+}
+
+void TcpTransport::add_peer(int rank, Descriptor socket) {
+  const bool here = local_endpoint(socket.get()).host == remote_endpoint(socket.get()).host;
+  if (!here)
+    setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof kMostUnsent);
+  epoll_event event{.events = EPOLLIN, .data = {.u32 = static_cast<std::uint32_t>(rank)}};
+  if (epoll_ctl(ready_.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0)
+    throw system_error(ErrorKind::kResource, "connect", "cannot watch a connection");
+  Peer& peer = peers_[rank];
+  peer.watched_events = EPOLLIN;
+  peer.link = std::make_unique<Link>(std::move(socket), std::uint64_t{1} << 42, pool_);
+  peer.last_heard = awake_.total();
+  if (here) ++ranks_here_;
+  spins_ = SpinPolicy::for_ranks(ranks_here_).spins() > 1;
+  if (failure_) {
+    // It came after the failure was sent to all: it gets the cause now.
+    peer.link->send({0, kAbort}, kControlPriority, encode(*failure_));
+    flush_peer(rank);
+  }
+  signal_event();
+  wake_driver();
+}
+
+}  // namespace shoal::wire

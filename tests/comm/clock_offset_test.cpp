@@ -1,0 +1,54 @@
+#include "shoal/comm/clock_offset.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "shoal/comm/world.h"
+
+namespace shoal::comm::clock_offset_test {
+namespace {
+
+TEST(ClockOffset, ARoundTripBoundsTheError) {
+  // The peer is 1000 ahead. The question takes 30 and the answer 10, the peer works for 5.
+  const ClockOffset found = offset_of_round_trip(100, 1130, 1135, 145);
+  EXPECT_EQ(found.offset_ns, 1010);
+  EXPECT_GE(found.error_ns, std::abs(found.offset_ns - 1000));
+  EXPECT_LE(found.error_ns, 21);
+  // Behind, with both ways alike: no error is made.
+  EXPECT_EQ(offset_of_round_trip(100, -880, -860, 160).offset_ns, -1000);
+  // All of the delay on one way is the worst case, and the bound holds.
+  const ClockOffset worst = offset_of_round_trip(0, 1040, 1040, 40);
+  EXPECT_EQ(worst.offset_ns, 1020);
+  EXPECT_GE(worst.error_ns, 20);
+}
+
+TEST(ClockOffset, DriftsEvenlyBetweenMeasurements) {
+  const ClockOffset before{.at_ns = 1000, .offset_ns = 50};
+  const ClockOffset after{.at_ns = 3000, .offset_ns = 150};
+  EXPECT_EQ(offset_at(before, after, 1000), 50);
+  EXPECT_EQ(offset_at(before, after, 2000), 100);
+  EXPECT_EQ(offset_at(before, after, 3000), 150);
+  EXPECT_EQ(offset_at(before, after, 4000), 200);
+  EXPECT_EQ(offset_at(before, before, 4000), 50);
+}
+
+// Threads of one process have one clock: the true offset is 0.
+TEST(ClockOffset, TheTrueOneIsWithinTheError) {
+  run_on_threads({.size = 3, .arena = false}, [](const Group& group) {
+    const auto offsets = measure_clock_offsets(group);
+    if (group.rank() != 0) {
+      EXPECT_TRUE(offsets.empty());
+      return;
+    }
+    ASSERT_EQ(offsets.size(), 3u);
+    EXPECT_EQ(offsets[0].offset_ns, 0);
+    for (const ClockOffset& offset : offsets) {
+      EXPECT_LE(std::abs(offset.offset_ns), offset.error_ns);
+      EXPECT_LT(offset.error_ns, 1'000'000'000);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace shoal::comm::clock_offset_test

@@ -1,0 +1,104 @@
+// Ranks that leave in good order while others go on, and ranks that are killed while processes that
+// they have forked live on.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "shoal/wire/store.h"
+#include "shoal/wire/tcp_transport.h"
+#include "tests/wire/soon.h"
+
+namespace shoal::wire::departure_test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+std::unique_ptr<TcpTransport> join(const Endpoint& store, int rank, int size, Duration silence) {
+  StoreClient client(store, "key", soon());
+  return std::make_unique<TcpTransport>(
+      TcpTransport::Options{.key = "key", .heartbeat = milliseconds(50), .silence = silence},
+      client, rank, size, soon());
+}
+
+/// Connects `size` transports of this process.
+std::vector<std::unique_ptr<TcpTransport>> connect(const StoreServer& store, int size,
+                                                   Duration silence) {
+  std::vector<std::unique_ptr<TcpTransport>> all(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      all[static_cast<std::size_t>(rank)] = join(store.endpoint(), rank, size, silence);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return all;
+}
+
+/// Returns the failure of a transport; empty while there is none.
+std::string failure_of(const TcpTransport& transport) {
+  try {
+    transport.check();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// The others say nothing more to a rank that has left, which may live on: a Python program that has
+// destroyed its group may keep a model that refers to it.
+TEST(Departure, ARankThatHasLeftAndLivesOnBlamesNobody) {
+  const StoreServer store("127.0.0.1", {0, 0}, "key");
+  const auto all = connect(store, 3, milliseconds(400));
+  all[0]->leave();
+  std::this_thread::sleep_for(milliseconds(1200));
+  for (const auto& transport : all) EXPECT_EQ(failure_of(*transport), "");
+  all[1]->send(2, {1, 1}, 0, Bytes(3, std::byte{1}));
+  all[1]->flush();
+  for (const Deadline end = soon(); !all[2]->has_arrived(1, {1, 1}) && !end.passed();)
+    all[2]->wait_for_event(all[2]->events(), milliseconds(1));
+  EXPECT_TRUE(all[2]->has_arrived(1, {1, 1}));
+}
+
+// A worker that a rank has forked holds none of the rank's connections: when the rank is killed,
+// its peers see the end of their connections at once, and not after the time of silence.
+TEST(Departure, ARankThatIsKilledIsMissedAtOnceThoughItsForkedChildLivesOn) {
+  const StoreServer store("127.0.0.1", {0, 0}, "key");
+  std::array<int, 2> life{};
+  ASSERT_EQ(pipe(life.data()), 0);
+  const pid_t rank_1 = fork();
+  if (rank_1 == 0) {
+    const auto transport = join(store.endpoint(), 1, 2, seconds(60));
+    close(life[1]);
+    if (fork() == 0) {
+      char byte = 0;
+      [[maybe_unused]] const auto n = read(life[0], &byte, 1);  // until the test ends
+      std::_Exit(0);
+    }
+    kill(getpid(), SIGKILL);
+  }
+  const auto transport = join(store.endpoint(), 0, 2, seconds(60));
+  int status = 0;
+  waitpid(rank_1, &status, 0);
+  for (const Deadline end = Deadline::in(seconds(10)); failure_of(*transport).empty();) {
+    if (end.passed()) break;
+    transport->wait_for_event(transport->events(), milliseconds(10));
+  }
+  EXPECT_NE(failure_of(*transport).find("rank 1 closed its connection"), std::string::npos)
+      << failure_of(*transport);
+  close(life[1]);
+  close(life[0]);
+}
+
+}  // namespace
+}  // namespace shoal::wire::departure_test
