@@ -8,12 +8,13 @@ MAKEFLAGS += --no-print-directory
 JOBS ?= $(shell nproc)
 BUILD := build/release
 SHOAL := $(BUILD)/bin/shoal
+INSTALLED = $(abspath $(or $(PREFIX),$(HOME)/.local))
 JOB ?= examples/03_gpt_on_headers/job.toml
 # What CMake finds goes to stdout and is of use only when something is wrong; that goes to stderr.
 CONFIGURE := cmake --preset release >/dev/null
 NINJA := cmake --build --preset release --parallel $(JOBS)
 
-.PHONY: help setup build all train test check layout layers tidy headers warnings format docs bench sanitize fuzz fuzzers install clean
+.PHONY: help setup build all train test check layout layers tidy headers warnings format docs site bench sanitize fuzz fuzzers install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -66,8 +67,11 @@ format: ## rewrite the C++ sources in the project's format
 docs: ## check the links and commands of the documentation
 	@tools/check_docs.py
 
-bench: all ## measure, beside peers, into bench/results/latest.jsonl; CASES="..." chooses
-	@python3 bench/run.py $(CASES)
+site: ## build all pages as a web site with search, into build/site/html
+	@tools/build_site.py
+
+bench: all ## measure, beside peers, into docs/benchmarks.md; CASES="..." chooses
+	@python3 bench/run.py $(CASES) && code=0 || code=$$?; python3 bench/page.py; exit $$code
 
 sanitize: setup ## everything that can run under AddressSanitizer, UBSan and ThreadSanitizer
 	@tools/sanitize.sh asan tsan-rooms
@@ -75,8 +79,13 @@ sanitize: setup ## everything that can run under AddressSanitizer, UBSan and Thr
 fuzz: fuzzers ## every parser of bytes from outside under libFuzzer, SECONDS=30 each; TARGETS="..." chooses
 	@SECONDS_EACH=$(or $(SECONDS),30) tools/fuzz.sh $(TARGETS)
 
-install: all ## into PREFIX (default build/install)
-	@cmake --install $(BUILD) --prefix $(or $(PREFIX),build/install)
+install: build ## put the program shoal on your PATH, and headers and libraries beside it: into PREFIX (default ~/.local)
+	@cmake --install $(BUILD) --prefix $(INSTALLED) >/dev/null
+	@case ":$$PATH:" in \
+	  *:$(INSTALLED)/bin:*) echo "shoal is in $(INSTALLED)/bin" ;; \
+	  *) echo "shoal is in $(INSTALLED)/bin. Add it to your PATH, here and in ~/.profile:"; \
+	     echo "  export PATH=\"$(INSTALLED)/bin:\$$PATH\"" ;; \
+	esac
 
 clean: ## forget everything that was built (not .venv, not runs/)
 	@rm -rf build

@@ -8,10 +8,12 @@ and measures nothing; called with names of cases it prints one JSON object a lin
 how far it varied; `limit` is what it must reach. peer, ratio, spread and limit are null where there is nothing to compare with. A program
 checks its answers and exits with another code than 0 where they are wrong.
 
-What they print is written, with the machine added, to bench/results/latest.jsonl; a table goes to the terminal. Exits with 1 when a
+What they print is written, with the machine and the date added, to bench/results/latest.jsonl, which bench/page.py puts into docs/benchmarks.md; a
+table goes to the terminal. Exits with 1 when a
 program failed, a case printed nothing or a ratio is below its limit.
 """
 import argparse
+import datetime
 import fnmatch
 import json
 import os
@@ -73,7 +75,7 @@ def run(program, chosen, out):
             print(row([shown(result[field]) for field in FIELDS]), flush=True)
             if result["limit"] is not None and result["ratio"] < result["limit"]:
                 problems.append(f"{result['case']}: the ratio {result['ratio']:.3f} is below {result['limit']}")
-            out.write(json.dumps({**result, "machine": machine()}) + "\n")
+            out.write(json.dumps({**result, "machine": machine(), "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"}) + "\n")
             out.flush()
     if process.returncode != 0:
         problems.append(f"{program[-1]} exited with {process.returncode}")

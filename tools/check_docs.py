@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Do the pages point at things that exist?
 
-In every .md file that git knows: relative links and their anchors, and in ```sh blocks the make targets, the subcommands of shoal and the
-files that commands name. In docs/reference/errors.md: the messages, which must stand in the sources. Prints one line a violation and exits with 1.
+In every .md file that git knows: relative links and their anchors, and in ```sh blocks the make targets, the subcommands of shoal (by this
+name) and the files that commands name. docs/index.md leads to every page of docs/. In docs/reference/errors.md: the messages, which must stand in the sources. Prints one line a violation and exits with 1.
 """
 import argparse
 import pathlib
@@ -85,7 +85,9 @@ def check_commands(root, path, commands, targets, known):
             for word in words[1:]:
                 if re.fullmatch(r"[a-z][\w-]*", word) and word not in targets:
                     yield f"{where}: make has no target '{word}'"
-        if words[0].endswith("bin/shoal") and known is not None and len(words) > 1 and words[1][0] != "-" and words[1] not in known:
+        if words[0].endswith("bin/shoal"):
+            yield f"{where}: says {words[0]}; pages say shoal, which `make install` puts on the PATH"
+        if words[0].endswith("shoal") and known is not None and len(words) > 1 and words[1][0] != "-" and words[1] not in known:
             yield f"{where}: shoal has no subcommand '{words[1]}'"
         for word in words[1:]:
             if REPOSITORY_PATH.match(word) and "*" not in word and not (root / word).exists():
@@ -151,6 +153,17 @@ def check_names(root):
                         yield f"{page.relative_to(root)}: no source has the name {name}"
 
 
+def check_index(root):
+    """docs/index.md leads to every page of docs/."""
+    index = root / "docs" / "index.md"
+    if not index.exists():
+        return
+    linked = {(index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(index.read_text())}
+    for page in pages(root):
+        if (root / "docs") in page.parents and page != index and page.resolve() not in linked:
+            yield f"{index.relative_to(root)}: no link leads to {page.relative_to(root)}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
@@ -163,6 +176,7 @@ def main():
         problems += check_programs(root, path)
     problems += check_messages(root)
     problems += check_names(root)
+    problems += check_index(root)
     for problem in problems:
         print(problem)
     sys.exit(1 if problems else 0)

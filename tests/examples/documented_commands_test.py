@@ -1,11 +1,13 @@
 """Runs the commands that the pages show, in the order of the pages, on shortened jobs: a command that is documented works.
 
-    documented_commands_test.py SOURCE BUILD PYTHON
+    documented_commands_test.py SOURCE BUILD PYTHON [PAGE ...]
 
-Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md is run in a scratch folder that sees the
-examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most and few sizes. Programs come from BUILD, and `make install` installs it; otherwise `make` is asked what it would do (`make test` would start this test),
-and for `make bench` which cases it would run. `pip install`, `python` and the Python of docs/pytorch.md run in PYTHON, where that has a whole PyTorch.
+Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md (or of the PAGEs) is run in a scratch folder that sees the
+examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most and few sizes. `shoal` is the program that `make install` of BUILD puts on the PATH; other programs come from BUILD.
+`make` is asked what it would do (`make test` would start this test), and for `make bench` which cases it would run. `pip install`, `python` and the Python of docs/pytorch.md run in PYTHON, where that has a whole PyTorch.
+A `toml` block whose first line is a comment with the name of a file, `# name.toml`, is saved under this name before the commands of its page run.
 Results that a page shows below commands that were not shortened (accuracies, errors, memory) must come out again, within 5 %.
+Scripts for several machines are `bash` blocks, which several_machines_test.py runs.
 """
 import json
 import os
@@ -23,6 +25,9 @@ SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3",
 RESULT = re.compile(r"validation: |split: | kB |after \d+ steps")
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 PROGRAMS = "build/release/bin/"
+# Run as they are.
+SYSTEM = ("cat", "export", "head", "ls", "tail")
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 def blocks(page, language):
@@ -30,10 +35,16 @@ def blocks(page, language):
 
 
 def commands_of(block):
-    """Each command of a `sh` block as a list of words; `a && b` are two."""
+    """Each command of a `sh` block as a list of words; `a && b` are two. A command ends with its line, unless a quotation goes on."""
+    text = ""
     for line in block.replace("\\\n", " ").splitlines():
-        words = []
-        for word in [*shlex.split(line, comments=True), "&&"]:
+        text += line + "\n"
+        try:
+            parsed = shlex.split(text, comments=True)
+        except ValueError:
+            continue
+        text, words = "", []
+        for word in [*parsed, "&&"]:
             if word != "&&":
                 words.append(word)
             elif words:
@@ -70,19 +81,31 @@ class Tree:
 
     def __init__(self, source, build, python, folder):
         self.source, self.build, self.python, self.folder = source, build, python, folder
-        for name in ("bench", "examples", "data", "python"):
+        for name in ("bench", "docs", "examples", "data", "python"):
             pathlib.Path(folder, name).symlink_to(source / name)
         pathlib.Path(folder, "build").mkdir()
         pathlib.Path(folder, "build", "torch-path").write_text((source / "build" / "torch-path").read_text())
+        self.environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+        self.environment["PATH"] = f"{folder}/installed/bin:{self.environment['PATH']}"
+        self.environment["PYTHONPATH"] = f"{folder}/site"
+        subprocess.run(self.install(), check=True, stdout=subprocess.DEVNULL)
         self.documented_steps = int(re.search(r"^steps = (\d+)", (source / "examples/03_gpt_on_headers/job.toml").read_text(), re.M)[1])
         probe = "import numpy, torch; assert torch.__version__.startswith('2.11')"
         self.whole_torch = subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
+
+    def install(self):
+        return ["cmake", "--install", str(self.build), "--prefix", f"{self.folder}/installed"]
+
+    def save_jobs(self, page):
+        for text in blocks(page, "toml"):
+            if name := re.match(r"# (\w+\.toml)\b", text):
+                pathlib.Path(self.folder, name[1]).write_text(text)
 
     def shortened(self, words):
         """The arguments of shoal, for a job of a few steps."""
         if words[0] == "train" and "--help-config" not in words:
             job = next(word for word in words if word.endswith(".toml"))
-            return words + (SHORTER if 'source = "tokens"' in (self.source / job).read_text() else [])
+            return words + (SHORTER if 'source = "tokens"' in pathlib.Path(self.folder, job).read_text() else [])
         if words[0] == "generate":
             return words + ["--tokens", "10"] if "--tokens" not in words else words
         if words[0] == "bench":
@@ -94,8 +117,15 @@ class Tree:
     def here(self, words):
         """What is run for a documented command, and a pattern that its output must contain; None where it cannot run."""
         program, rest = words[0], words[1:]
-        if program in ("shoal", PROGRAMS + "shoal"):
-            return [self.build / "bin" / "shoal", *self.shortened(rest)], ""
+        if ASSIGNMENT.match(program):
+            started, expected = self.here(rest)
+            return (["env", program, *started] if started else None), expected
+        if program == "shoal":
+            return [program, *self.shortened(rest)], ""
+        if program in SYSTEM:
+            return ["bash", "-c", shlex.join(words)], ""
+        if program == "tensorboard":
+            return self.tensorboard(rest)
         if program.startswith("build/own_model/"):
             return [f"{self.folder}/{program}", *rest], ""
         if program.startswith(PROGRAMS):
@@ -109,15 +139,19 @@ class Tree:
             started, expected = self.here(rest[2:])
             return ["mpirun", "--oversubscribe", "--allow-run-as-root", *rest[:2], *started], expected
         if program == "cmake":
-            rest = [word.replace("$PWD", self.folder) for word in rest]
+            rest = [word.replace("$HOME/.local", f"{self.folder}/installed") for word in rest]
             return ["cmake", *shlex.split(shlex.join(rest).replace("--preset release", shlex.quote(str(self.build))))], ""
-        if program == "make" and rest == ["install"]:
-            return ["cmake", "--install", self.build, "--prefix", "build/install"], "lib/cmake/shoal"
+        if program == "make" and rest[0] == "install":
+            return self.install(), r"bin/shoal"
         if program == "make":
             cases = [word.removeprefix("CASES=") for word in rest if word.startswith("CASES=")]
             if cases:
                 return [sys.executable, self.source / "bench" / "run.py", "--list", *shlex.split(cases[0])], "/"
             return ["make", "-n", "-C", self.source, *rest], r"\S"
+        if program in ("git", "cd"):
+            return None, "is where the clone is already"
+        if program == "pip" and rest == ["install", "tensorboard"]:
+            return None, "would download it"
         if program in ("pip", "python") and not self.whole_torch:
             return None, "needs a Python with a whole PyTorch"
         if program == "pip":
@@ -129,6 +163,17 @@ class Tree:
             return [self.python, *rest], ""
         raise SystemExit(f"this test does not know how to run {program}")
 
+    def tensorboard(self, words):
+        """What `tensorboard --logdir FOLDER` shows must be more than nothing: its own reader finds a loss."""
+        folder = words[words.index("--logdir") + 1]
+        if not list(pathlib.Path(self.folder, folder).glob("*/tensorboard")):
+            return None, "a later page runs it, when something has been trained"
+        program = ("import glob\nfrom tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
+                   f"for folder in glob.glob('{folder}/*/tensorboard'):\n"
+                   "    events = EventAccumulator(folder)\n    events.Reload()\n    print(folder, events.Tags()['scalars'])\n")
+        there = subprocess.run([self.python, "-c", "import tensorboard"], capture_output=True).returncode == 0
+        return ([self.python, "-c", program], "loss") if there else (None, "needs a Python with TensorBoard")
+
     def snippet(self, text):
         """A Python block of docs/pytorch.md: by itself where it says what it prints, else as one rank of one."""
         prints = re.search(r"# prints (.*)$", text, re.M)
@@ -138,10 +183,8 @@ class Tree:
         return ([self.python, "-c", program], "shoal") if self.whole_torch else (None, "needs a Python with a whole PyTorch")
 
     def run(self, words):
-        environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-        environment["PYTHONPATH"] = f"{self.folder}/site"
         try:
-            return subprocess.run(words, cwd=self.folder, env=environment, capture_output=True, text=True, errors="replace", timeout=400)
+            return subprocess.run(words, cwd=self.folder, env=self.environment, capture_output=True, text=True, errors="replace", timeout=400)
         except OSError as error:
             return subprocess.CompletedProcess(words, 127, "", str(error))
 
@@ -159,7 +202,8 @@ def main():
     failures, count = [], 0
     with tempfile.TemporaryDirectory() as folder:
         tree = Tree(source, build, sys.argv[3], folder)
-        for page in pages(source):
+        for page in [source / name for name in sys.argv[4:]] or pages(source):
+            tree.save_jobs(page)
             todo = [(shlex.join(words), *tree.here(words)) for words in commands(page)]
             if page.name == "pytorch.md":
                 todo += [(json.dumps(text), *tree.snippet(text)) for text in blocks(page, "python")]

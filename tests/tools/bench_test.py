@@ -1,4 +1,4 @@
-"""bench/run.py runs what is chosen, writes what was printed, and says what went wrong."""
+"""bench/run.py runs what is chosen, writes what was printed, and says what went wrong; bench/page.py makes the page of it."""
 import json
 import subprocess
 import sys
@@ -45,6 +45,7 @@ class BenchTest(project.ProjectTest):
         first, second = self.results()
         self.assertEqual((first["case"], second["case"], first["ratio"]), ("copy/1MiB", "copy/1GiB", 1.25))
         self.assertIn("cores", first["machine"])
+        self.assertRegex(first["date"], r"^20\d\d-\d\d-\d\d$")
 
     def test_failures(self):
         self.program(limit="1.3")
@@ -58,6 +59,58 @@ class BenchTest(project.ProjectTest):
         self.assertEqual(run.returncode, 1)
         self.assertEqual(run.stderr, "bench: lost: printed no result\n")
         self.assertEqual(self.bench("nothing*").returncode, 1)
+
+
+README = "# Shoal\n<!-- bench/page.py writes this table -->\n<!-- end of the table -->\nmore\n"
+MEASURED = {"case": "tcp/all_reduce/gloo/to-16KiB", "unit": "us", "ours": 9.64, "peer": 179.2, "ratio": 18.59, "spread": 0.124, "limit": 1.0,
+            "machine": "EPYC, 2 cores", "date": "2026-11-25"}
+
+
+class PageTest(project.ProjectTest):
+    def page(self, *arguments):
+        return subprocess.run([sys.executable, "-B", project.ROOT / "bench" / "page.py", "--root", self.root, *arguments], capture_output=True, text=True)
+
+    def written(self, *results):
+        self.write("bench/results/latest.jsonl", "".join(json.dumps(result) + "\n" for result in results))
+        run = self.page()
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return (self.root / "docs/benchmarks.md").read_text()
+
+    def setUp(self):
+        super().setUp()
+        self.write("README.md", README)
+        (self.root / "docs").mkdir(exist_ok=True)
+
+    def test_rows(self):
+        page = self.written(MEASURED, {**MEASURED, "case": "lonely", "peer": None, "ratio": None})
+        self.assertIn("| `tcp/all_reduce/gloo/to-16KiB` | us | 9.64 | 179 | 18.6× | 12 % | 1 | 2026-11-25 | M1 |\n", page)
+        self.assertIn("- M1: EPYC, 2 cores\n", page)
+        self.assertNotIn("lonely", page)
+        readme = (self.root / "README.md").read_text()
+        self.assertIn("| 9.64 us | 179 us | 18.6× (12 %) |\n", readme)
+        self.assertTrue(readme.startswith("# Shoal\n") and readme.endswith("-->\nmore\n"))
+
+    def test_cases_that_were_not_measured_keep_their_rows(self):
+        self.written(MEASURED)
+        page = self.written({**MEASURED, "case": "checkpoint/blocked", "machine": "Another", "date": "2026-11-26", "spread": None, "ours": 12345.6, "limit": None})
+        self.assertIn("| `tcp/all_reduce/gloo/to-16KiB` | us | 9.64 | 179 | 18.6× | 12 % | 1 | 2026-11-25 | M2 |\n", page)
+        self.assertIn("| `checkpoint/blocked` | us | 12,346 | 179 | 18.6× |  |  | 2026-11-26 | M1 |\n", page)
+        self.assertEqual(self.written({**MEASURED, "ours": 5.0}).count("tcp/all_reduce/gloo/to-16KiB"), 1)
+        self.assertIn("| us | 5 | 179 |", (self.root / "docs/benchmarks.md").read_text())
+        # Written from itself, the page is the same.
+        again = (self.root / "docs/benchmarks.md").read_text()
+        self.assertEqual(self.written(), again)
+
+    def test_check(self):
+        self.written(MEASURED)
+        self.assertEqual(self.page("--check").returncode, 0)
+        readme = self.root / "README.md"
+        readme.write_text(readme.read_text().replace("9.64", "9.46"))
+        self.assertIn("not those of docs/benchmarks.md", self.page("--check").stderr)
+
+    def test_the_projects_own(self):
+        run = subprocess.run([sys.executable, "-B", project.ROOT / "bench" / "page.py", "--check"], capture_output=True, text=True)
+        self.assertEqual(run.returncode, 0, run.stderr)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ PAGE = """# Title
 See [the tour](docs/tour.md#second-stop), [above](#title) and [elsewhere](https://example.org/x).
 ```sh
 $ make build JOBS=2   # builds
-build/release/bin/shoal train examples/job.toml --set a.b=c
+shoal train examples/job.toml --set a.b=c
 ```
 """
 
@@ -47,11 +47,18 @@ class DocsTest(project.ProjectTest):
             self.write("docs/architecture.md", true.replace(old, new))
             self.assert_fails(self.check_page(), "docs/architecture.md")
 
+    def test_the_index_leads_to_every_page(self):
+        self.write("docs/index.md", "# All\n[tour](tour.md)\n")
+        self.assert_passes(self.check_page())
+        self.write("docs/how_to/lost.md", "# Lost\n")
+        self.assert_fails(self.check_page(), "docs/index.md", "docs/how_to/lost.md")
+
     def test_planted(self):
         self.assert_fails(self.check_page("docs/tour.md", "docs/tuor.md"), "README.md:2", "docs/tuor.md")
         self.assert_fails(self.check_page("#second-stop", "#third-stop"), "README.md:2", "#third-stop")
         self.assert_fails(self.check_page("make build", "make biuld"), "README.md:4", "'biuld'")
         self.assert_fails(self.check_page("shoal train", "shoal rain"), "README.md:5", "'rain'")
+        self.assert_fails(self.check_page("shoal train", "build/release/bin/shoal train"), "README.md:5", "pages say shoal")
         self.assert_fails(self.check_page("examples/job.toml", "examples/gone.toml"), "README.md:5", "examples/gone.toml")
 
 

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Writes what bench/run.py measured into docs/benchmarks.md, and the table of README.md out of that page.
+
+The page is also the store: a case that bench/results/latest.jsonl does not have keeps its row, with its own date and machine. Only cases with a
+peer stand there. `--check` writes nothing and exits with 1 unless README.md's table is the one that the page gives.
+"""
+import argparse
+import fnmatch
+import json
+import pathlib
+import re
+import sys
+
+# (cases, heading, what the peer is)
+SECTIONS = (
+    ("collectives/*/gloo/*", "Collectives and Gloo in PyTorch", "two ranks of one machine over shared memory; the size in the range at which the ratio is lowest"),
+    ("collectives/*/mpi/*", "Collectives and Open MPI", "as above"),
+    ("collectives/*/mpi-foreign/*", "Collectives on memory from elsewhere, and Open MPI", "tensors that the other rank cannot map, which are copied through shared chunks"),
+    ("collectives/*/floor/*", "Collectives and plain loops over shared memory", "the same as plain loops over memory that both ranks have mapped: a bound that nobody passes, so the ratio is below 1"),
+    ("collectives/*/tail/*", "How much slower than the median one call in a hundred is", "p99 over p50"),
+    ("tcp/*", "All-reduce over TCP and Gloo in PyTorch", "two ranks in two network namespaces"),
+    ("train_step/*", "Training steps and PyTorch", "GPT-2 124M on two ranks; the last number of a case is the tokens of a rank; `fsdp_over_ddp` compares Shoal's own two"),
+    ("parallel_step/*", "Tensor and pipeline parallel steps and PyTorch", "GPT-2 124M on two ranks"),
+    ("train_memory/*", "Memory of training", "beside PyTorch's FSDP2 over Gloo, or beside what Shoal planned"),
+    ("checkpoint/*", "Checkpoints", "beside torch.save, or beside training without saving"),
+    ("plan/*", "What the planner predicts and what was measured", "ours is the prediction"),
+    ("*", "Others", "as the case says"),
+)
+# The rows of README.md: words for a case. Those that the page lacks are left out there.
+README = (
+    ("collectives/all_reduce/gloo/all", "all-reduce, any size, beside Gloo"),
+    ("collectives/all_reduce/mpi/from-1KiB", "all-reduce from 1 KiB on, beside Open MPI"),
+    ("tcp/all_reduce/gloo/to-16KiB", "all-reduce over TCP up to 16 KiB, beside Gloo"),
+    ("tcp/all_reduce/gloo/from-1MiB", "all-reduce over TCP from 1 MiB on, beside Gloo"),
+    ("train_step/ddp/gpt2-124m/fp32/64", "DDP step of GPT-2 124M, 64 tokens a rank, beside PyTorch"),
+    ("train_step/fsdp/gpt2-124m/fp32/64", "FSDP step of GPT-2 124M, 64 tokens a rank, beside PyTorch"),
+    ("train_memory/fsdp/gpt2-124m/fp32/64", "memory of that FSDP step, beside PyTorch"),
+)
+INTRODUCTION = """# Benchmarks
+
+`make bench` writes this page (`make bench CASES="tcp/*"` measures some cases, and the others keep
+their rows). Shoal and its peer run in alternation on the same cores in the same minutes, with
+answers checked ([how](../bench/peers/README.md)). The ratio is that of the medians, above 1 where
+Shoal is better; the spread is how far the ratio varied between neighbouring blocks, as a part of
+it; the limit is what the ratio must reach, or `make bench` fails. Times differ from machine to
+machine and from day to day: compare ratios.
+"""
+COLUMNS = "| case | unit | Shoal | peer | ratio | spread | limit | measured | machine |\n|---|---|---|---|---|---|---|---|---|\n"
+BEGIN, END = "<!-- bench/page.py writes this table -->\n", "<!-- end of the table -->"
+
+
+def number(value):
+    """Three digits that count, without an exponent."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def read_page(text):
+    """{case: row} of a page; a row is the cells behind the case, the machine in words."""
+    machines = dict(re.findall(r"^- (\w+): (.*)$", text, re.M))
+    rows = {}
+    for case, cells in re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.M):
+        *values, machine = cells.split(" | ")
+        rows[case] = [*(value.strip() for value in values), machines[machine.strip()]]
+    return rows
+
+
+def measured(lines):
+    """The rows of bench/results/latest.jsonl that have a peer."""
+    rows = {}
+    for line in lines:
+        result = json.loads(line)
+        if result["peer"] is None or result["ratio"] is None:
+            continue
+        spread = "" if result["spread"] is None else f"{100 * result['spread']:.0f} %"
+        rows[result["case"]] = [result["unit"], number(result["ours"]), number(result["peer"]), f"{number(result['ratio'])}×", spread,
+                                number(result["limit"]), result["date"], result["machine"]]
+    return rows
+
+
+def section_of(case):
+    return next(i for i, (pattern, _, _) in enumerate(SECTIONS) if fnmatch.fnmatch(case, pattern))
+
+
+def write_page(rows):
+    machines = sorted({row[-1] for row in rows.values()})
+    letters = {machine: f"M{i + 1}" for i, machine in enumerate(machines)}
+    text = INTRODUCTION
+    for i, (_, heading, words) in enumerate(SECTIONS):
+        cases = sorted(case for case in rows if section_of(case) == i)
+        if cases:
+            text += f"\n## {heading}\n\n({words[0].upper()}{words[1:]}.)\n\n{COLUMNS}"
+            text += "".join(f"| `{case}` | {' | '.join([*rows[case][:-1], letters[rows[case][-1]]])} |\n" for case in cases)
+    text += "\n## Machines\n\n" + ("".join(f"- {letters[machine]}: {machine}\n" for machine in machines) or "Nothing has been measured yet.\n")
+    return text
+
+
+def readme_table(rows):
+    there = [(words, rows[case]) for case, words in README if case in rows]
+    if not there:
+        return ""
+    text = "\nMedians, measured in alternation with the peer ([all cases](docs/benchmarks.md)):\n\n| | Shoal | peer | ratio (spread) |\n|---|---|---|---|\n"
+    for words, (unit, ours, peer, ratio, spread, _, _, _) in there:
+        text += f"| {words} | {ours} {unit} | {peer} {unit} | {ratio} ({spread}) |\n"
+    machines = sorted({row[-1] for _, row in there})
+    return f"{text}\nMeasured on {' and on '.join(machines)}.\n\n"
+
+
+def with_table(readme, table):
+    before, begin, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"bench: README.md lacks the lines '{BEGIN.strip()}' and '{END}'")
+    return before + begin + table + end + after
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
+    parser.add_argument("--check", action="store_true", help="compare README.md with the page, and write nothing")
+    arguments = parser.parse_args()
+    page, readme = arguments.root / "docs" / "benchmarks.md", arguments.root / "README.md"
+    results = arguments.root / "bench" / "results" / "latest.jsonl"
+    rows = read_page(page.read_text()) if page.exists() else {}
+    if arguments.check:
+        if readme.read_text() != with_table(readme.read_text(), readme_table(rows)):
+            sys.exit("README.md's figures are not those of docs/benchmarks.md: bench/page.py writes them")
+        return
+    if results.exists():
+        rows.update(measured(results.read_text().splitlines()))
+    page.write_text(write_page(rows))
+    readme.write_text(with_table(readme.read_text(), readme_table(rows)))
+
+
+if __name__ == "__main__":
+    main()
