@@ -106,14 +106,11 @@ void TrainingStep::run_through(parallel::Pipeline& pipeline, const parallel::Tie
 StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   step_ = input.step;
   const double local = run_micro_batches(batch, input);
-  reduction_.finish();
-
   StepResult result;
   // Each rank has summed its own labels' losses over the global count: the sum is the mean over
   // all. Of the gradient it squares the part that nobody else counts. One exchange for both, in
   // which every rank takes part whatever it holds: all run as many steps.
-  std::vector<at::Tensor> gradients = reduction_.gradients();
-  if (tied_) tied_->reduce(owned_, gradients);
+  const std::vector<at::Tensor> gradients = finish_gradients();
   const auto [loss, squares] = sum_over_ranks(local, own_squares(gradients));
   result.loss = loss;
 
@@ -142,13 +139,22 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
     if (balance_) balance_->update();
     reduction_.end_update();
   }
+  const ScopedSpan span(SpanKind::kOptimizer, "clear gradients");
   model_.clear_gradients();
   return result;
 }
 
+std::vector<at::Tensor> TrainingStep::finish_gradients() {
+  const ScopedSpan span(SpanKind::kBackward, "finish gradients");
+  reduction_.finish();
+  std::vector<at::Tensor> gradients = reduction_.gradients();
+  if (tied_) tied_->reduce(owned_, gradients);
+  return gradients;
+}
+
 double TrainingStep::own_squares(const std::vector<at::Tensor>& gradients) const {
-  const std::vector<at::Tensor> parts = parallel::counted_parts(owned_, gradients);
   const ScopedSpan span(SpanKind::kOptimizer, "gradient norm");
+  const std::vector<at::Tensor> parts = parallel::counted_parts(owned_, gradients);
   if (span.recorded()) span.work(0, bytes_of(parts));
   return optim::sum_of_squares(parts);
 }

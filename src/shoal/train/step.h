@@ -106,6 +106,8 @@ class TrainingStep {
   void check_loss(double value, std::int64_t index) const;
   /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.
   std::pair<double, double> sum_over_ranks(double first, double second) const;
+  /// Waits for the gradients of this step, and returns what this rank updates with.
+  std::vector<at::Tensor> finish_gradients();
   /// Returns the sum of squares of what this rank counts of the gradient.
   double own_squares(const std::vector<at::Tensor>& gradients) const;
   /// Lets the optimizer update what this rank owns.

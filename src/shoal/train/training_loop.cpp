@@ -47,7 +47,7 @@ int TrainingLoop::run() {
     whole.emplace(SpanKind::kStep, "step");
     whole->at(step);
     const RankBatch batch = next_batch();
-    const Agreement agreed = agree(count_labels(batch.micro_batches, run_.share));
+    const Agreement agreed = agree(labels_of(batch));
     // Before the step: what was trained so far is saved, and no rank is in the middle of a
     // collective.
     if (agreed.signal != 0) {
@@ -55,7 +55,7 @@ int TrainingLoop::run() {
       return stop(agreed.signal);
     }
 
-    run_.memory.begin_step(step, run_.saver ? static_cast<double>(run_.saver->staged_bytes()) : 0);
+    begin_memory(step);
     StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
     whole.reset();
     waits_ = Waits{data_wait_s_, to_seconds(run_.trace.take_communication_time())};
@@ -104,6 +104,16 @@ RankBatch TrainingLoop::next_batch() {
   RankBatch batch = rank_batch(*run_.data, run_.record.samples, run_.batch, run_.share.rank());
   data_wait_s_ = to_seconds(Clock::now() - begin);
   return batch;
+}
+
+double TrainingLoop::labels_of(const RankBatch& batch) const {
+  const ScopedSpan span(SpanKind::kData, "count labels");
+  return count_labels(batch.micro_batches, run_.share);
+}
+
+void TrainingLoop::begin_memory(std::int64_t step) {
+  const ScopedSpan span(SpanKind::kReport, "memory");
+  run_.memory.begin_step(step, run_.saver ? static_cast<double>(run_.saver->staged_bytes()) : 0);
 }
 
 void TrainingLoop::report_step(const StepMetrics& metrics) {

@@ -40,6 +40,8 @@ class TrainingLoop {
   };
 
   RankBatch next_batch();
+  double labels_of(const RankBatch& batch) const;
+  void begin_memory(std::int64_t step);
   Agreement agree(double labels) const;
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison,
                        Clock::time_point begin);
