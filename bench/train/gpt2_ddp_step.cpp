@@ -33,7 +33,7 @@ struct Choice {
   std::int64_t batch = 1, columns = 1024;
   int steps = 8, warmup = 2, zero = 0, tensor = 1, pipeline = 1, micro_batches = 1;
   std::string schedule = "1f1b";
-  bool tied = true;
+  bool tied = true, tcp = false;
 };
 
 /// As the peer's AdamW: one group, so that everything decays.
@@ -150,8 +150,12 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1024));
   app.add_flag("!--untied", choice.tied, "head and embedding have weights of their own");
   app.add_flag("!--no-arena", choice.world.arena, "memory that peers do not see");
+  app.add_flag("--tcp", choice.tcp, "between the ranks of one host, too");
+  app.add_option("--rendezvous", choice.world.rendezvous, "where ranks of several hosts meet");
+  app.add_option("--interface", choice.world.network.interface, "the network between them");
   CLI11_PARSE(app, argc, argv);
   choice.world.key = choice.world.name;
+  if (choice.tcp) choice.world.transport = shoal::comm::Transport::kTcp;
   try {
     shoal::bench::run(choice);
   } catch (const std::exception& error) {

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 
+#include <utility>
+
 #include "shoal/base/check.h"
 #include "shoal/nn/replay.h"
 #include "shoal/ops/dropout.h"
@@ -40,6 +42,16 @@ at::Tensor Linear::onto(const at::Tensor& residual, const at::Tensor& x,
                         const Context& context) const {
   // Through product(), so that a recomputed pass may take the kept result instead.
   return product(context, x, weight_->weight(), weight_of(bias_), residual);
+}
+
+at::Tensor Linear::multiplied(const at::Tensor& x, const Context& context) const {
+  return product(context, x, weight_->weight());
+}
+
+std::pair<at::Tensor, at::Tensor> Linear::with(const Linear& other, const at::Tensor& x,
+                                               const Context& context) const {
+  at::Tensor own = onto({}, x, context);
+  return {std::move(own), other.onto({}, x, context)};
 }
 
 Norm::Norm(ops::NormKind kind, std::int64_t width, bool bias, double epsilon)

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "shoal/nn/module.h"
 #include "shoal/ops/norm.h"
 
@@ -22,9 +24,14 @@ class Linear : public Module {
   /// Returns residual + forward(x), in one pass. `residual` may be undefined.
   virtual at::Tensor onto(const at::Tensor& residual, const at::Tensor& x,
                           const Context& context) const;
-  /// Returns true when forward is x weight^T + bias and nothing else, so that a caller may add the
-  /// bias in an operator of its own.
+  /// Returns true when forward is `multiplied` + bias and nothing else, so that a caller may add
+  /// the bias in an operator of its own.
   virtual bool plain_product() const { return true; }
+  /// Returns forward(x) without the bias.
+  virtual at::Tensor multiplied(const at::Tensor& x, const Context& context) const;
+  /// Returns forward(x) of this layer and of `other`, which reads the same x.
+  virtual std::pair<at::Tensor, at::Tensor> with(const Linear& other, const at::Tensor& x,
+                                                 const Context& context) const;
 
  protected:
   Linear(Replacement, const Linear& original);

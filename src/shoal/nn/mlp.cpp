@@ -1,9 +1,9 @@
 #include "shoal/nn/mlp.h"
 
 #include <cmath>
+#include <utility>
 
 #include "shoal/nn/fused.h"
-#include "shoal/nn/replay.h"
 #include "shoal/ops/activation.h"
 
 namespace shoal::nn {
@@ -21,12 +21,17 @@ Mlp::Mlp(const model::ModelSpec& spec, std::int64_t width) : activation_(spec.ac
 }
 
 at::Tensor Mlp::hidden(const at::Tensor& x, const Context& context) {
-  if (gate_) return ops::gated(activation_, (*gate_)(x, context), (*up_)(x, context));
+  if (gate_) {
+    const Linear* gate = fusable<Linear>(gate_);
+    const Linear* up = fusable<Linear>(up_);
+    const auto [g, u] = gate && up ? gate->with(*up, x, context)
+                                   : std::pair((*gate_)(x, context), (*up_)(x, context));
+    return ops::gated(activation_, g, u);
+  }
   // The bias is added inside the activation: no pass of its own, and what backward keeps is the
   // product.
   if (const Linear* up = fusable<Linear>(up_); up != nullptr && up->bias() && up->plain_product()) {
-    return ops::activate(activation_, product(context, x, up->weight()->weight()),
-                         up->bias()->weight());
+    return ops::activate(activation_, up->multiplied(x, context), up->bias()->weight());
   }
   return ops::activate(activation_, (*up_)(x, context));
 }

@@ -41,15 +41,6 @@ void add_columns(const at::Tensor& x, const at::Tensor& target, bool accumulate)
   }
 }
 
-/// The gradient of a bias: the sum of all rows of `dy` [rows, N].
-at::Tensor bias_gradient(const std::shared_ptr<GradientSink>& sink, const at::Tensor& bias,
-                         const at::Tensor& dy) {
-  return deliver(sink, bias, [&](const at::Tensor& target, bool accumulate) {
-    write_widened(target, accumulate,
-                  [&](const at::Tensor& sum, bool onto) { add_columns(dy, sum, onto); });
-  });
-}
-
 }  // namespace
 
 at::Tensor linear(const at::Tensor& input, const Weight& weight, const Weight& bias,
@@ -138,6 +129,14 @@ at::Tensor add_rows(const at::Tensor& x, const Weight& bias, const at::Tensor& r
                       return result;
                     }};
   })[0];
+}
+
+at::Tensor bias_gradient(const std::shared_ptr<GradientSink>& sink, const at::Tensor& bias,
+                         const at::Tensor& dy) {
+  return deliver(sink, bias, [&](const at::Tensor& target, bool accumulate) {
+    write_widened(target, accumulate,
+                  [&](const at::Tensor& sum, bool onto) { add_columns(dy, sum, onto); });
+  });
 }
 
 }  // namespace shoal::ops

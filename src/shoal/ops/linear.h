@@ -19,4 +19,9 @@ at::Tensor linear(const at::Tensor& x, const Weight& weight, const Weight& bias 
 at::Tensor add_rows(const at::Tensor& x, const Weight& bias, const at::Tensor& residual,
                     const at::Tensor& known = {});
 
+/// Returns the gradient of a bias that joined each row of a product, or writes it into its sink:
+/// the sum of the rows of `dy` [rows, N]. For backward functions.
+at::Tensor bias_gradient(const std::shared_ptr<GradientSink>& sink, const at::Tensor& bias,
+                         const at::Tensor& dy);
+
 }  // namespace shoal::ops

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "shoal/mesh/mesh.h"
 #include "shoal/nn/module.h"
 #include "shoal/parallel/recipe/rule.h"
@@ -20,8 +22,13 @@ namespace shoal::parallel {
 /// stream. Initial weights are those of one rank, bit for bit. Forward passes with gradients need
 /// Context::stream (cut_stream).
 ///
+/// Where no two ranks share memory, rows travel while products run. `seconds_per_byte` is then how
+/// long a byte takes from one rank to another; it is measured unless it is given. It decides which
+/// products are cut, and no bit of a result.
+///
 /// Must be called on the meta device and before anything hangs hooks on modules. Collective along
 /// tp. Does nothing with tp = 1. Throws as check_recipe, before it changes anything.
-void split_tensors(nn::Model& model, const mesh::Mesh& mesh, const Recipe& recipe = {});
+void split_tensors(nn::Model& model, const mesh::Mesh& mesh, const Recipe& recipe = {},
+                   std::optional<double> seconds_per_byte = {});
 
 }  // namespace shoal::parallel
