@@ -47,4 +47,4 @@ def run_timed(*arguments, limit_s=120, **more):
 
 def records(output):
     """{rank: the JSON line that it printed}"""
-    return {int(rank): json.loads(text) for rank, text in re.findall(r"^\[(\d+)\] (\{.*\})$", output, re.M)}
+    return {int(rank): json.loads(text) for rank, text in re.findall(r"^\[(\d+)\] (\{\".*\})$", output, re.M)}
