@@ -101,6 +101,11 @@ bool writes_output(const Operation& operation, int rank) {
   }
 }
 
+/// Adds the memory of tensors to what must live.
+void keep_memory(std::vector<c10::Storage>& kept, Tensors tensors) {
+  for (const at::Tensor& tensor : tensors) kept.push_back(tensor.storage());
+}
+
 }  // namespace
 
 double Engine::Sent::bytes() const {
@@ -153,7 +158,7 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
   operation.more = more;
 
   // The communicator knows the memory by pointers. Until it says that the operation is complete,
-  // peers, messages in flight or a library's threads may touch it, so the tensors must live. That
+  // peers, messages in flight or a library's threads may touch it, so it must live. That
   // holds after a failure too: what is not complete then never will be.
   Handle handle = 0;
   const std::uint64_t before = communicator_->sequence();
@@ -183,8 +188,8 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
     const bool started = handle != 0 || communicator_->sequence() != before ||
                          collective::point_to_point(operation.kind);
     if (started && !communicator_->idle()) {
-      failed_.insert(failed_.end(), inputs.begin(), inputs.end());
-      failed_.insert(failed_.end(), outputs.begin(), outputs.end());
+      keep_memory(failed_, inputs);
+      keep_memory(failed_, outputs);
     }
     throw;
   }
@@ -198,10 +203,10 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
   }
   release_complete();
   if (!async) return {};
-  std::vector<at::Tensor>& kept = in_flight_.emplace_back(InFlight{handle, {}, transfer}).tensors;
+  std::vector<c10::Storage>& kept = in_flight_.emplace_back(InFlight{handle, {}, transfer}).memory;
   kept.reserve(inputs.size() + outputs.size());
-  kept.insert(kept.end(), inputs.begin(), inputs.end());
-  kept.insert(kept.end(), outputs.begin(), outputs.end());
+  keep_memory(kept, inputs);
+  keep_memory(kept, outputs);
   return {communicator_, handle, transfer};
 }
 
@@ -250,7 +255,7 @@ std::shared_ptr<collective::Loan> Engine::lend(const at::Tensor& tensor, std::ui
     recorder->add_blocked(transfer, Clock::now() - begin);
     recorder->end_transfer(transfer);
   }
-  if (loan) on_loan_.push_back({loan, tensor});
+  if (loan) on_loan_.push_back({loan, tensor.storage()});
   return loan;
 }
 
@@ -266,7 +271,7 @@ void Engine::leave_behind(std::vector<OnLoan> loans) {
     std::vector<OnLoan> loans;
   };
   static auto* left = new LeftBehind;
-  // Freed after the lock: a tensor may hold another engine, which may come here.
+  // Freed after the lock: memory may be a part that another engine lent, whose end comes here.
   std::vector<OnLoan> ended;
   const std::lock_guard lock(left->mutex);
   loans.insert(loans.end(), left->loans.begin(), left->loans.end());

@@ -58,14 +58,16 @@ class Engine {
   void count(const Engine& part) { sent_->parts.push_back(part.sent_); }
 
  private:
+  // What must live is memory, not tensors: a tensor may hold the autograd graph, whose functions
+  // may hold this group, and after a failure neither would ever be freed.
   struct InFlight {
     collective::Handle handle;
-    std::vector<at::Tensor> tensors;
+    std::vector<c10::Storage> memory;
     SpanRecorder::TransferId transfer = 0;
   };
   struct OnLoan {
     std::shared_ptr<collective::Loan> loan;
-    at::Tensor tensor;
+    c10::Storage memory;
   };
   /// What one rank has sent in a group; outlives its engine in those that count it. Atomic, because
   /// a group may be used by a thread of its own; that thread alone writes.
@@ -86,14 +88,14 @@ class Engine {
   /// behind and finds that it has ended; else to the end of the process.
   static void leave_behind(std::vector<OnLoan> loans);
 
-  // The communicator is destroyed before the tensors that it may still touch, and before what it
+  // The communicator is destroyed before the memory that it may still touch, and before what it
   // depends on.
   std::shared_ptr<void> keep_alive_;
-  /// Tensors live until every rank has finished with them, also when nobody keeps the Work.
+  /// Memory lives until every rank has finished with it, also when nobody keeps the Work.
   std::deque<InFlight> in_flight_;
   std::vector<OnLoan> on_loan_;
-  /// Tensors of calls that failed: a library's threads may still be at work on them.
-  std::vector<at::Tensor> failed_;
+  /// Memory of calls that failed: a library's threads may still be at work on them.
+  std::vector<c10::Storage> failed_;
   std::shared_ptr<collective::Communicator> communicator_;
   std::shared_ptr<Sent> sent_ = std::make_shared<Sent>();
   std::string name_ = "world";

@@ -227,7 +227,10 @@ double crowding_bytes(const model::ModelSpec& spec, const Training& training,
   const Training worst = forecast::worst_routed(spec, training);
   if (worst.expert_imbalance <= training.expert_imbalance) return 0;
   const plan::MemoryUse most = largest(spec, worst, host);
-  return most.all() - most.staging - planned;
+  // The plan leaves out the samples of a step, 64-bit tokens and labels, which a bound must hold.
+  const double samples = 2 * sizeof(std::int64_t) * static_cast<double>(training.length(spec)) *
+                         static_cast<double>(training.global_batch / training.degrees.dp());
+  return most.all() + samples - most.staging - planned;
 }
 
 std::optional<std::string> warn_of_crowding(double planned, double crowding, double limit) {
