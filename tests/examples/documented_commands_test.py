@@ -141,7 +141,7 @@ class Tree:
         if program == "cmake":
             rest = [word.replace("$HOME/.local", f"{self.folder}/installed") for word in rest]
             return ["cmake", *shlex.split(shlex.join(rest).replace("--preset release", shlex.quote(str(self.build))))], ""
-        if program == "make" and rest[0] == "install":
+        if program == "make" and rest[:1] == ["install"]:
             return self.install(), r"bin/shoal"
         if program == "make":
             cases = [word.removeprefix("CASES=") for word in rest if word.startswith("CASES=")]
