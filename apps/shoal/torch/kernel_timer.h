@@ -33,7 +33,7 @@ class KernelTimer {
   /// Returns all that was added since the last call.
   TimedKernels take() { return std::exchange(times_, {}); }
 
-  /// Who decides how often a case is called.
+  /// Says which rank decides how often a case is called.
   enum class Calls {
     kOwn,      ///< each rank, until its time is up
     kTogether  ///< all ranks alike: the calls are collective
@@ -48,7 +48,7 @@ class KernelTimer {
   void repeat(std::int64_t copies, std::vector<std::vector<double>*> times,
               const std::function<void(std::int64_t)>& once, Calls calls = Calls::kOwn) const;
 
-  /// What an operator does in a case.
+  /// The forward pass of an operator in a case, with what its backward pass begins from.
   struct Operator {
     std::function<at::Tensor(std::int64_t)> forward;
     at::Tensor gradient;

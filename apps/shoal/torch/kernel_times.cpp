@@ -35,7 +35,7 @@ constexpr std::int64_t kFewRows = 256;
 /// What an exchange goes through.
 constexpr std::int64_t kExchanged = 24 << 20;
 constexpr std::int64_t kMostTensors = 256;
-/// What the optimizer goes through.
+/// Elements of all the copies that a timed optimizer updates in turn.
 constexpr std::int64_t kStates = 40 << 20;
 
 using Clock = std::chrono::steady_clock;

@@ -95,7 +95,7 @@ void routing(KernelTimer& timer, std::int64_t rows, std::int64_t width) {
            }});
 }
 
-/// What a rank computes between two exchanges: as long as the products of half a block, so that
+/// Computes between two exchanges for as long as the products of half a block take, so that
 /// ranks come to the exchange as far apart as in a step.
 class Between {
  public:

@@ -5,7 +5,7 @@
 
 namespace shoal {
 
-/// What a rank does during a span. A profile adds up times by it.
+/// Names the work of a rank during a span. A profile adds up times by it.
 enum class SpanKind : std::uint8_t {
   kStep,           ///< a whole training step; all other kinds but the last three lie inside
   kData,           ///< the rank reads its samples

@@ -42,7 +42,7 @@ struct Arrow {
   bool added;
 };
 
-/// What a table does, round by round.
+/// The sends and sums of a table, round by round.
 struct Course {
   std::vector<std::vector<Sums>> states;  ///< [rank][round]; round 0 is the beginning
   std::vector<Arrow> arrows;
@@ -137,7 +137,7 @@ class Execution {
   Course course_;
 };
 
-/// Where things of one table are drawn.
+/// Places of the drawings of one table.
 struct Place {
   double top;
   std::size_t count;

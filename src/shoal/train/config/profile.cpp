@@ -95,7 +95,7 @@ std::vector<Interval> united(const std::vector<Interval>& intervals) {
   return result;
 }
 
-/// What both have; each is in order and without overlaps.
+/// Intersects two lists of stretches, each in order and without overlaps.
 std::vector<Interval> common(const std::vector<Interval>& a, const std::vector<Interval>& b) {
   std::vector<Interval> result;
   for (std::size_t i = 0, j = 0; i < a.size() && j < b.size();) {
