@@ -215,38 +215,42 @@ TEST_F(LauncherTest, ARequeueThatFailsIsSaid) {
 
 // At the time limit SIGTERM follows the warning: a rank that is still saving goes on.
 TEST_F(LauncherTest, TheEndAfterAWarningIsNoSecondSignal) {
-  for (const char* ranks : {"1", "2"}) {
+  for (const int ranks : {1, 2}) {
     std::filesystem::remove_all(folder.path() / "run");
-    Program program(words({"--nproc", ranks, "--set", "training.steps=100000", "--set",
+    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000", "--set",
                            "job.description=deaf"}),
                     folder.path());
-    ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+    // A rank that is asked before it has its handler ends by the signal, and the job with it.
+    for (int rank = 0; rank < ranks; ++rank)
+      ASSERT_TRUE(appears(folder, "run/rank-" + std::to_string(rank) + ".txt"));
     program.signal(SIGUSR1);
-    ASSERT_TRUE(appears(folder, "run/asked-0"));
+    for (int rank = 0; rank < ranks; ++rank)
+      ASSERT_TRUE(appears(folder, "run/asked-" + std::to_string(rank)));
     program.signal(SIGUSR1);
     program.signal(SIGTERM);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     EXPECT_TRUE(alive(0));
     program.signal(SIGTERM);
     EXPECT_EQ(program.wait().code, 128 + SIGTERM);
-    expect_nobody_left(*ranks - '0');
+    expect_nobody_left(ranks);
   }
 }
 
 TEST_F(LauncherTest, ASecondSignalEndsAtOnce) {
-  for (const char* ranks : {"1", "2"}) {
+  for (const int ranks : {1, 2}) {
     std::filesystem::remove_all(folder.path() / "run");
-    Program program(words({"--nproc", ranks, "--set", "training.steps=100000", "--set",
+    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000", "--set",
                            "job.description=deaf"}),
                     folder.path());
-    ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+    for (int rank = 0; rank < ranks; ++rank)
+      ASSERT_TRUE(appears(folder, "run/rank-" + std::to_string(rank) + ".txt"));
     program.signal(SIGINT);
     ASSERT_TRUE(appears(folder, "run/asked-0"));
     EXPECT_TRUE(alive(0)) << "the first signal is a request";
     program.signal(SIGINT);
     const Outcome outcome = program.wait();
     EXPECT_EQ(outcome.code, 130) << outcome.err;
-    expect_nobody_left(*ranks - '0');
+    expect_nobody_left(ranks);
   }
 }
 

@@ -213,7 +213,11 @@ def main():
                 if words is None:
                     print(f"NOT RUN ({expected})  {shown}", flush=True)
                     continue
-                done = tree.run(words)
+                for _ in range(4):
+                    done = tree.run(words)
+                    # Gloo's own end, about 1 in 15, as the page says.
+                    if not ("--keep-gloo" in documented and "terminate called without an active exception" in done.stderr):
+                        break
                 count += 1
                 printed += done.stdout
                 # As diff does, `ckpt diff` ends with 1 where something differs.

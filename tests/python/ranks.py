@@ -58,6 +58,12 @@ def await_words(word, ranks):
     store().wait([f"{word} {rank}" for rank in ranks], datetime.timedelta(seconds=60))
 
 
+def met(size):
+    """Returns when all have called it. After a barrier of the group some are still in it, and what then breaks the group breaks their barrier."""
+    say("met")
+    await_words("met", range(size))
+
+
 def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(),
              flight_directory=None, hosts=None, options=(), stops=None):
     """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`. `hosts`: how many

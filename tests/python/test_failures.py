@@ -8,7 +8,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
-from ranks import await_words, on_ranks, say
+from ranks import await_words, met, on_ranks, say
 
 import shoal
 
@@ -57,7 +57,7 @@ def absent_from_a_future(rank, size):
 
 
 def killed(rank, size):
-    dist.barrier()
+    met(size)
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(100_000)))
@@ -67,6 +67,7 @@ def killed(rank, size):
 
 def own_words(rank, size):
     """A rank that leaves in good order and too early."""
+    met(size)
     if rank == 1:
         dist.destroy_process_group()
         return

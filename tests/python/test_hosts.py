@@ -6,7 +6,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
-from ranks import await_words, on_ranks, say
+from ranks import await_words, met, on_ranks, say
 from test_collectives import foreign_memory, movements, reductions, scattered_sums, uneven
 from test_failures import expect, words_of
 from test_groups import coalesced, functional_collectives, groups, messages, objects, profiled, sequence_numbers, split, surface, unattended
@@ -104,7 +104,7 @@ def any_source(rank, size):
 
 
 def killed(rank, size):
-    dist.barrier()
+    met(size)
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(100_000)))
@@ -115,7 +115,7 @@ def killed(rank, size):
 def killed_in_a_part(rank, size):
     """Ranks 2 and 3 share a host, and only they are in the operation: ranks 0 and 1 hear of it all the same."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    dist.barrier()
+    met(size)
     if rank == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if rank == 3:
@@ -126,7 +126,7 @@ def killed_in_a_part(rank, size):
 
 
 def different_calls(rank, size):
-    dist.barrier()  # a rank that still makes its group would have the error there
+    met(size)
     call = (lambda: dist.all_reduce(torch.ones(10_000))) if rank == 0 else (lambda: dist.broadcast(torch.ones(20_000), 0))
     text, _ = words_of(call)
     expect(text, "ranks call different", "broadcast of 20000 x f32")
@@ -145,6 +145,7 @@ def absent(rank, size):
 
 
 def left_early(rank, size):
+    met(size)
     if rank == size - 1:
         dist.destroy_process_group()
         return
@@ -193,7 +194,7 @@ def shrunk(rank, size):
 
 
 def shrunk_after_a_death(rank, size):
-    dist.barrier()
+    met(size)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     words_of(lambda: dist.all_reduce(torch.ones(100_000)))

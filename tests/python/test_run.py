@@ -9,6 +9,9 @@ import unittest
 
 from launched import PROGRAMS, records, run, run_timed, start
 
+# PyTorch 2.11 with a model that outlives destroy_process_group, about 1 in 15 at the exit, also under torchrun: Gloo's threads are still there.
+GLOO_ABORTS = "terminate called without an active exception"
+
 
 class UnchangedPrograms(unittest.TestCase):
     def test_gloo_is_replaced_wherever_it_is_asked_for(self):
@@ -31,7 +34,10 @@ class UnchangedPrograms(unittest.TestCase):
         """What rank 0 of the program printed, on Shoal and on Gloo."""
         found = []
         for option in ((), ("--keep-gloo",)):
-            code, output = run("--nproc", 2, *option, PROGRAMS / program)
+            for _ in range(4):
+                code, output = run("--nproc", 2, *option, PROGRAMS / program)
+                if not (option and GLOO_ABORTS in output):
+                    break
             self.assertEqual(code, 0, output)
             self.assertEqual("run on shoal" in output, not option, output)
             found.append(records(output)[0])

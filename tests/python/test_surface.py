@@ -11,7 +11,7 @@ import unittest.mock
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from ranks import on_ranks
+from ranks import met, on_ranks
 from torch.distributed.fsdp import fully_shard
 
 import shoal
@@ -206,7 +206,7 @@ def shrunk(rank, size):
 
 
 def shrunk_after_a_death(rank, size):
-    dist.barrier()
+    met(size)
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     try:
