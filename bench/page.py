@@ -28,10 +28,10 @@ SECTIONS = (
 )
 # The rows of README.md: words for a case. Those that the page lacks are left out there.
 README = (
-    ("collectives/all_reduce/gloo/all", "all-reduce, any size, beside Gloo"),
-    ("collectives/all_reduce/mpi/from-1KiB", "all-reduce from 1 KiB on, beside Open MPI"),
-    ("tcp/all_reduce/gloo/to-16KiB", "all-reduce over TCP up to 16 KiB, beside Gloo"),
-    ("tcp/all_reduce/gloo/from-1MiB", "all-reduce over TCP from 1 MiB on, beside Gloo"),
+    ("collectives/all_reduce/gloo/all", "all-reduce beside Gloo, at the size that suits Gloo best"),
+    ("collectives/all_reduce/mpi/from-1KiB", "all-reduce from 1 KiB on beside Open MPI, likewise"),
+    ("tcp/all_reduce/gloo/to-16KiB", "all-reduce over TCP up to 16 KiB beside Gloo, likewise"),
+    ("tcp/all_reduce/gloo/from-1MiB", "all-reduce over TCP from 1 MiB on beside Gloo, likewise"),
     ("train_step/ddp/gpt2-124m/fp32/64", "DDP step of GPT-2 124M, 64 tokens a rank, beside PyTorch"),
     ("train_step/fsdp/gpt2-124m/fp32/64", "FSDP step of GPT-2 124M, 64 tokens a rank, beside PyTorch"),
     ("train_memory/fsdp/gpt2-124m/fp32/64", "memory of that FSDP step, beside PyTorch"),

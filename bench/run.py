@@ -26,12 +26,15 @@ FIELDS = ("case", "unit", "ours", "peer", "ratio", "spread", "limit")
 
 
 def machine():
-    """Processor, its number, memory and kernel: what a figure depends on."""
-    model = platform.machine()
+    """Processor, its number, memory and kernel: what a figure depends on. Hypervisors give many processors one name, so family and model follow."""
+    words = {}
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
+        key, colon, word = line.partition(":")
+        if colon:
+            words.setdefault(key.strip(), word.strip())
+    model = words.get("model name", platform.machine())
+    if "cpu family" in words:
+        model += f" (family {words['cpu family']} model {words['model']})"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, Linux {platform.release()}"
 
