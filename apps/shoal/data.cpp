@@ -23,6 +23,7 @@
 #include "shoal/data/manifest.h"
 #include "shoal/data/ngram.h"
 #include "shoal/data/prepare.h"
+#include "shoal/train/config/model_source.h"
 
 namespace shoal::apps {
 namespace {
@@ -53,6 +54,13 @@ void print_summary(const std::string& folder, const data::Manifest& manifest) {
   for (const auto& [name, split] : manifest.splits) print_split(name, split);
 }
 
+/// What data::open_tokenizer takes, or a GGUF file.
+std::shared_ptr<const data::Tokenizer> tokenizer_at(const std::string& path) {
+  if (!path.ends_with(".gguf")) return data::open_tokenizer(path);
+  if (auto tokenizer = train::tokenizer_of(train::find_model(path))) return tokenizer;
+  throw Error(ErrorKind::kInputMissing, "tokenizer", path + " has no tokenizer");
+}
+
 struct PrepareArguments {
   data::PrepareOptions options;
   std::string corpus, torch_include = data::default_header_folder(), tokenizer = "bpe";
@@ -79,7 +87,7 @@ void run_prepare(PrepareArguments arguments) {
     options.tokenizer = data::TokenizerKind::kBytes;
   } else if (arguments.tokenizer != "bpe") {
     options.tokenizer = data::TokenizerKind::kGiven;
-    options.given = data::open_tokenizer(arguments.tokenizer);
+    options.given = tokenizer_at(arguments.tokenizer);
   }
   options.drop_duplicates = !arguments.keep_duplicates;
   ProgressLine line;
@@ -120,7 +128,8 @@ void add_prepare(CLI::App& parent) {
   command
       ->add_option("--tokenizer", arguments->tokenizer,
                    "bpe is trained on the text; byte needs no training; or that of a model: a "
-                   "Hugging Face folder, its tokenizer.json, or a tokenizer.model of Shoal")
+                   "Hugging Face folder, its tokenizer.json, a GGUF file, or a tokenizer.model of "
+                   "Shoal")
       ->capture_default_str();
   CLI::Option* vocab =
       command->add_option("--vocab", options.vocab_size, "Entries of the BPE vocabulary at most")
@@ -280,7 +289,7 @@ struct EncodeArguments {
 };
 
 void run_encode(const EncodeArguments& arguments) {
-  const auto tokenizer = data::open_tokenizer(arguments.tokenizer);
+  const auto tokenizer = tokenizer_at(arguments.tokenizer);
   std::string line;
   for (const std::uint32_t token : tokenizer->encode(data::read_file(arguments.input)))
     line += fmt::format("{}{}", line.empty() ? "" : " ", token);
@@ -291,9 +300,10 @@ void add_encode(CLI::App& parent) {
   auto arguments = std::make_shared<EncodeArguments>();
   CLI::App* command = parent.add_subcommand("encode", "Print the numbers of a text's tokens");
   command
-      ->add_option("--tokenizer", arguments->tokenizer,
-                   "byte, or that of a model: a Hugging Face folder, its tokenizer.json, a run "
-                   "directory or a tokenizer.model of Shoal")
+      ->add_option(
+          "--tokenizer", arguments->tokenizer,
+          "byte, or that of a model: a Hugging Face folder, its tokenizer.json, a GGUF file, "
+          "a run directory or a tokenizer.model of Shoal")
       ->required();
   command->add_option("input", arguments->input, "The file with the text")->required();
   command->callback([arguments] { run_encode(*arguments); });

@@ -140,7 +140,7 @@ int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks,
 int be_a_rank(const train::Job& job, const RankEnvironment& environment,
               const std::string& directory) {
   const auto& parallelism = job.config.parallelism;
-  // What the other launcher has bound this rank to, and how many ranks share it.
+  // The other launcher has bound this rank to these cores, which so many ranks share.
   const auto [cores, sharers] =
       bound_cores(cores_of_this_process(), cores_of_parent_process(), environment.local_world);
   RankArguments arguments;

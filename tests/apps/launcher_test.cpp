@@ -58,6 +58,12 @@ class LauncherTest : public ::testing::Test {
     const auto name_end = line.rfind(") ");
     return name_end != std::string::npos && line[name_end + 2] != 'Z';
   }
+  /// True when all ranks run soon. One that is asked to end before ends by the signal.
+  bool all_run(int ranks) const {
+    for (int rank = 0; rank < ranks; ++rank)
+      if (!appears(folder, "run/rank-" + std::to_string(rank) + ".txt")) return false;
+    return true;
+  }
   void expect_nobody_left(int ranks) const {
     for (int rank = 0; rank < ranks; ++rank) EXPECT_FALSE(alive(rank)) << "rank " << rank;
   }
@@ -162,10 +168,7 @@ TEST_F(LauncherTest, ASignalLetsRanksSaveAndGivesItsCode) {
     for (const char* ranks : {"1", "2"}) {
       std::filesystem::remove_all(folder.path() / "run");
       Program program(words({"--nproc", ranks, "--set", "training.steps=100000"}), folder.path());
-      ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
-      if (*ranks == '2') {
-        ASSERT_TRUE(appears(folder, "run/rank-1.txt"));
-      }
+      ASSERT_TRUE(all_run(*ranks - '0'));
       program.signal(signal);
       const Outcome outcome = program.wait();
       EXPECT_EQ(outcome.code, 128 + signal) << outcome.err;
@@ -188,10 +191,7 @@ TEST_F(LauncherTest, AWarningSavesAndAsksSlurmToGoOn) {
       if (in_slurm) environment["SLURM_JOB_ID"] = std::string("7") + ranks;
       Program program(words({"--nproc", ranks, "--set", "training.steps=100000"}), folder.path(),
                       environment);
-      ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
-      if (*ranks == '2') {
-        ASSERT_TRUE(appears(folder, "run/rank-1.txt"));
-      }
+      ASSERT_TRUE(all_run(*ranks - '0'));
       program.signal(SIGUSR1);
       const Outcome outcome = program.wait();
       EXPECT_EQ(outcome.code, 128 + SIGUSR1) << outcome.err;
@@ -206,7 +206,7 @@ TEST_F(LauncherTest, AWarningSavesAndAsksSlurmToGoOn) {
 TEST_F(LauncherTest, ARequeueThatFailsIsSaid) {
   Program program(words({"--set", "training.steps=100000"}), folder.path(),
                   {{"SLURM_JOB_ID", "9"}, {"PATH", "/nowhere"}});
-  ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
+  ASSERT_TRUE(all_run(1));
   program.signal(SIGUSR1);
   const Outcome outcome = program.wait();
   EXPECT_EQ(outcome.code, 128 + SIGUSR1);
@@ -217,12 +217,10 @@ TEST_F(LauncherTest, ARequeueThatFailsIsSaid) {
 TEST_F(LauncherTest, TheEndAfterAWarningIsNoSecondSignal) {
   for (const int ranks : {1, 2}) {
     std::filesystem::remove_all(folder.path() / "run");
-    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000", "--set",
-                           "job.description=deaf"}),
+    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000",
+                           "--set", "job.description=deaf"}),
                     folder.path());
-    // A rank that is asked before it has its handler ends by the signal, and the job with it.
-    for (int rank = 0; rank < ranks; ++rank)
-      ASSERT_TRUE(appears(folder, "run/rank-" + std::to_string(rank) + ".txt"));
+    ASSERT_TRUE(all_run(ranks));
     program.signal(SIGUSR1);
     for (int rank = 0; rank < ranks; ++rank)
       ASSERT_TRUE(appears(folder, "run/asked-" + std::to_string(rank)));
@@ -239,11 +237,10 @@ TEST_F(LauncherTest, TheEndAfterAWarningIsNoSecondSignal) {
 TEST_F(LauncherTest, ASecondSignalEndsAtOnce) {
   for (const int ranks : {1, 2}) {
     std::filesystem::remove_all(folder.path() / "run");
-    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000", "--set",
-                           "job.description=deaf"}),
+    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000",
+                           "--set", "job.description=deaf"}),
                     folder.path());
-    for (int rank = 0; rank < ranks; ++rank)
-      ASSERT_TRUE(appears(folder, "run/rank-" + std::to_string(rank) + ".txt"));
+    ASSERT_TRUE(all_run(ranks));
     program.signal(SIGINT);
     ASSERT_TRUE(appears(folder, "run/asked-0"));
     EXPECT_TRUE(alive(0)) << "the first signal is a request";
@@ -258,8 +255,7 @@ TEST_F(LauncherTest, RanksDieWithTheirLauncher) {
   Program program(
       words({"--nproc", "2", "--set", "training.steps=100000", "--set", "job.description=deaf"}),
       folder.path());
-  ASSERT_TRUE(appears(folder, "run/rank-0.txt"));
-  ASSERT_TRUE(appears(folder, "run/rank-1.txt"));
+  ASSERT_TRUE(all_run(2));
   program.signal(SIGKILL);
   EXPECT_EQ(program.wait().signal, SIGKILL);
   for (int i = 0; i < 6000 && (alive(0) || alive(1)); ++i)

@@ -96,4 +96,5 @@ def main():
             print(f"{name}: the same {len(ours)} tokens of {len(text.encode('utf-8'))} bytes")
 
 
-main()
+if __name__ == "__main__":
+    main()

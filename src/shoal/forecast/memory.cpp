@@ -142,7 +142,7 @@ class StepMemory {
     const double before = gradients_leave() && !gradients_wait() ? earlier_sums() : whole;
     MemoryUse most;
     for (const UnitMoments::Head& head : moments_.head()) {
-      // What the blocks keep, the batch, and what the head holds itself.
+      // The blocks keep theirs, the batch is there, and the head holds something itself.
       MemoryUse use = states_.with_gradients(head.gradient ? whole : before);
       use.gathered = gathered(weights_.head, gathered_ahead());
       use.activations =

@@ -134,7 +134,7 @@ class RankWalk {
       moment(moments_.block(b).rebuilt,
              moments_.block_backward(b, split ? Weights::kLater : Weights::kNow));
       held_ += (split ? moments_.block_factors(b) : 0) - moments_.block(b).kept;
-      // What is left, and the gradient of the block's input.
+      // The rest is alive, and the gradient of the block's input.
       moment(0, moments_.stream());
     }
     if (units.embedding) moment(0, moments_.embedding_backward());

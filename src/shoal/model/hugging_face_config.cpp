@@ -66,7 +66,7 @@ RopeScaling read_rope_scaling(const nlohmann::json& json, const std::string& fil
 /// Reads the fields that Llama, Mistral, Mixtral, Qwen2 and Qwen3 have in common.
 ModelSpec read_rotary(JsonFields& fields, const std::string& file) {
   ModelSpec spec;
-  // What the whole family has in common and no key says.
+  // The whole family has this in common, and no key says it.
   spec.bias = false;
   spec.gated = true;
   spec.positions = Positions::kRotary;

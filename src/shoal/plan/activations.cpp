@@ -81,7 +81,7 @@ double divisor(const Training& training, Division division) {
   return training.sequence_parallel ? t : 1;
 }
 
-// Of each hidden layer its matmul's result and its activation, which is the next layer's input.
+// Each hidden layer keeps its matmul's result and its activation, the next layer's input.
 double mlp_activation_bytes(const ModelSpec& spec, const Training& training, double e) {
   double width = spec.inputs;
   for (const std::int64_t size : spec.widths) width += 2.0 * size;

@@ -147,7 +147,7 @@ std::string stages_of(const Schedule& schedule, int rank) {
 std::string drawn(const Panel& panel, double most, const svg::Axis& x) {
   const double most_held = *std::max_element(panel.peaks.begin(), panel.peaks.end());
   const Timeline& timeline = panel.timeline;
-  // Of the time from the begin of the first rank to the end of the last.
+  // The share is of the time from the begin of the first rank to the end of the last.
   double busy = 0;
   for (const double time : timeline.busy) busy += time;
   const double lost = 1 - busy / (timeline.makespan() * panel.schedule.ranks());

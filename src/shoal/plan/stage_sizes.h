@@ -5,8 +5,8 @@
 
 namespace shoal::plan {
 
-// How a model's units (embedding, blocks, head) are divided among the stages of a pipeline: the
-// number of units of every stage, in the order of the data path. A stage has at least one unit.
+// A pipeline divides a model's units (embedding, blocks, head) among its stages: this is the number
+// of units of every stage, in the order of the data path. A stage has at least one unit.
 
 /// Divides `units` by number: stages differ by one unit at most, and earlier ones are never
 /// smaller. Throws Error(usage) when there are more stages than units.

@@ -102,7 +102,7 @@ double exchange_s(double held, const DataRanks& ranks, const Training& training,
                                : all_gather_s(cluster, ranks.shards, size);
   };
   const double m = training.micro_batches();
-  // How often gradients travel; the gathers of the parameters are counted below.
+  // Gradients travel so often; the gathers of the parameters are counted below.
   const double times = training.reduces_every_micro_batch() ? m : 1;
   if (training.zero_stage == 0) {
     return times * (training.flat_rings

@@ -141,7 +141,7 @@ std::vector<double> activation_peak(const Schedule& schedule, const Costs& costs
       const StageCost& cost = costs.of(action.stage);
       if (action.kind == Kind::kForward) held += cost.activations;
       if (action.kind == Kind::kBackward) held -= cost.activations;
-      // What the weight gradient still needs stays until that is computed.
+      // The weight gradient still needs a part, which stays until that is computed.
       if (action.kind == Kind::kInputGradient) held -= cost.activations - cost.weight_store;
       if (action.kind == Kind::kWeightGradient) held -= cost.weight_store;
       peak = std::max(peak, held);

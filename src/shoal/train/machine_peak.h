@@ -4,7 +4,7 @@
 
 namespace shoal::train {
 
-// What a rank reaches with all its threads, by plain loops (base/plain_loops.h). The best of many
+// A rank reaches this with all its threads, by plain loops (base/plain_loops.h). The best of many
 // short runs counts: a peak is what the machine can do, and interruptions only lower it.
 
 /// Measures float32 FLOP/s, for about `budget`.

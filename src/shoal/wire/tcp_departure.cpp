@@ -75,7 +75,7 @@ bool TcpTransport::finish_sending(Clock::time_point now) {
 }
 
 std::uint64_t TcpTransport::acknowledged_by(const Peer& peer) {
-  // What was handed to this kernel and not acknowledged, whether it was sent or not.
+  // It counts what was handed to this kernel and not acknowledged, whether it was sent or not.
   int outstanding = 0;
   ioctl(peer.link->fd(), SIOCOUTQ, &outstanding);
   return peer.link->bytes_sent() -

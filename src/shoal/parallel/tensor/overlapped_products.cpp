@@ -108,7 +108,7 @@ class GatheredBackward {
       weight_gradients();
       return result;
     }
-    // Of all rows at once: the weight gradients give the messages time enough.
+    // All rows are multiplied at once: the weight gradients give the messages time enough.
     const at::Tensor summand = at::empty({factors[0].size(0), own_shape_.back()}, options_);
     for (std::size_t i = 0; i < factors.size(); ++i) {
       // As autograd adds up what several layers give.

@@ -9,7 +9,7 @@
 
 namespace shoal::train {
 
-// What the tables of keys are written with: ranges, and the Lister.
+// The tables of keys are written with ranges and the Lister.
 
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 

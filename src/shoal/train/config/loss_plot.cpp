@@ -132,7 +132,7 @@ std::string loss_plot(const std::string& title, const std::vector<StepMetrics>& 
 }
 
 std::string loss_curves(const std::string& title, const std::vector<RunCurve>& runs) {
-  // Of the palette of Okabe and Ito, which people who see colours differently can tell apart.
+  // The palette of Okabe and Ito can be told apart by people who see colours differently.
   constexpr std::array kColors{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                "#e69f00", "#56b4e9", "#333333"};
   std::vector<std::vector<Point>> curves;
