@@ -153,6 +153,15 @@ TEST(Gemm, CutsGiveTheSameBits) {
   const at::Tensor whole = by_kernel(a, b, {});
   EXPECT_TRUE(at::equal(by_kernel(a.narrow(0, 7, 21), b, {}), whole.narrow(0, 7, 21)));
   EXPECT_TRUE(at::equal(by_kernel(a, b.narrow(1, 11, 50), {}), whole.narrow(1, 11, 50)));
+  // The last tile may have every number of rows.
+  const at::Tensor start = floats(50, 90, 3);
+  const at::Tensor added = by_kernel(a, b, start);
+  for (std::int64_t rows = 1; rows <= 25; ++rows) {
+    EXPECT_TRUE(at::equal(by_kernel(a.narrow(0, 0, rows), b, {}), whole.narrow(0, 0, rows))) << rows;
+    EXPECT_TRUE(at::equal(by_kernel(a.narrow(0, 0, rows), b, start.narrow(0, 0, rows)),
+                          added.narrow(0, 0, rows)))
+        << rows;
+  }
 }
 
 TEST(Matmul, WritesViewsAndAccumulates) {

@@ -189,32 +189,33 @@ void pack(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t 
   }
 }
 
-/// One tile of c from a panel of each.
+/// The first kRows rows of one tile of c from a panel of each.
+template <std::int64_t kRows>
 HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
                      float* HWY_RESTRICT c, std::int64_t stride, bool accumulate) {
   const Floats d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   // The tile of c is far away and wanted when all is summed: it comes meanwhile.
-  for (std::int64_t i = 0; i < kTileRows; ++i) {
+  for (std::int64_t i = 0; i < kRows; ++i) {
     hwy::Prefetch(c + i * stride);
     hwy::Prefetch(c + i * stride + 2 * lanes - 1);
   }
-  Vector left[kTileRows];
-  Vector right[kTileRows];
+  Vector left[kRows];
+  Vector right[kRows];
 #pragma GCC unroll 12
-  for (std::int64_t i = 0; i < kTileRows; ++i) left[i] = hn::Zero(d), right[i] = hn::Zero(d);
+  for (std::int64_t i = 0; i < kRows; ++i) left[i] = hn::Zero(d), right[i] = hn::Zero(d);
   for (std::int64_t k = 0; k < depth; ++k, a += kTileRows, b += 2 * lanes) {
     const Vector b0 = hn::LoadU(d, b);
     const Vector b1 = hn::LoadU(d, b + lanes);
 #pragma GCC unroll 12
-    for (std::int64_t i = 0; i < kTileRows; ++i) {
+    for (std::int64_t i = 0; i < kRows; ++i) {
       const Vector factor = hn::Set(d, a[i]);
       left[i] = hn::MulAdd(factor, b0, left[i]);
       right[i] = hn::MulAdd(factor, b1, right[i]);
     }
   }
 #pragma GCC unroll 12
-  for (std::int64_t i = 0; i < kTileRows; ++i) {
+  for (std::int64_t i = 0; i < kRows; ++i) {
     float* row = c + i * stride;
     hn::StoreU(accumulate ? hn::Add(left[i], hn::LoadU(d, row)) : left[i], d, row);
     hn::StoreU(accumulate ? hn::Add(right[i], hn::LoadU(d, row + lanes)) : right[i], d,
@@ -222,11 +223,33 @@ HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const floa
   }
 }
 
+/// A tile of as many rows as the last panel of many batches has (4 of 64, 8 of 128), which costs
+/// less than a whole one. Returns false, and does nothing, for an odd number.
+HWY_INLINE bool low_tile(std::int64_t rows, std::int64_t depth, const float* a, const float* b,
+                         float* c, std::int64_t stride, bool accumulate) {
+  switch (rows) {
+    case 2:
+      return tile<2>(depth, a, b, c, stride, accumulate), true;
+    case 4:
+      return tile<4>(depth, a, b, c, stride, accumulate), true;
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+    case 6:
+      return tile<6>(depth, a, b, c, stride, accumulate), true;
+    case 8:
+      return tile<8>(depth, a, b, c, stride, accumulate), true;
+    case 10:
+      return tile<10>(depth, a, b, c, stride, accumulate), true;
+#endif
+    default:
+      return false;
+  }
+}
+
 /// A tile of which only [rows, columns] lie inside c.
 void edge_tile(std::int64_t depth, const float* a, const float* b, float* c, std::int64_t stride,
                bool accumulate, std::int64_t rows, std::int64_t columns) {
   HWY_ALIGN float whole[kTileRows * kWidestTile];
-  tile(depth, a, b, whole, tile_columns(), false);
+  tile<kTileRows>(depth, a, b, whole, tile_columns(), false);
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j)
       c[i * stride + j] = whole[i * tile_columns() + j] + (accumulate ? c[i * stride + j] : 0);
@@ -241,11 +264,14 @@ void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const fl
     for (std::int64_t i = 0; i < rows; i += kTileRows) {
       const float* panel_a = a + i * depth;
       const float* panel_b = b + j * depth;
-      if (i + kTileRows <= rows && j + width <= columns) {
-        tile(depth, panel_a, panel_b, c + i * stride + j, stride, accumulate);
-      } else {
-        edge_tile(depth, panel_a, panel_b, c + i * stride + j, stride, accumulate,
-                  std::min(kTileRows, rows - i), std::min(width, columns - j));
+      float* const corner = c + i * stride + j;
+      const std::int64_t high = std::min(kTileRows, rows - i);
+      const std::int64_t wide = std::min(width, columns - j);
+      if (wide == width && high == kTileRows) {
+        tile<kTileRows>(depth, panel_a, panel_b, corner, stride, accumulate);
+      } else if (wide < width ||
+                 !low_tile(high, depth, panel_a, panel_b, corner, stride, accumulate)) {
+        edge_tile(depth, panel_a, panel_b, corner, stride, accumulate, high, wide);
       }
     }
   }
