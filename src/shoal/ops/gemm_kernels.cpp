@@ -122,11 +122,21 @@ void pack_panel(const float* from, std::int64_t stride, std::int64_t depth_strid
 #if HWY_TARGET != HWY_SCALAR
   if (count == width && depth_stride == 1 && width % 2 == 0) {
     done = depth - depth % 4;
-    for (std::int64_t k = 0; k < done; k += 4) {
-      std::int64_t i = 0;
-      for (; i + 4 <= width; i += 4)
-        transpose_4x4(from + i * stride + k, stride, to + k * width + i, width);
-      if (i < width) transpose_2x4(from + i * stride + k, stride, to + k * width + i, width);
+    // A cache line of a row is used whole before the next row comes: rows that lie a multiple of
+    // 4 KiB apart share a set of the first cache, which holds no panel of them.
+    constexpr std::int64_t kLine = 16;
+    for (std::int64_t line = 0; line < done; line += kLine) {
+      const std::int64_t end = std::min(line + kLine, done);
+      for (std::int64_t i = 0; i < width; i += 4) {
+        const float* row = from + i * stride;
+        for (std::int64_t k = line; k < end; k += 4) {
+          if (i + 4 <= width) {
+            transpose_4x4(row + k, stride, to + k * width + i, width);
+          } else {
+            transpose_2x4(row + k, stride, to + k * width + i, width);
+          }
+        }
+      }
     }
   }
 #endif
