@@ -157,7 +157,8 @@ TEST(Gemm, CutsGiveTheSameBits) {
   const at::Tensor start = floats(50, 90, 3);
   const at::Tensor added = by_kernel(a, b, start);
   for (std::int64_t rows = 1; rows <= 25; ++rows) {
-    EXPECT_TRUE(at::equal(by_kernel(a.narrow(0, 0, rows), b, {}), whole.narrow(0, 0, rows))) << rows;
+    EXPECT_TRUE(at::equal(by_kernel(a.narrow(0, 0, rows), b, {}), whole.narrow(0, 0, rows)))
+        << rows;
     EXPECT_TRUE(at::equal(by_kernel(a.narrow(0, 0, rows), b, start.narrow(0, 0, rows)),
                           added.narrow(0, 0, rows)))
         << rows;

@@ -26,9 +26,9 @@ constexpr std::int64_t kTileRows = 12;
 #else
 constexpr std::int64_t kTileRows = 6;
 #endif
-// A panel of b (depth x two vectors, 32 KiB) passes through the first cache and is used by all
-// panels of a, which come from the second or third; a block of b (depth x columns) has 640 KiB.
-constexpr std::int64_t kBlockDepth = 512, kBlockColumns = 320, kBlockRows = 1536;
+// A panel of b (depth x two vectors, 32 or 64 KiB) is packed, and used by all panels of a, which
+// come from the second or third cache.
+constexpr std::int64_t kBlockDepth = 512, kBlockRows = 1536;
 
 constexpr std::int64_t kWidestTile = 64;
 
@@ -199,10 +199,49 @@ void pack(MatrixView from, std::int64_t count, std::int64_t width, std::int64_t 
   }
 }
 
-/// The first kRows rows of one tile of c from a panel of each.
+/// The cache lines of the panel of b that is packed next. They come to the second cache while tiles
+/// are computed, which wait for no memory: packing would wait for each.
+class NextPanel {
+ public:
+  NextPanel() = default;
+  NextPanel(MatrixView from, std::int64_t count, std::int64_t depth) {
+    const auto size = static_cast<std::int64_t>(size_of(from.type));
+    // Rows of memory, which hold the panel's columns or its depth.
+    const bool along_depth = from.column_stride == 1;
+    row_ = static_cast<const char*>(from.data);
+    row_bytes_ = (along_depth ? from.row_stride : from.column_stride) * size;
+    lines_ = ((along_depth ? depth : count) * size + kLineBytes - 1) / kLineBytes;
+    left_ = (along_depth ? count : depth) * lines_;
+  }
+  std::int64_t left() const { return left_; }
+  HWY_INLINE void fetch(std::int64_t lines) {
+    for (lines = std::min(lines, left_), left_ -= lines; lines > 0; --lines) {
+      __builtin_prefetch(row_ + line_ * kLineBytes, 0, 2);
+      if (++line_ < lines_) continue;
+      line_ = 0;
+      row_ += row_bytes_;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLineBytes = 64;
+
+  const char* row_ = nullptr;
+  std::int64_t row_bytes_ = 0;
+  std::int64_t lines_ = 0;  ///< in a row
+  std::int64_t line_ = 0;
+  std::int64_t left_ = 0;
+};
+
+/// Rows of b between which lines of the next panel are asked for.
+constexpr std::int64_t kFetchEvery = 16;
+
+/// The first kRows rows of one tile of c from a panel of each. Asks for `lines` of the next panel
+/// now and again.
 template <std::int64_t kRows>
 HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
-                     float* HWY_RESTRICT c, std::int64_t stride, bool accumulate) {
+                     float* HWY_RESTRICT c, std::int64_t stride, bool accumulate, NextPanel& next,
+                     std::int64_t lines) {
   const Floats d;
   const std::int64_t lanes = static_cast<std::int64_t>(hn::Lanes(d));
   // The tile of c is far away and wanted when all is summed: it comes meanwhile.
@@ -214,14 +253,18 @@ HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const floa
   Vector right[kRows];
 #pragma GCC unroll 12
   for (std::int64_t i = 0; i < kRows; ++i) left[i] = hn::Zero(d), right[i] = hn::Zero(d);
-  for (std::int64_t k = 0; k < depth; ++k, a += kTileRows, b += 2 * lanes) {
-    const Vector b0 = hn::LoadU(d, b);
-    const Vector b1 = hn::LoadU(d, b + lanes);
+  for (std::int64_t done = 0; done < depth; done += kFetchEvery) {
+    next.fetch(lines);
+    const std::int64_t end = std::min(done + kFetchEvery, depth);
+    for (std::int64_t k = done; k < end; ++k, a += kTileRows, b += 2 * lanes) {
+      const Vector b0 = hn::LoadU(d, b);
+      const Vector b1 = hn::LoadU(d, b + lanes);
 #pragma GCC unroll 12
-    for (std::int64_t i = 0; i < kRows; ++i) {
-      const Vector factor = hn::Set(d, a[i]);
-      left[i] = hn::MulAdd(factor, b0, left[i]);
-      right[i] = hn::MulAdd(factor, b1, right[i]);
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        const Vector factor = hn::Set(d, a[i]);
+        left[i] = hn::MulAdd(factor, b0, left[i]);
+        right[i] = hn::MulAdd(factor, b1, right[i]);
+      }
     }
   }
 #pragma GCC unroll 12
@@ -236,19 +279,20 @@ HWY_INLINE void tile(std::int64_t depth, const float* HWY_RESTRICT a, const floa
 /// A tile of as many rows as the last panel of many batches has (4 of 64, 8 of 128), which costs
 /// less than a whole one. Returns false, and does nothing, for an odd number.
 HWY_INLINE bool low_tile(std::int64_t rows, std::int64_t depth, const float* a, const float* b,
-                         float* c, std::int64_t stride, bool accumulate) {
+                         float* c, std::int64_t stride, bool accumulate, NextPanel& next,
+                         std::int64_t lines) {
   switch (rows) {
     case 2:
-      return tile<2>(depth, a, b, c, stride, accumulate), true;
+      return tile<2>(depth, a, b, c, stride, accumulate, next, lines), true;
     case 4:
-      return tile<4>(depth, a, b, c, stride, accumulate), true;
+      return tile<4>(depth, a, b, c, stride, accumulate, next, lines), true;
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
     case 6:
-      return tile<6>(depth, a, b, c, stride, accumulate), true;
+      return tile<6>(depth, a, b, c, stride, accumulate, next, lines), true;
     case 8:
-      return tile<8>(depth, a, b, c, stride, accumulate), true;
+      return tile<8>(depth, a, b, c, stride, accumulate, next, lines), true;
     case 10:
-      return tile<10>(depth, a, b, c, stride, accumulate), true;
+      return tile<10>(depth, a, b, c, stride, accumulate, next, lines), true;
 #endif
     default:
       return false;
@@ -259,38 +303,38 @@ HWY_INLINE bool low_tile(std::int64_t rows, std::int64_t depth, const float* a, 
 void edge_tile(std::int64_t depth, const float* a, const float* b, float* c, std::int64_t stride,
                bool accumulate, std::int64_t rows, std::int64_t columns) {
   HWY_ALIGN float whole[kTileRows * kWidestTile];
-  tile<kTileRows>(depth, a, b, whole, tile_columns(), false);
+  NextPanel none;
+  tile<kTileRows>(depth, a, b, whole, tile_columns(), false, none, 0);
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j)
       c[i * stride + j] = whole[i * tile_columns() + j] + (accumulate ? c[i * stride + j] : 0);
   }
 }
 
-/// A packed block of a times a packed block of b.
-void block(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
-           const float* b, float* c, std::int64_t stride, bool accumulate) {
-  const std::int64_t width = tile_columns();
-  for (std::int64_t j = 0; j < columns; j += width) {
-    for (std::int64_t i = 0; i < rows; i += kTileRows) {
-      const float* panel_a = a + i * depth;
-      const float* panel_b = b + j * depth;
-      float* const corner = c + i * stride + j;
-      const std::int64_t high = std::min(kTileRows, rows - i);
-      const std::int64_t wide = std::min(width, columns - j);
-      if (wide == width && high == kTileRows) {
-        tile<kTileRows>(depth, panel_a, panel_b, corner, stride, accumulate);
-      } else if (wide < width ||
-                 !low_tile(high, depth, panel_a, panel_b, corner, stride, accumulate)) {
-        edge_tile(depth, panel_a, panel_b, corner, stride, accumulate, high, wide);
-      }
+/// A packed block of a times a packed panel of b.
+void panel(std::int64_t rows, std::int64_t wide, std::int64_t depth, const float* a, const float* b,
+           float* c, std::int64_t stride, bool accumulate, NextPanel next) {
+  const std::int64_t stops =
+      (rows + kTileRows - 1) / kTileRows * ((depth + kFetchEvery - 1) / kFetchEvery);
+  const std::int64_t lines = (next.left() + stops - 1) / std::max<std::int64_t>(stops, 1);
+  for (std::int64_t i = 0; i < rows; i += kTileRows) {
+    const float* panel_a = a + i * depth;
+    float* const corner = c + i * stride;
+    const std::int64_t high = std::min(kTileRows, rows - i);
+    const bool whole = wide == tile_columns();
+    if (whole && high == kTileRows) {
+      tile<kTileRows>(depth, panel_a, b, corner, stride, accumulate, next, lines);
+    } else if (!whole ||
+               !low_tile(high, depth, panel_a, b, corner, stride, accumulate, next, lines)) {
+      edge_tile(depth, panel_a, b, corner, stride, accumulate, high, wide);
     }
   }
 }
 
-std::size_t GemmWorkspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
+std::size_t GemmWorkspace(std::int64_t rows, std::int64_t depth) {
   const std::int64_t a = round_up(std::min(rows, kBlockRows), kTileRows);
-  const std::int64_t b = round_up(std::min(columns, kBlockColumns), tile_columns());
-  return static_cast<std::size_t>(round_up(a * block_depth(depth), 16) + b * block_depth(depth));
+  return static_cast<std::size_t>(round_up(a * block_depth(depth), 16) +
+                                  tile_columns() * block_depth(depth));
 }
 
 void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b,
@@ -304,11 +348,17 @@ void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixVie
     for (std::int64_t i = 0; i < rows; i += kBlockRows) {
       const std::int64_t high = std::min(kBlockRows, rows - i);
       pack(kernels::from(a, i, k), high, kTileRows, deep, packed_a);
-      for (std::int64_t j = 0; j < columns; j += kBlockColumns) {
-        const std::int64_t wide = std::min(kBlockColumns, columns - j);
-        pack(transposed(kernels::from(b, k, j)), wide, tile_columns(), deep, packed_b);
-        block(high, wide, deep, packed_a, packed_b, c + i * c_stride + j, c_stride,
-              accumulate || k > 0);
+      const std::int64_t width = tile_columns();
+      for (std::int64_t j = 0; j < columns; j += width) {
+        const auto view = [&](std::int64_t at) { return transposed(kernels::from(b, k, at)); };
+        const std::int64_t after = j + width;
+        const std::int64_t wide = std::min(width, columns - j);
+        pack(view(j), wide, width, deep, packed_b);
+        const NextPanel next = after < columns
+                                   ? NextPanel(view(after), std::min(width, columns - after), deep)
+                                   : NextPanel();
+        panel(high, wide, deep, packed_a, packed_b, c + i * c_stride + j, c_stride,
+              accumulate || k > 0, next);
       }
     }
   }
@@ -333,7 +383,7 @@ void gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixVie
 }
 
 std::size_t gemm_workspace(std::int64_t rows, std::int64_t columns, std::int64_t depth) {
-  return std::max(HWY_DYNAMIC_DISPATCH(GemmWorkspace)(rows, columns, depth),
+  return std::max(HWY_DYNAMIC_DISPATCH(GemmWorkspace)(rows, depth),
                   gemm_bf16_workspace(rows, columns, depth));
 }
 
