@@ -217,8 +217,8 @@ TEST_F(LauncherTest, ARequeueThatFailsIsSaid) {
 TEST_F(LauncherTest, TheEndAfterAWarningIsNoSecondSignal) {
   for (const int ranks : {1, 2}) {
     std::filesystem::remove_all(folder.path() / "run");
-    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000", "--set",
-                           "job.description=deaf"}),
+    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000",
+                           "--set", "job.description=deaf"}),
                     folder.path());
     // A rank that is asked before it has its handler ends by the signal, and the job with it.
     for (int rank = 0; rank < ranks; ++rank)
@@ -239,8 +239,8 @@ TEST_F(LauncherTest, TheEndAfterAWarningIsNoSecondSignal) {
 TEST_F(LauncherTest, ASecondSignalEndsAtOnce) {
   for (const int ranks : {1, 2}) {
     std::filesystem::remove_all(folder.path() / "run");
-    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000", "--set",
-                           "job.description=deaf"}),
+    Program program(words({"--nproc", std::to_string(ranks), "--set", "training.steps=100000",
+                           "--set", "job.description=deaf"}),
                     folder.path());
     for (int rank = 0; rank < ranks; ++rank)
       ASSERT_TRUE(appears(folder, "run/rank-" + std::to_string(rank) + ".txt"));
