@@ -13,14 +13,13 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/failure_report.h"
-#include "apps/shoal/rank_progress.h"
 #include "apps/shoal/run_directory.h"
 #include "apps/shoal/self_exec.h"
+#include "apps/shoal/watch/process_state.h"
 #include "shoal/base/check.h"
 #include "shoal/base/system_error.h"
 #include "shoal/wire/descriptor.h"
@@ -98,7 +97,7 @@ class SignalWatch {
 
 class Launcher {
  public:
-  explicit Launcher(const Launch& launch) : launch_(launch), progress_(launch.ranks) {
+  explicit Launcher(const Launch& launch) : launch_(launch), board_(launch.board->board()) {
     make_log_folder(launch.run_directory);
     launch_file_ = memory_file(random_job_key() + "\n" + launch.job_text);
     children_.resize(launch.ranks);
@@ -106,6 +105,8 @@ class Launcher {
 
   int run() {
     for (int rank = 0; rank < launch_.ranks; ++rank) start(rank);
+    // It begins a thread, so all ranks must have been forked.
+    launch_.watch->serve();
     while (std::any_of(children_.begin(), children_.end(),
                        [](const Child& child) { return !child.ended; })) {
       // SIGCHLD ends the wait at once; the time limit is for what no signal tells, the clocks of a
@@ -126,11 +127,10 @@ class Launcher {
   void stop_the_others();
   void signal_living(int signal);
   std::string describe(const Child& child);
-  bool is_stopped(const Child& child) const;
   int report();
 
   const Launch& launch_;
-  RankProgress progress_;
+  train::RunBoard board_;
   SignalWatch signals_;
   wire::Descriptor launch_file_;
   std::vector<Child> children_;
@@ -159,6 +159,7 @@ void Launcher::start(int rank) {
   children_[rank].rank = rank;
   children_[rank].process = process;
   children_[rank].report_pipe = ends[0];
+  board_.ranks[static_cast<std::size_t>(rank)].process = process;
 }
 
 /// Runs in the child, between fork and exec.
@@ -202,11 +203,12 @@ std::vector<std::string> Launcher::command_line(int rank, int report_pipe) const
                                         fmt::format("{}", launch_file_.get()),
                                         "--report-fd",
                                         fmt::format("{}", report_pipe),
-                                        "--progress-fd",
-                                        fmt::format("{}", progress_.descriptor())};
-  if (!launch_.cores.empty())
+                                        "--board-fd",
+                                        fmt::format("{}", launch_.board->descriptor())};
+  if (!launch_.cores.empty()) {
     arguments.insert(arguments.end(),
                      {"--cores", fmt::format("{}", fmt::join(launch_.cores[rank], ","))});
+  }
   return arguments;
 }
 
@@ -244,6 +246,7 @@ void Launcher::reap() {
     ::kill(-child.process, SIGKILL);
     ::waitpid(child.process, &child.status, 0);
     child.ended = true;
+    board_.ranks[static_cast<std::size_t>(child.rank)].ended = true;
     child.ended_ns = monotonic_ns();
     child.report = read_failure_report(child.report_pipe);
     ::close(child.report_pipe);
@@ -252,7 +255,7 @@ void Launcher::reap() {
     if (child.failed() && !failed_at_) {
       failed_at_ = std::chrono::steady_clock::now();
       for (const Child& other : children_) {
-        if (!other.ended && is_stopped(other)) {
+        if (!other.ended && state_of_process(other.process) == ProcessState::kStopped) {
           stopped_rank_ = fmt::format("rank {} of {} stands still: a signal has stopped it",
                                       other.rank, launch_.ranks);
         }
@@ -274,19 +277,9 @@ void Launcher::stop_the_others() {
   signal_living(SIGKILL);
 }
 
-bool Launcher::is_stopped(const Child& child) const {
-  std::ifstream file(fmt::format("/proc/{}/stat", child.process));
-  std::string line;
-  std::getline(file, line);
-  // /proc/PID/stat: the name in parentheses may itself hold ") ", so the last one counts; the state
-  // stands behind it.
-  const auto name_end = line.rfind(") ");
-  return name_end != std::string::npos && line.compare(name_end + 2, 1, "T") == 0;
-}
-
 std::string Launcher::describe(const Child& child) {
-  // The step counter lies in shared memory, so it can be read after the rank has died.
-  const std::int64_t step = progress_.of(child.rank).load();
+  // The board lies in shared memory, so it can be read after the rank has died.
+  const std::int64_t step = board_.ranks[static_cast<std::size_t>(child.rank)].step;
   const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
   std::string what;
   if (WIFSIGNALED(child.status)) {
@@ -324,6 +317,7 @@ int Launcher::report() {
                    : describe(*child));
   }
   if (!failures.empty()) {
+    launch_.watch->cause(stopped_rank_.empty() ? describe(*failures.front()) : stopped_rank_);
     fmt::print(stderr, "shoal: logs in {}/logs\n", launch_.run_directory);
     return failures.front()->code();
   }

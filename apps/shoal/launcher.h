@@ -3,6 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "apps/shoal/shared_board.h"
+#include "apps/shoal/watch/job_watch.h"
+
 namespace shoal::apps {
 
 /// A job that Shoal's own launcher starts on this host.
@@ -13,6 +16,8 @@ struct Launch {
   int ranks = 1;
   int threads = 1;                      ///< per rank
   std::vector<std::vector<int>> cores;  ///< by rank; empty: not pinned
+  SharedBoard* board = nullptr;         ///< of that many ranks; never null
+  JobWatch* watch = nullptr;            ///< serves while the ranks run; never null
 };
 
 /// Runs this program once more for every rank (fork and exec, each in its own process group, killed

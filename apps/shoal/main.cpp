@@ -10,6 +10,7 @@
 #include "apps/shoal/command.h"
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/rank_process.h"
+#include "apps/shoal/watch/commands.h"
 #include "shoal/base/instruction_sets.h"
 #include "shoal/base/system_error.h"
 
@@ -41,6 +42,9 @@ int main(int argc, char** argv) {
   shoal::apps::add_plan_command(program);
   shoal::apps::add_profile_command(program);
   shoal::apps::add_plot_command(program);
+  shoal::apps::add_status_command(program);
+  shoal::apps::add_top_command(program);
+  shoal::apps::add_steer_commands(program, exit_code);
   shoal::apps::add_env_command(program);
   shoal::apps::add_rank_command(program, exit_code);
   try {

@@ -14,8 +14,8 @@
 #include "apps/shoal/cores.h"
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/failure_report.h"
-#include "apps/shoal/rank_progress.h"
 #include "apps/shoal/run_directory.h"
+#include "apps/shoal/shared_board.h"
 #include "shoal/base/error.h"
 
 namespace shoal::apps {
@@ -52,7 +52,7 @@ struct CommandLine {
   RankArguments arguments;
   int launch_file = -1;
   int report_pipe = -1;
-  int progress_file = -1;
+  int board_file = -1;
 };
 
 /// The first line is the job's key, the rest its text.
@@ -72,8 +72,8 @@ int run_launched_rank(CommandLine given) {
   try {
     has_launcher = true;
     read_launch_file(given.launch_file, given.arguments);
-    RankProgress progress(given.progress_file, given.arguments.world);
-    given.arguments.progress = &progress.of(given.arguments.rank);
+    const SharedBoard board(given.board_file, given.arguments.world);
+    given.arguments.board = &board.board();
     return run_rank(given.arguments);
   } catch (const std::exception& error) {
     const FailureReport report = failure_report(error, given.arguments.rank);
@@ -99,12 +99,6 @@ int run_rank(RankArguments arguments) {
   handle_stop_signals();
   arguments.stop_signal = &stop_signal;
   arguments.program = program_path();
-  std::unique_ptr<std::atomic<std::int64_t>[]> own_progress;
-  if (!arguments.progress) {
-    own_progress =
-        std::make_unique<std::atomic<std::int64_t>[]>(arguments.in_process ? arguments.world : 1);
-    arguments.progress = own_progress.get();
-  }
   if (!arguments.cores.empty()) keep_to(arguments.cores);
   // Under another launcher rank 0 may still move an earlier run aside: the other ranks write
   // nothing there before the rendezvous. Under Shoal's own the launcher has made the folder.
@@ -126,7 +120,7 @@ void add_rank_command(CLI::App& program, int& exit_code) {
   command->add_option("--cores", arguments.cores)->delimiter(',');
   command->add_option("--launch-fd", given->launch_file)->required();
   command->add_option("--report-fd", given->report_pipe)->required();
-  command->add_option("--progress-fd", given->progress_file)->required();
+  command->add_option("--board-fd", given->board_file)->required();
   command->callback([given, &exit_code] {
     given->arguments.local_rank = given->arguments.rank;
     given->arguments.local_world = given->arguments.world;

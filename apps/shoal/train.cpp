@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <span>
 
 #include "apps/shoal/command.h"
 #include "apps/shoal/cores.h"
@@ -15,7 +16,9 @@
 #include "apps/shoal/rank_environment.h"
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/run_directory.h"
+#include "apps/shoal/shared_board.h"
 #include "apps/shoal/slurm.h"
+#include "apps/shoal/watch/job_watch.h"
 #include "shoal/base/check.h"
 #include "shoal/model/model_json.h"
 #include "shoal/train/config/job_inputs.h"
@@ -61,17 +64,19 @@ std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool 
   return found;
 }
 
-/// Runs a rank in this process and says what ended it, in `error_file` too unless it is empty.
-int run_here(const RankArguments& arguments, const std::string& error_file = "") {
-  std::vector<std::atomic<std::int64_t>> progress(arguments.in_process ? arguments.world : 1);
-  RankArguments complete = arguments;
-  complete.progress = progress.data();
+/// Runs a rank, or all as threads, in this process and says what ended it, in `error_file` too
+/// unless it is empty. `watch`: null on a rank that nobody asks.
+int run_here(const RankArguments& arguments, JobWatch* watch, const std::string& error_file = "") {
+  const std::span<train::RankLine> lines = arguments.board->ranks.subspan(
+      static_cast<std::size_t>(arguments.rank), arguments.in_process ? arguments.world : 1);
+  for (train::RankLine& line : lines) line.process = ::getpid();
+  if (watch) watch->serve();
   try {
-    return run_rank(complete);
+    return run_rank(arguments);
   } catch (const std::exception& error) {
     // The furthest rank: with threads nobody knows which one failed first.
     std::int64_t step = 0;
-    for (const auto& rank : progress) step = std::max(step, rank.load());
+    for (const train::RankLine& line : lines) step = std::max(step, line.step.load());
     const Ending ending = ending_of(error);
     log_failure(arguments, ending.text);
     if (!error_file.empty())
@@ -81,7 +86,12 @@ int run_here(const RankArguments& arguments, const std::string& error_file = "")
     const std::string who = arguments.in_process
                                 ? fmt::format("{} ranks as threads", arguments.world)
                                 : fmt::format("rank {} of {}", arguments.rank, arguments.world);
-    fmt::print(stderr, "shoal: {} failed {}: {}\n", who, when, ending.text);
+    const std::string text = fmt::format("{} failed {}: {}", who, when, ending.text);
+    fmt::print(stderr, "shoal: {}\n", text);
+    if (watch) {
+      watch->cause(text);
+      watch->ended(ending.code);
+    }
     // Threads of other ranks may still be at work: they end with the process and are not waited
     // for.
     ::_exit(ending.code);
@@ -115,17 +125,18 @@ std::string describe_ranks(int ranks, int threads, int usable_cores, bool pinned
 }
 
 int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks,
-                const Placement& placement) {
+                const Placement& placement, SharedBoard& board, JobWatch& watch) {
   const auto& parallelism = job.config.parallelism;
   const auto& [threads, pinned, usable_cores] = placement;
   fmt::print("{}\n", describe_ranks(ranks, threads, usable_cores, !pinned.empty()));
   std::fflush(stdout);
   // Several processes have a launcher; one process, with one rank or all as threads, is this one.
   if (ranks > 1 && !parallelism.in_process) {
-    return launch_ranks(
-        {directory.path(), train::to_toml(job.config), job.file, ranks, threads, pinned});
+    return launch_ranks({directory.path(), train::to_toml(job.config), job.file, ranks, threads,
+                         pinned, &board, &watch});
   }
   RankArguments arguments;
+  arguments.board = &board.board();
   arguments.world = arguments.local_world = ranks;
   arguments.in_process = parallelism.in_process;
   arguments.job_key = random_job_key();
@@ -134,16 +145,17 @@ int start_ranks(const train::Job& job, const RunDirectory& directory, int ranks,
   arguments.threads = threads;
   for (const auto& cores_of_one : pinned)
     arguments.cores.insert(arguments.cores.end(), cores_of_one.begin(), cores_of_one.end());
-  return run_here(arguments);
+  return run_here(arguments, &watch);
 }
 
 int be_a_rank(const train::Job& job, const RankEnvironment& environment,
-              const std::string& directory) {
+              const std::string& directory, SharedBoard& board, JobWatch* watch) {
   const auto& parallelism = job.config.parallelism;
   // The other launcher has bound this rank to these cores, which so many ranks share.
   const auto [cores, sharers] =
       bound_cores(cores_of_this_process(), cores_of_parent_process(), environment.local_world);
   RankArguments arguments;
+  arguments.board = &board.board();
   arguments.rank = environment.rank, arguments.world = environment.world;
   arguments.local_rank = environment.local_rank, arguments.local_world = environment.local_world;
   arguments.job_key = environment.job_key;
@@ -176,7 +188,22 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment,
                environment.launcher),
         std::fflush(stdout);
   }
-  return run_here(arguments, environment.error_file);
+  return run_here(arguments, watch, environment.error_file);
+}
+
+/// Runs a job and notes how it ended, also when it could not begin.
+template <class Run>
+int watched(JobWatch& watch, Run&& run) {
+  try {
+    const int code = run();
+    watch.ended(code);
+    return code;
+  } catch (const std::exception& error) {
+    const Ending ending = ending_of(error);
+    watch.cause(ending.text);
+    watch.ended(ending.code);
+    throw;
+  }
 }
 
 /// What the tensors of one rank may take, where the ranks count them; else 0.
@@ -219,8 +246,9 @@ int train_job(const TrainOptions& options) {
   const train::DataSizes sizes = train::check_job_inputs(job);
   const std::string path =
       options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
+  SharedBoard board(ranks);
   // Rank 0 alone locks the directory and moves an old run aside, for all ranks.
-  if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path);
+  if (launcher && launcher->rank != 0) return be_a_rank(job, *launcher, path, board, nullptr);
   // What cannot be placed, or does not fit, is refused before anything is moved.
   const Placement placement = launcher ? Placement() : place_ranks(job, ranks);
   if (options.fresh && !launcher)
@@ -231,8 +259,13 @@ int train_job(const TrainOptions& options) {
              directory.path());
   if (!directory.moved_to().empty())
     fmt::print("the old {} is now {}\n", directory.path(), directory.moved_to());
-  const int code = launcher ? be_a_rank(job, *launcher, directory.path())
-                            : start_ranks(job, directory, ranks, placement);
+  JobWatch watch({directory.path(), board.board(), job.config.metrics.prometheus,
+                  launcher ? launcher->launcher : ""});
+  const int code = watched(watch, [&] {
+    watch.listen();
+    return launcher ? be_a_rank(job, *launcher, directory.path(), board, &watch)
+                    : start_ranks(job, directory, ranks, placement, board, watch);
+  });
   // Slurm sends SIGUSR1 before the time limit where the job asks for it (--signal=USR1@120). All
   // ranks have saved: the requeued job goes on from there.
   const std::string slurm_job = slurm_job_of_this_process();

@@ -3,13 +3,20 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <mutex>
+#include <numeric>
 #include <thread>
+#include <vector>
 
+#include "apps/shoal/flight_answers.h"
 #include "apps/shoal/torch/entry.h"
+#include "shoal/base/clock.h"
 #include "shoal/base/error.h"
 #include "shoal/train/config/job_file.h"
 
@@ -19,7 +26,11 @@
 //   "echo":   it throws what the other threw, and names it;
 //   "wait":   it throws Error(timeout) once the other is stopped;
 //   "deaf":   it goes on for ever, says in a file that it was asked to end, and nothing but SIGKILL
-//   ends it.
+//   ends it;
+//   "meet":   it waits in every step until all ranks have begun it, and records that as an
+//   all_reduce.
+// What is asked on the board is answered: a checkpoint is a folder checkpoints/step-<n> with an
+// empty manifest.json.
 
 namespace {
 
@@ -63,6 +74,76 @@ void look_at_peers(const std::string& behaviour, const shoal::apps::RankArgument
   throw Error(ErrorKind::kTimeout, "fake", "no answer").at(arguments.rank, arguments.world);
 }
 
+/// The all_reduce of every step: the call of step n has number n.
+class Meetings {
+ public:
+  void enter(int rank, std::int64_t step) {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back({rank,
+                      static_cast<std::uint64_t>(step),
+                      "all_reduce of 5 x f32 by sum",
+                      shoal::Clock::now(),
+                      {}});
+    if (calls_.size() > 8) calls_.erase(calls_.begin());
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    calls_.back().ended = shoal::Clock::now();
+  }
+  std::vector<shoal::collective::FlightEntry> calls() const {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<shoal::collective::FlightEntry> calls_;
+};
+
+void save(const std::string& run_directory, std::int64_t step) {
+  const std::string path = fmt::format("{}/checkpoints/step-{}", run_directory, step);
+  std::filesystem::create_directories(path);
+  std::ofstream(path + "/manifest.json") << "{}";
+}
+
+/// Writes what rank 0 shows of a run, and the checkpoint that was asked for.
+void answer_as_rank_0(const shoal::apps::RankArguments& arguments, std::int64_t step,
+                      std::int64_t steps) {
+  shoal::train::RunLine& run = *arguments.board->run;
+  run.total_steps = steps;
+  run.phase = shoal::train::RunPhase::kTraining;
+  if (step == 1) run.trained_since_ns = shoal::Clock::now().time_since_epoch().count();
+  const std::int64_t asked = run.saves_asked;
+  if (asked == run.saves_answered) return;
+  save(arguments.run_directory, step - 1);
+  run.saved_step = step - 1;
+  run.saves_answered = asked;
+}
+
+int asked_to_stop(const shoal::apps::RankArguments& arguments) {
+  const int signal = arguments.stop_signal->load();
+  return signal == 0 && arguments.board->run->stop_asked ? SIGTERM : signal;
+}
+
+void begin_step(const shoal::apps::RankArguments& arguments, std::int64_t step) {
+  const int ranks = arguments.in_process ? arguments.world : 1;
+  for (int rank = arguments.rank; rank < arguments.rank + ranks; ++rank) {
+    shoal::train::RankLine& line = arguments.board->ranks[static_cast<std::size_t>(rank)];
+    line.step = step;
+    line.progress_ns = shoal::Clock::now().time_since_epoch().count();
+  }
+}
+
+void meet(const shoal::apps::RankArguments& arguments, Meetings& meetings, std::int64_t step) {
+  meetings.enter(arguments.rank, step);
+  const auto& ranks = arguments.board->ranks;
+  while (
+      std::any_of(ranks.begin(), ranks.end(), [&](const auto& line) { return line.step < step; }) &&
+      asked_to_stop(arguments) == 0)
+    std::this_thread::sleep_for(2ms);
+  meetings.leave();
+}
+
 }  // namespace
 
 int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
@@ -78,19 +159,29 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   fmt::print("rank {} says hello\n", arguments->rank);
   fmt::print(stderr, "rank {} complains\n", arguments->rank);
   std::fflush(stdout);
-  for (std::int64_t step = 1; step <= job.config.training.steps.value(); ++step) {
-    arguments->progress->store(step);
+  const auto meetings = std::make_shared<Meetings>();
+  std::vector<int> members(static_cast<std::size_t>(arguments->world));
+  std::iota(members.begin(), members.end(), 0);
+  const auto book = std::make_shared<shoal::collective::FlightBook>();
+  book->add("world", members, [meetings] { return meetings->calls(); });
+  const shoal::apps::FlightAnswers answers(*arguments, book);
+  const std::int64_t steps = job.config.training.steps.value();
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    begin_step(*arguments, step);
+    if (arguments->rank == 0) answer_as_rank_0(*arguments, step, steps);
+    if (behaviour == "meet") meet(*arguments, *meetings, step);
     std::this_thread::sleep_for(20ms);
     if (job.config.debug.fault_step == step && job.config.debug.fault_rank == arguments->rank)
       fail_on_purpose(job.config.debug, *arguments);
     look_at_peers(behaviour, *arguments);
-    const int signal = arguments->stop_signal->load();
+    const int signal = asked_to_stop(*arguments);
     if (signal == 0) continue;
     const bool deaf = behaviour == "deaf";
     std::ofstream(fmt::format("{}/{}-{}", arguments->run_directory, deaf ? "asked" : "saved",
                               arguments->rank))
         << step;
     if (deaf) continue;
+    if (arguments->rank == 0) save(arguments->run_directory, step);
     return 128 + signal;
   }
   return 0;

@@ -43,6 +43,17 @@ TEST(Validate, TracedStepsAreAFirstAndALast) {
   }
 }
 
+TEST(Validate, ThePlaceForPrometheusIsAHostAndAPort) {
+  for (const char* right : {"metrics.prometheus=127.0.0.1:9400", "metrics.prometheus=[::1]:0",
+                            "metrics.prometheus=node3:65535"})
+    validate(job_with({right}), 1);
+  for (const char* wrong : {"metrics.prometheus=9400", "metrics.prometheus=node3:",
+                            "metrics.prometheus=node3:65536", "metrics.prometheus=::1:9400"}) {
+    EXPECT_THAT(refusal([wrong] { validate(job_with({wrong}), 1); }),
+                HasSubstr("is no HOST:PORT, as in 127.0.0.1:9400"));
+  }
+}
+
 TEST(Validate, KeysOfSavingBehindTrainingBelongToIt) {
   validate(job_with({"checkpoint.staging_mb=0", "checkpoint.writer_share=1"}), 1);
   validate(job_with({"checkpoint.asynchronous=false", "checkpoint.max_file_mb=100"}), 1);

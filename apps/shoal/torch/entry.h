@@ -8,6 +8,7 @@
 
 #include "shoal/collective/transport_options.h"
 #include "shoal/plan/kernel_rate.h"
+#include "shoal/train/config/run_board.h"
 
 /// The interface between the executable, which links no Torch, and libshoal_app.so, which does. The
 /// executable loads the library when a subcommand needs it and calls the entry points by name. Both
@@ -40,9 +41,9 @@ struct RankArguments {
   /// 0, or the signal that asks the run to stop: finish the step, save, return 128 + signal. Never
   /// null.
   const std::atomic<int>* stop_signal = nullptr;
-  /// Rank r stores the number of its current step, counted from 1 (0: not begun), in
-  /// `progress[in_process ? r : 0]`. It is read when a rank has died. Never null.
-  std::atomic<std::int64_t>* progress = nullptr;
+  /// Where ranks show how far they are and see what is asked of them; it has a line for each of
+  /// the `world` ranks. Never null.
+  const train::RunBoard* board = nullptr;
 };
 
 struct GenerateArguments {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/shoal/cores.h"
+#include "apps/shoal/flight_answers.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/base/philox.h"
@@ -75,15 +76,14 @@ int run_one(const RankArguments& arguments, const train::Job& job, const comm::G
   const Log log = rank_log(arguments, world.rank());
   log.info("rank {} of {} in process {}, {} threads", world.rank(), world.size(), ::getpid(),
            arguments.threads);
-  auto& step = arguments.progress[arguments.in_process ? world.rank() : 0];
   const int code = train::train({.job = job,
                                  .run_directory = arguments.run_directory,
                                  .world = world,
                                  .terminal = !arguments.plain_lines && ::isatty(STDOUT_FILENO) == 1,
                                  .log = log,
                                  .stop_signal = arguments.stop_signal,
-                                 .current_step = &step});
-  log.info("ended with code {} in step {}", code, step.load());
+                                 .board = arguments.board});
+  log.info("ended with code {} in step {}", code, arguments.board->ranks[world.rank()].step.load());
   return code;
 }
 
@@ -127,6 +127,7 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   using namespace shoal;
   const train::Job job = train::parse_job(arguments->job_text, arguments->job_file);
   const comm::WorldOptions options = apps::world_options(*arguments, job.config);
+  const apps::FlightAnswers answers(*arguments, options.flight);
   if (!arguments->in_process) {
     return apps::recorded(*arguments, arguments->rank, *options.flight,
                           [&] { return apps::run_one(*arguments, job, comm::connect(options)); });

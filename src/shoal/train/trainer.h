@@ -8,6 +8,7 @@
 #include "shoal/base/log.h"
 #include "shoal/comm/group.h"
 #include "shoal/train/config/job_file.h"
+#include "shoal/train/config/run_board.h"
 
 namespace shoal::train {
 
@@ -22,8 +23,9 @@ struct RunOptions {
   Log log;
   /// Holds 0, or the signal that asks the run to stop after the current step; may be null.
   const std::atomic<int>* stop_signal = nullptr;
-  /// The run stores its current step there, counted from 1; may be null.
-  std::atomic<std::int64_t>* current_step = nullptr;
+  /// The rank writes there how far it is, and reads what other terminals ask of the run; may be
+  /// null. Requests count on rank 0, except to stop, which counts on any.
+  const RunBoard* board = nullptr;
 };
 
 /// Trains the job: resumes from the newest complete checkpoint of the run directory, else starts

@@ -35,10 +35,10 @@ int TrainingLoop::run() {
   // A signal before the first step must not save again what was loaded.
   if (run_.checkpoint) saved_step_ = run_.record.step;
   plan_trace();
+  begin_board();
   while (run_.record.step < run_.total_steps) {
     const std::int64_t step = run_.record.step + 1;
-    // For the launcher's report, should this rank die in the step.
-    if (options_.current_step) options_.current_step->store(step, std::memory_order_relaxed);
+    begin_step_on_board(step);
     const Poison poison = inject_fault(config_.debug, step, run_.group.rank(), run_.group.size());
     run_.trace.begin_step(step);
     run_.trace.take_communication_time();
@@ -54,6 +54,7 @@ int TrainingLoop::run() {
       whole.reset();
       return stop(agreed.signal);
     }
+    if (agreed.save) save_as_asked();
 
     begin_memory(step);
     StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
@@ -73,13 +74,36 @@ int TrainingLoop::run() {
     // poll() is collective while a checkpoint is under way: all ranks call it once a step, in the
     // same place.
     if (run_.saver) {
-      if (const auto saved = run_.saver->poll()) report_.log_save(*saved);
+      if (const auto done = run_.saver->poll()) saved(*done);
     }
     save_if_due();
     if (run_.trace.end_step(step)) report_.traced(run_.trace.path());
   }
   finish();
   return 0;
+}
+
+void TrainingLoop::begin_board() {
+  const RunBoard* board = options_.board;
+  if (!board || run_.group.rank() != 0) return;
+  board->run->first_step = first_step_;
+  board->run->total_steps = run_.total_steps;
+  board->run->trained_since_ns = Clock::now().time_since_epoch().count();
+}
+
+void TrainingLoop::begin_step_on_board(std::int64_t step) {
+  if (!options_.board) return;
+  // For the launcher's report, should this rank die in the step.
+  options_.board->ranks[run_.group.rank()].step.store(step, std::memory_order_relaxed);
+  show(RunPhase::kTraining);
+}
+
+/// Shows on the board that this rank goes on, and on rank 0 with what.
+void TrainingLoop::show(RunPhase phase) {
+  if (!options_.board) return;
+  options_.board->ranks[run_.group.rank()].progress_ns.store(
+      Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  if (run_.group.rank() == 0) options_.board->run->phase.store(phase, std::memory_order_relaxed);
 }
 
 void TrainingLoop::plan_trace() {
@@ -121,22 +145,41 @@ void TrainingLoop::report_step(const StepMetrics& metrics) {
   report_.step(metrics);
 }
 
-/// One small all-reduce before every step keeps ranks together: all divide by the same count of
-/// labels, and all stop before the same step although a signal reaches each at another time.
-TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
+/// Returns the signal that asks this rank to stop, or 0. `shoal stop` asks as SIGTERM does.
+int TrainingLoop::stop_signal() const {
   // Relaxed: the handler publishes nothing but the number itself.
   const int signal =
       options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
+  if (signal != 0) return signal;
+  return options_.board && options_.board->run->stop_asked.load(std::memory_order_relaxed) ? SIGTERM
+                                                                                           : 0;
+}
+
+/// Returns true on rank 0 when a checkpoint was asked for since the call before.
+bool TrainingLoop::save_is_asked() {
+  if (!options_.board || run_.group.rank() != 0) return false;
+  const std::int64_t asked = options_.board->run->saves_asked;
+  const bool is_new = asked > save_seen_;
+  save_seen_ = asked;
+  return is_new;
+}
+
+/// One small all-reduce before every step keeps ranks together: all divide by the same count of
+/// labels, and all save or stop before the same step although a signal reaches each at another
+/// time.
+TrainingLoop::Agreement TrainingLoop::agree(double labels) {
+  const int signal = stop_signal();
   const MemoryPeak& peak = run_.memory.peak();
   // In double: counts up to 2^53 are exact, and one message carries everything.
   constexpr std::int64_t kSignals = kStopSignals.size();
-  const at::Tensor sums = at::zeros({4 + kSignals + kMemoryCategories}, at::kDouble);
+  const at::Tensor sums = at::zeros({5 + kSignals + kMemoryCategories}, at::kDouble);
   auto* values = sums.data_ptr<double>();
-  double* asked = values + 2;
+  double* asked = values + 3;
   double* categories = asked + kSignals;
   double* waits = categories + kMemoryCategories;
   values[0] = labels;
   values[1] = peak.total;
+  values[2] = save_is_asked();
   for (std::int64_t i = 0; i < kSignals; ++i) asked[i] = signal == kStopSignals[i];
   std::copy(peak.categories.begin(), peak.categories.end(), categories);
   if (waits_) {
@@ -145,7 +188,7 @@ TrainingLoop::Agreement TrainingLoop::agree(double labels) const {
   }
   run_.group.all_reduce(sums);
 
-  Agreement agreement{.labels = values[0], .peak_bytes = values[1]};
+  Agreement agreement{.labels = values[0], .save = values[2] > 0, .peak_bytes = values[1]};
   // Of different signals the first of the list wins, on all ranks.
   for (std::int64_t i = kSignals - 1; i >= 0; --i)
     if (asked[i] > 0) agreement.signal = kStopSignals[i];
@@ -200,6 +243,7 @@ bool TrainingLoop::evaluation_is_due() const {
 
 Evaluation TrainingLoop::evaluate_now() {
   const ScopedSpan span(SpanKind::kEvaluation, "evaluation");
+  show(RunPhase::kEvaluating);
   // Ranks evaluate different numbers of batches, and no collective may depend on that number: the
   // parameters are gathered once before and released once after.
   if (run_.applied.sharding) run_.applied.sharding->unshard();
@@ -220,6 +264,33 @@ Evaluation TrainingLoop::evaluate_now() {
           "checkpoints of earlier steps are intact");
 }
 
+/// Writes the checkpoint that another terminal asked for: the state before the step that begins.
+/// What is written behind training is answered when it is complete.
+void TrainingLoop::save_as_asked() {
+  const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", "start");
+  // The interval may just have saved this step, or may be writing it.
+  if (saved_step_ != run_.record.step) {
+    start_saving();
+    saved_step_ = run_.record.step;
+  }
+  save_to_answer_ = save_seen_;
+  if (!run_.saver || !run_.saver->busy()) answer_save();
+  show(RunPhase::kTraining);
+}
+
+void TrainingLoop::answer_save() {
+  if (save_to_answer_ == 0) return;
+  options_.board->run->saved_step = saved_step_;
+  // Whoever sees the number finds the step.
+  options_.board->run->saves_answered = save_to_answer_;
+  save_to_answer_ = 0;
+}
+
+void TrainingLoop::saved(const checkpoint::Saved& saved) {
+  report_.log_save(saved);
+  answer_save();
+}
+
 void TrainingLoop::save_if_due() {
   const std::int64_t step = run_.record.step;
   const std::int64_t interval = config_.checkpoint.interval;
@@ -228,7 +299,6 @@ void TrainingLoop::save_if_due() {
   const bool due_at_end = last && config_.checkpoint.at_end;
   if (!due && !due_at_end) return;
   const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", last ? "save" : "start");
-  saved_step_ = step;
   // The process is about to end: the last checkpoint is written before that, and so is one that a
   // signal asks for.
   if (last) {
@@ -236,11 +306,12 @@ void TrainingLoop::save_if_due() {
   } else {
     start_saving();
   }
+  saved_step_ = step;
 }
 
 /// The saver writes one checkpoint at a time.
 void TrainingLoop::finish_saving() {
-  if (run_.saver && run_.saver->busy()) report_.log_save(run_.saver->wait());
+  if (run_.saver && run_.saver->busy()) saved(run_.saver->wait());
 }
 
 void TrainingLoop::start_saving() {
@@ -254,6 +325,7 @@ void TrainingLoop::start_saving() {
 }
 
 std::string TrainingLoop::save() {
+  show(RunPhase::kSaving);
   finish_saving();
   const std::string path =
       run_.state->save(run_.directory.checkpoints(), run_.record, save_options(config_));
@@ -262,17 +334,20 @@ std::string TrainingLoop::save() {
 }
 
 int TrainingLoop::stop(int signal) {
+  show(RunPhase::kSaving);
   if (run_.trace.finish()) report_.traced(run_.trace.path());
   finish_saving();
   // The interval may just have saved this step.
   const bool saved = saved_step_ == run_.record.step;
   const std::string path =
       saved ? fmt::format("{}/step-{}", run_.directory.checkpoints(), saved_step_) : save();
+  show(RunPhase::kEnding);
   report_.stopped(signal, path);
   return 128 + signal;
 }
 
 void TrainingLoop::finish() {
+  show(RunPhase::kEnding);
   // The last step that the job wants to see may never come.
   if (run_.trace.finish()) report_.traced(run_.trace.path());
   // What is still being written behind training belongs to the run.

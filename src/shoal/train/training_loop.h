@@ -27,6 +27,7 @@ class TrainingLoop {
   struct Agreement {
     double labels = 0;      ///< valid labels of the global batch
     int signal = 0;         ///< a rank was asked to stop by it; 0: none was
+    bool save = false;      ///< another terminal asked rank 0 for a checkpoint
     double peak_bytes = 0;  ///< the sum of all ranks' peaks so far
     MemoryByCategory peak{};
     /// Of the step before, means over the ranks, in seconds; empty before the second step.
@@ -42,12 +43,20 @@ class TrainingLoop {
   RankBatch next_batch();
   double labels_of(const RankBatch& batch) const;
   void begin_memory(std::int64_t step);
-  Agreement agree(double labels) const;
+  int stop_signal() const;
+  bool save_is_asked();
+  Agreement agree(double labels);
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison,
                        Clock::time_point begin);
   bool evaluation_is_due() const;
   Evaluation evaluate_now();
 
+  void begin_board();
+  void begin_step_on_board(std::int64_t step);
+  void show(RunPhase phase);
+  void save_as_asked();
+  void answer_save();
+  void saved(const checkpoint::Saved& saved);
   void save_if_due();
   void finish_saving();
   void start_saving();
@@ -70,6 +79,10 @@ class TrainingLoop {
   std::int64_t first_step_ = 0;    ///< steps that were trained before this start
   std::int64_t first_tokens_ = 0;  ///< tokens likewise
   std::int64_t saved_step_ = -1;   ///< step of the newest checkpoint; -1: there is none
+  /// Requests for checkpoints on rank 0: the last one seen, and the one that the checkpoint being
+  /// written answers (0: none).
+  std::int64_t save_seen_ = 0;
+  std::int64_t save_to_answer_ = 0;
 };
 
 }  // namespace shoal::train

@@ -51,6 +51,13 @@ std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Err
                               {"written", seconds_since_1970(std::chrono::system_clock::now())},
                               {"kind", name(cause.kind())},
                               {"error", cause.what()}});
+  return text + flight_lines(owner, book);
+}
+
+}  // namespace
+
+std::string flight_lines(const FlightOwner& owner, const FlightBook& book) {
+  std::string text;
   for (const FlightPage& page : book.pages()) {
     for (const FlightEntry& entry : page.entries) {
       const bool complete = entry.ended != Clock::time_point{};
@@ -69,6 +76,8 @@ std::string lines_of(const FlightOwner& owner, const FlightBook& book, const Err
   }
   return text;
 }
+
+namespace {
 
 /// Writes aside and renames, so that a reader finds the old file or the new one, never a part.
 void replace_file(const fs::path& path, const std::string& text) {

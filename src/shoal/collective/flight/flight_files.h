@@ -27,6 +27,9 @@ struct FlightOwner {
 void write_flight(const std::string& directory, const FlightOwner& owner, const FlightBook& book,
                   const Error& cause);
 
+/// Returns the lines {"record":"call"} of a rank that goes on, as write_flight has them.
+std::string flight_lines(const FlightOwner& owner, const FlightBook& book);
+
 /// Removes the file of an earlier run for `rank`; rank 0 also removes flight.jsonl. A missing file
 /// is no error.
 void forget_flight(const std::string& directory, int rank);

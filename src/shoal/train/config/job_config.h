@@ -172,6 +172,7 @@ struct MetricsSection {
   bool tensorboard = true;                ///< write event files
   std::int64_t memory_steps = 2;          ///< first steps with a memory timeline; 0: none
   std::vector<std::int64_t> trace_steps;  ///< first and last step of trace.json; empty: none
+  std::string prometheus;  ///< "HOST:PORT" of the endpoint for Prometheus; empty: none
 };
 
 struct ValidationSection {

@@ -48,7 +48,11 @@ void list_run_keys(std::vector<ConfigKey>& keys) {
            "them")
       .key("trace_steps", &M::trace_steps, between(1, 1e12),
            "first and last step, counted from 1, of which trace.json says what every rank did and "
-           "when; empty: none");
+           "when; empty: none")
+      .key("prometheus", &M::prometheus, any(),
+           "HOST:PORT at which Prometheus reads figures of the run, from the host of rank 0: "
+           "127.0.0.1:9400, or 0.0.0.0:9400 for all networks. Whoever reaches it may read them; "
+           "empty: none");
   using V = ValidationSection;
   Lister<V>(keys, "validation", &JobConfig::validation)
       .key("interval", &V::interval, between(0, 1e12),

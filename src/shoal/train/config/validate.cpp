@@ -165,7 +165,19 @@ void check_length(const Job& job, std::int64_t steps) {
   }
 }
 
+void validate_prometheus(const Job& job) {
+  const std::string& place = job.config.metrics.prometheus;
+  if (place.empty()) return;
+  try {
+    wire::parse_endpoint(place);
+  } catch (const Error&) {
+    throw config_error(job, "metrics.prometheus",
+                       fmt::format("\"{}\" is no HOST:PORT, as in 127.0.0.1:9400", place));
+  }
+}
+
 void validate_metrics(const Job& job) {
+  validate_prometheus(job);
   const std::vector<std::int64_t>& steps = job.config.metrics.trace_steps;
   if (steps.empty()) return;
   if (steps.size() != 2 || steps[0] > steps[1]) {
