@@ -1,0 +1,247 @@
+// Shoal's TCP transport between sites that are far apart: the kernel's own TCP carries its
+// connections, over links with delay, jitter and loss that may be cut in one direction or both.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shoal/base/duration.h"
+#include "shoal/collective/tcp/tcp_communicator.h"
+#include "shoal/wire/rendezvous.h"
+#include "shoal/wire/tcp_transport.h"
+#include "tests/collective/kind_check.h"
+#include "tests/collective/network_ranks.h"
+#include "tests/emulation/raw_sockets.h"
+#include "tests/emulation/wan.h"
+
+namespace shoal::emulation::transport_over_wan_test {
+namespace {
+
+using collective::Kind;
+using collective::soon;
+using collective::TcpCommunicator;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+using Errors = std::vector<std::optional<Error>>;
+using Body = std::function<void(TcpCommunicator&)>;
+
+std::string a_file() {
+  return fmt::format("file:{}transport_over_wan_test-{}", testing::TempDir(), getpid());
+}
+
+struct Meeting {
+  std::string place = a_file();
+  Duration silence = seconds(60);
+};
+
+/// Runs one rank in the calling thread, at the site of its number.
+void run_rank(const Wan& wan, int rank, const Meeting& meeting, const Body& body) {
+  wan.enter(rank);
+  wire::Rendezvous rendezvous(meeting.place, "key", rank, wan.address(rank), soon());
+  TcpCommunicator c(
+      std::make_shared<wire::TcpTransport>(
+          wire::TcpTransport::Options{
+              .key = "key", .heartbeat = milliseconds(100), .silence = meeting.silence},
+          rendezvous.store(), rank, wan.sites(), soon()),
+      {});
+  rendezvous.all_ranks_connected();
+  body(c);
+}
+
+/// Runs `body` on a rank at each site and returns what each threw. Runs `meanwhile` beside them.
+Errors at_sites(const Wan& wan, const Meeting& meeting, const Body& body,
+                const std::function<void()>& meanwhile = {}) {
+  Errors errors(static_cast<std::size_t>(wan.sites()));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < wan.sites(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      try {
+        run_rank(wan, rank, meeting, body);
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(rank)] = error;
+      }
+    });
+  }
+  if (meanwhile) meanwhile();
+  for (auto& rank : ranks) rank.join();
+  return errors;
+}
+
+void all_reduce(TcpCommunicator& c, std::vector<float>& x, Deadline deadline) {
+  c.run({.kind = Kind::kAllReduce,
+         .type = ElementType::kF32,
+         .buffer = {x.data(), x.data(), x.size()}},
+        deadline);
+}
+
+// A connection, its handshake and a question to the store are three round trips and more each: no
+// limit on an attempt may assume that the other side is near.
+TEST(OverWan, RanksFarFromEachOtherMeetAndAllReduce) {
+  Wan wan(3);
+  wan.set_all({.delay = milliseconds(100)});
+  ASSERT_EQ(why_void(wan, 1, 0), "");
+  // Of the sixteen ports from this one on that ranks try, there is one.
+  const Meeting meeting{.place = wan.address(0) + ":65535"};
+  collective::expect_none(at_sites(wan, meeting, [](TcpCommunicator& c) {
+    for (const std::size_t count : {1, 70001}) {
+      EXPECT_EQ(collective::check<std::int32_t>(c, Kind::kAllReduce, ElementType::kI32, count, 0),
+                "");
+    }
+    c.run({.kind = Kind::kBarrier}, soon());
+  }));
+}
+
+TEST(OverWan, LossAndJitterChangeNoResult) {
+  Wan wan(3);
+  wan.set_all(
+      {.delay = milliseconds(5), .jitter = milliseconds(30), .loss = 0.005, .reorder = true});
+  ASSERT_EQ(why_void(wan, 0, 1), "");
+  collective::expect_none(at_sites(wan, {}, [](TcpCommunicator& c) {
+    for (const Kind kind : collective::kKinds)
+      EXPECT_EQ(collective::check<std::int32_t>(c, kind, ElementType::kI32, 1001, 2), "");
+    for (int round = 0; round < 3; ++round) {
+      EXPECT_EQ(collective::check<std::int32_t>(c, Kind::kAllReduce, ElementType::kI32, 200001, 0),
+                "");
+    }
+    c.run({.kind = Kind::kBarrier}, soon());
+  }));
+  std::uint64_t lost = 0;
+  for (int from = 0; from < 3; ++from)
+    for (int to = 0; to < 3; ++to) lost += from == to ? 0 : wan.between(from, to).lost.packets;
+  EXPECT_GT(lost, 10u) << "the links were better than this test wants";
+}
+
+/// Eight megabytes take three seconds in each direction.
+constexpr std::size_t kMany = 2 << 20;
+const LinkSpec kSlow{
+    .delay = milliseconds(10), .bits_per_second = 20e6, .queue_bytes = std::size_t{128} << 10};
+
+/// Waits until a part of that has been carried from rank 0 to rank 1.
+void wait_for_the_middle(const Wan& wan) {
+  constexpr std::uint64_t kPart = 500000;
+  const Deadline end = soon();
+  while (wan.between(0, 1).delivered.bytes < kPart && !end.passed())
+    std::this_thread::sleep_for(milliseconds(1));
+}
+
+/// Has two ranks all-reduce, cuts the link by `cut` in the middle, and heals it when both have
+/// noticed. Returns what they threw.
+Errors cut_in_the_middle(Wan& wan, const std::function<void()>& cut) {
+  wan.set_all(kSlow);
+  std::atomic<int> noticed{0};
+  const Meeting meeting{.silence = milliseconds(1200)};
+  return at_sites(
+      wan, meeting,
+      [&](TcpCommunicator& c) {
+        std::vector<float> x(kMany, 1);
+        try {
+          // Who hangs runs into this: a timeout instead of a peer that is lost.
+          all_reduce(c, x, Deadline::in(seconds(15)));
+        } catch (const Error&) {
+          ++noticed;
+          throw;
+        }
+      },
+      [&] {
+        wait_for_the_middle(wan);
+        cut();
+        const Deadline end = soon();
+        while (noticed < 2 && !end.passed()) std::this_thread::sleep_for(milliseconds(1));
+        wan.heal();
+      });
+}
+
+void expect_silence(const Errors& errors) {
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kPeerLost) << error->what();
+    // Who noticed it blames the other.
+    EXPECT_EQ(error->peer(), 1 - error->rank()) << error->what();
+    EXPECT_THAT(error->what(), HasSubstr("has been silent for"));
+  }
+}
+
+TEST(OverWan, ACutInTheMiddleIsNamedOnBothSides) {
+  Wan wan(2);
+  expect_silence(cut_in_the_middle(wan, [&] { wan.cut({0}); }));
+  EXPECT_GT(wan.between(0, 1).cut.packets, 0u);
+  EXPECT_GT(wan.between(1, 0).cut.packets, 0u);
+}
+
+// What rank 1 sends arrives, but no acknowledgement reaches it: it soon has to stop as well.
+TEST(OverWan, AOneWayCutIsNamedOnBothSides) {
+  Wan wan(2);
+  const auto errors = cut_in_the_middle(wan, [&] {
+    LinkSpec spec = kSlow;
+    spec.open = false;
+    wan.set(0, 1, spec);
+  });
+  expect_silence(errors);
+  ASSERT_TRUE(errors[1]);
+  EXPECT_EQ(errors[1]->rank(), 1) << "it hears nothing, so it has noticed by itself";
+  EXPECT_GT(wan.between(0, 1).cut.packets, 0u);
+  EXPECT_EQ(wan.between(1, 0).cut.packets, 0u);
+}
+
+TEST(OverWan, AShortCutIsNoFailure) {
+  Wan wan(2);
+  wan.set_all(kSlow);
+  constexpr std::size_t kCount = 1 << 18;
+  collective::expect_none(at_sites(
+      wan, {},
+      [&](TcpCommunicator& c) {
+        EXPECT_EQ(collective::check<float>(c, Kind::kAllReduce, ElementType::kF32, kCount, 0), "");
+        c.run({.kind = Kind::kBarrier}, soon());
+      },
+      [&] {
+        wait_for_the_middle(wan);
+        wan.cut({1});
+        std::this_thread::sleep_for(milliseconds(300));
+        wan.heal();
+      }));
+  EXPECT_GT(wan.between(0, 1).cut.packets, 0u);
+}
+
+// A connection has at most so much on its way as the kernel keeps for it (tcp_wmem), which is less
+// than a long link holds. Here that is scaled down by sixteen, and so is the link: 256 KiB instead
+// of 4 MiB, and 100 Mbit/s.
+TEST(OverWan, SeveralConnectionsFillALongLinkBetterThanOne) {
+  Wan wan(2);
+  wan.set_sysctl("net/ipv4/tcp_wmem", "4096 16384 262144");
+  wan.set_all({.delay = milliseconds(50), .bits_per_second = 100e6});
+  ASSERT_EQ(why_void(wan, 0, 1), "");
+  const auto raw = [&](int connections) {
+    return tcp_bits_per_second(wan, 0, 1, connections, milliseconds(600), milliseconds(500));
+  };
+  const double one = raw(1);
+  const double eight = raw(8);
+  double shoal = 0;
+  collective::expect_none(at_sites(wan, {}, [&](TcpCommunicator& c) {
+    std::vector<float> x(250000, 1);
+    all_reduce(c, x, soon());
+    const auto begin = Clock::now();
+    all_reduce(c, x, soon());
+    // Two ranks each send as many bytes as the tensor has.
+    const double taken = to_seconds(Clock::now() - begin);
+    if (c.rank() == 0) shoal = static_cast<double>(x.size() * sizeof(float)) * 8 / taken;
+    c.run({.kind = Kind::kBarrier}, soon());
+    EXPECT_EQ(x.front(), 4);
+  }));
+  fmt::print("of 100 Mbit/s: one connection {:.1f}, eight {:.1f}, an all-reduce {:.1f}\n",
+             one * 1e-6, eight * 1e-6, shoal * 1e-6);
+  EXPECT_GT(eight, 3 * one);
+}
+
+}  // namespace
+}  // namespace shoal::emulation::transport_over_wan_test
