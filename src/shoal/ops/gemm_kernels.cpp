@@ -283,16 +283,21 @@ HWY_INLINE bool low_tile(std::int64_t rows, std::int64_t depth, const float* a, 
                          std::int64_t lines) {
   switch (rows) {
     case 2:
-      return tile<2>(depth, a, b, c, stride, accumulate, next, lines), true;
+      tile<2>(depth, a, b, c, stride, accumulate, next, lines);
+      return true;
     case 4:
-      return tile<4>(depth, a, b, c, stride, accumulate, next, lines), true;
+      tile<4>(depth, a, b, c, stride, accumulate, next, lines);
+      return true;
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
     case 6:
-      return tile<6>(depth, a, b, c, stride, accumulate, next, lines), true;
+      tile<6>(depth, a, b, c, stride, accumulate, next, lines);
+      return true;
     case 8:
-      return tile<8>(depth, a, b, c, stride, accumulate, next, lines), true;
+      tile<8>(depth, a, b, c, stride, accumulate, next, lines);
+      return true;
     case 10:
-      return tile<10>(depth, a, b, c, stride, accumulate, next, lines), true;
+      tile<10>(depth, a, b, c, stride, accumulate, next, lines);
+      return true;
 #endif
     default:
       return false;
@@ -316,7 +321,7 @@ void panel(std::int64_t rows, std::int64_t wide, std::int64_t depth, const float
            float* c, std::int64_t stride, bool accumulate, NextPanel next) {
   const std::int64_t stops =
       (rows + kTileRows - 1) / kTileRows * ((depth + kFetchEvery - 1) / kFetchEvery);
-  const std::int64_t lines = (next.left() + stops - 1) / std::max<std::int64_t>(stops, 1);
+  const std::int64_t lines = (next.left() + stops - 1) / stops;
   for (std::int64_t i = 0; i < rows; i += kTileRows) {
     const float* panel_a = a + i * depth;
     float* const corner = c + i * stride;
@@ -340,6 +345,7 @@ std::size_t GemmWorkspace(std::int64_t rows, std::int64_t depth) {
 void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixView a, MatrixView b,
           float* c, std::int64_t c_stride, bool accumulate, float* workspace) {
   const std::int64_t step = block_depth(depth);
+  const std::int64_t width = tile_columns();
   float* packed_a = workspace;
   float* packed_b =
       workspace + round_up(round_up(std::min(rows, kBlockRows), kTileRows) * step, 16);
@@ -348,9 +354,8 @@ void Gemm(std::int64_t rows, std::int64_t columns, std::int64_t depth, MatrixVie
     for (std::int64_t i = 0; i < rows; i += kBlockRows) {
       const std::int64_t high = std::min(kBlockRows, rows - i);
       pack(kernels::from(a, i, k), high, kTileRows, deep, packed_a);
-      const std::int64_t width = tile_columns();
+      const auto view = [&](std::int64_t j) { return transposed(kernels::from(b, k, j)); };
       for (std::int64_t j = 0; j < columns; j += width) {
-        const auto view = [&](std::int64_t at) { return transposed(kernels::from(b, k, at)); };
         const std::int64_t after = j + width;
         const std::int64_t wide = std::min(width, columns - j);
         pack(view(j), wide, width, deep, packed_b);
