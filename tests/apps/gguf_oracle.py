@@ -2,9 +2,10 @@
 a checkpoint and back into every type that it writes. Values must be those that gguf computes, blocks bit for bit those that it makes.
 Argument: the program. Exit code 77: this Python has no gguf."""
 import os
-import subprocess
 import sys
 import tempfile
+
+from oracle import check, shoal
 
 try:
     import gguf
@@ -106,17 +107,6 @@ def write(path, name, matrix_type):
     writer.write_tensors_to_file()
     writer.close()
     return values
-
-
-def shoal(*words):
-    done = subprocess.run([sys.argv[1], *words], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"shoal {' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
-
-
-def check(condition, what):
-    if not condition:
-        sys.exit(f"FAILED: {what}")
 
 
 def check_file(path, name, written, values, original):

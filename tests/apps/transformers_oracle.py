@@ -9,6 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from oracle import check, shoal
+
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import gguf
@@ -65,26 +67,14 @@ def drawn(config):
     return model
 
 
-def greedy(model, tokens):
-    """The likeliest tokens behind `tokens`, and the log-probabilities of all in the place of each."""
+def greedy(model, tokens, count=TOKENS):
+    """The `count` likeliest tokens behind `tokens`, and the log-probabilities of all in the place of each."""
     new, rows = [], []
     with torch.no_grad():
-        for _ in range(TOKENS):
+        for _ in range(count):
             rows.append(torch.log_softmax(model(torch.tensor([tokens + new])).logits[0, -1].double(), -1))
             new.append(int(rows[-1].argmax()))
     return new, torch.stack(rows)
-
-
-def shoal(*words):
-    done = subprocess.run([sys.argv[1], *words], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"shoal {' '.join(words)}: exit code {done.returncode}\n{done.stderr}")
-    return done.stdout
-
-
-def check(condition, what):
-    if not condition:
-        sys.exit(f"FAILED: {what}")
 
 
 def check_generated(name, source, tokens, new, rows):
@@ -179,4 +169,5 @@ def main():
             print(f"{name}: log-probabilities within {apart:.1e}, the same text, exported and loaded", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
