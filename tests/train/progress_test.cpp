@@ -97,11 +97,5 @@ TEST(Progress, WordsGoInTheirOrder) {
   EXPECT_EQ(fitted(words, 3), "aaa");
 }
 
-TEST(Progress, NumbersAndTheirUnits) {
-  EXPECT_EQ(format_si(864, "FLOPs"), "864 FLOPs");
-  EXPECT_EQ(format_si(12400, "FLOPs"), "12.4 kFLOPs");
-  EXPECT_EQ(format_si(3.1e9, "FLOP/s"), "3.1 GFLOP/s");
-}
-
 }  // namespace
 }  // namespace shoal::train::progress_test

@@ -1,4 +1,4 @@
-// Figures that a run shows, worked out by hand: durations, lines of the console, records of
+// Figures that a run shows, worked out by hand: lines of the console, records of
 // TensorBoard, points of the plot, memory, precision.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,38 +32,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
-
-// ---- numbers ----------------------------------------------------------------------------------
-
-TEST(Figures, OfDurations) {
-  const auto text = [](double seconds) {
-    return format_duration(
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)));
-  };
-  EXPECT_EQ(text(0.4), "0 s");
-  EXPECT_EQ(text(0.6), "1 s");
-  EXPECT_EQ(text(59.4), "59 s");
-  EXPECT_EQ(text(59.6), "1 min 00 s");
-  EXPECT_EQ(text(245), "4 min 05 s");
-  EXPECT_EQ(text(3599), "59 min 59 s");
-  EXPECT_EQ(text(3600), "1 h 00 min");
-  EXPECT_EQ(text(7659), "2 h 07 min");
-  EXPECT_EQ(text(90000), "25 h 00 min");
-}
-
-TEST(Figures, OfLargeNumbers) {
-  EXPECT_EQ(format_si(0), "0");
-  EXPECT_EQ(format_si(999.9), "999.9");
-  EXPECT_EQ(format_si(1000), "1 k");
-  EXPECT_EQ(format_si(12400), "12.4 k");
-  EXPECT_EQ(format_si(-2500), "-2.5 k");
-  EXPECT_EQ(format_si(3.1e6), "3.1 M");
-  EXPECT_EQ(format_si(3.1e9), "3.1 G");
-  EXPECT_EQ(format_si(3.1e12), "3.1 T");
-  EXPECT_EQ(format_si(3.1e15), "3.1 P");
-  EXPECT_EQ(format_si(3.1e18), "3.1e+03 P");
-  EXPECT_EQ(format_si(12.5, "B"), "12.5 B");
-}
 
 // ---- the console ------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "apps/shoal/watch/status_text.h"
+#include "shoal/base/figures.h"
 
 namespace shoal::apps {
 namespace {
@@ -79,7 +79,7 @@ std::string describe_progress(const JobLook& before, const JobLook& after, doubl
   return fmt::format(
       "No step was completed in {:.1f} s, and no rank waits for another: they are "
       "{}, in step {} for {}.",
-      apart_s, after.status.phase, first.step, time_text(first.age_s));
+      apart_s, after.status.phase, first.step, format_duration(first.age_s));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ struct JobLook {
   std::string flights;
 };
 
-/// What is wrong with a running job.
+/// Says what is wrong with a running job.
 struct Diagnosis {
   bool stands_still = false;  ///< a rank, or an operation between ranks
   std::vector<std::string> lines;

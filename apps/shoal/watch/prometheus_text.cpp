@@ -93,14 +93,10 @@ void add_step(Page& page, const train::StepMetrics& m) {
              categories);
 }
 
-void add_evaluation(Page& page, const std::vector<train::StepMetrics>& recent) {
-  for (auto step = recent.rbegin(); step != recent.rend(); ++step) {
-    if (!step->evaluation) continue;
-    page.gauge("shoal_validation_loss", "Loss of the last validation.", step->evaluation->loss);
-    page.gauge("shoal_validation_step", "Step after which it was measured.",
-               static_cast<double>(step->step));
-    return;
-  }
+void add_evaluation(Page& page, const train::StepMetrics& step) {
+  page.gauge("shoal_validation_loss", "Loss of the last validation.", step.evaluation->loss);
+  page.gauge("shoal_validation_step", "Step after which it was measured.",
+             static_cast<double>(step.step));
 }
 
 void add_ranks(Page& page, const JobStatus& job) {
@@ -133,7 +129,7 @@ std::string prometheus_text(const RunSummary& run) {
   Page page;
   add_run(page, run);
   if (!run.recent.empty()) add_step(page, run.recent.back());
-  add_evaluation(page, run.recent);
+  if (const train::StepMetrics* step = run.last_evaluated()) add_evaluation(page, *step);
   if (run.job) add_ranks(page, *run.job);
   return page.text();
 }

@@ -81,6 +81,13 @@ std::optional<double> RunSummary::seconds_left() const {
   return job->training_s * left / static_cast<double>(done);
 }
 
+const train::StepMetrics* RunSummary::last_evaluated() const {
+  const auto step = std::find_if(recent.rbegin(), recent.rend(), [](const train::StepMetrics& m) {
+    return m.evaluation.has_value();
+  });
+  return step == recent.rend() ? nullptr : &*step;
+}
+
 RunSummary read_run_files(const std::string& directory, std::size_t recent_bytes) {
   RunSummary run{.directory = directory,
                  .last = read_last_run(directory),

@@ -32,6 +32,8 @@ struct RunSummary {
   std::int64_t total_steps() const;
   /// Seconds until the last step, at the mean speed since this start; nothing where unknown.
   std::optional<double> seconds_left() const;
+  /// The newest of `recent` that has an evaluation; null: none has.
+  const train::StepMetrics* last_evaluated() const;
 };
 
 /// Bytes at the end of metrics.jsonl that are read: the last steps, some 300 bytes each.

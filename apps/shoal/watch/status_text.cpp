@@ -3,11 +3,12 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
+
+#include "shoal/base/figures.h"
 
 namespace shoal::apps {
 namespace {
@@ -21,7 +22,8 @@ std::string progress_of(const RunSummary& run) {
     text += fmt::format(" of {} ({:.0f} %)", total,
                         100.0 * static_cast<double>(run.steps()) / static_cast<double>(total));
   }
-  if (const auto left = run.seconds_left()) text += fmt::format(", {} left", time_text(*left));
+  if (const auto left = run.seconds_left())
+    text += fmt::format(", {} left", format_duration(*left));
   return text;
 }
 
@@ -42,9 +44,9 @@ std::string silence_of(const RunSummary& run) {
 }
 
 std::string figures_of(const train::StepMetrics& m) {
-  std::string text = fmt::format("loss {:.4f}  {} tokens/s", m.loss, si_text(m.tokens_per_s));
+  std::string text = fmt::format("loss {:.4f}  {} tokens/s", m.loss, format_si(m.tokens_per_s));
   if (m.mfu) text += fmt::format("  MFU {:.1f} %", 100 * *m.mfu);
-  if (m.memory_bytes) text += "  tensors " + si_text(*m.memory_bytes, "B");
+  if (m.memory_bytes) text += "  tensors " + format_si(*m.memory_bytes, "B");
   return text;
 }
 
@@ -68,36 +70,12 @@ Json ranks_json(const JobStatus& job) {
 
 }  // namespace
 
-std::string time_text(double seconds) {
-  const auto whole = std::llround(seconds);
-  if (whole < 60) return fmt::format("{} s", whole);
-  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-  return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
-}
-
-std::string si_text(double value) {
-  const char* units[] = {"", " k", " M", " G", " T", " P"};
-  int unit = 0;
-  while (std::abs(value) >= 1000 && unit < 5) {
-    value /= 1000;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{:.4g}", value) : fmt::format("{:.3g}{}", value, units[unit]);
-}
-
-std::string si_text(double value, const char* unit) {
-  const std::string number = si_text(value);
-  return number + (number.find(' ') == std::string::npos ? " " : "") + unit;
-}
-
 std::vector<std::string> headline(const RunSummary& run) {
   std::vector<std::string> lines{fmt::format("{}: {}", run.directory, progress_of(run))};
   if (!run.recent.empty()) lines.push_back(figures_of(run.recent.back()));
-  for (auto step = run.recent.rbegin(); step != run.recent.rend(); ++step) {
-    if (!step->evaluation) continue;
+  if (const train::StepMetrics* step = run.last_evaluated()) {
     lines.push_back(
         fmt::format("validation loss {:.4f} after step {}", step->evaluation->loss, step->step));
-    break;
   }
   lines.push_back(run.checkpoint ? fmt::format("last checkpoint: step {}", *run.checkpoint)
                                  : "no checkpoint yet");
@@ -120,7 +98,7 @@ std::string rank_line(const RankStatus& rank, std::size_t ranks) {
   const std::string age = rank.age_s < 0 ? "not begun" : fmt::format("{:.1f} s ago", rank.age_s);
   return fmt::format("{}  process {:<8} {:<8} step {:<8} {}  {}", of, rank.process,
                      name(rank.state), rank.step, age,
-                     si_text(static_cast<double>(rank.resident_bytes), "B"));
+                     format_si(static_cast<double>(rank.resident_bytes), "B"));
 }
 
 std::string status_text(const RunSummary& run) {
@@ -143,6 +121,7 @@ std::string status_json(const RunSummary& run) {
   const auto of_step = [&](double train::StepMetrics::*member) {
     return step ? Json(step->*member) : Json(nullptr);
   };
+  const LastRun* ending = run.last && !run.runs() ? &*run.last : nullptr;
   const std::int64_t total = run.total_steps();
   const Json object = {{"directory", run.directory},
                        {"state", state_of(run)},
@@ -157,9 +136,9 @@ std::string status_json(const RunSummary& run) {
                        {"process", run.job ? Json(run.job->process) : Json(nullptr)},
                        {"stopping", run.job && run.job->stopping},
                        {"ranks", run.job ? ranks_json(*run.job) : Json::array()},
-                       {"code", run.last && !run.runs() ? Json(run.last->code) : Json(nullptr)},
-                       {"ended", run.last && !run.runs() ? Json(run.last->ended) : Json(nullptr)},
-                       {"cause", run.last && !run.runs() ? Json(run.last->cause) : Json(nullptr)}};
+                       {"code", ending ? Json(ending->code) : Json(nullptr)},
+                       {"ended", ending ? Json(ending->ended) : Json(nullptr)},
+                       {"cause", ending ? Json(ending->cause) : Json(nullptr)}};
   return object.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -16,10 +16,4 @@ std::string status_text(const RunSummary& run);
 /// The same as one JSON object with a line end. What is unknown is null.
 std::string status_json(const RunSummary& run);
 
-/// "3 s", "4 min 05 s", "2 h 07 min".
-std::string time_text(double seconds);
-/// "950", "12.4 k", "3.1 M"; "950 B", "12.4 kB".
-std::string si_text(double value);
-std::string si_text(double value, const char* unit);
-
 }  // namespace shoal::apps

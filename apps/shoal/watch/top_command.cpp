@@ -83,14 +83,15 @@ void draw(const RunSummary& run) {
   std::fflush(stdout);
 }
 
+RunSummary look_with_losses(const std::string& directory) {
+  return look_at_run(directory, Deadline::in(kAnswerWithin), "status", kCurveBytes);
+}
+
 void watch_run(const std::string& directory) {
-  const auto look = [&] {
-    return look_at_run(directory, Deadline::in(kAnswerWithin), "status", kCurveBytes);
-  };
   // An error of the first look is one of the command line, and is said on the usual screen.
-  RunSummary run = look();
+  RunSummary run = look_with_losses(directory);
   const FullScreen screen;
-  for (draw(run); screen.goes_on(); draw(run)) run = look();
+  for (draw(run); screen.goes_on(); draw(run)) run = look_with_losses(directory);
 }
 
 }  // namespace
@@ -106,8 +107,8 @@ void add_top_command(CLI::App& program) {
       watch_run(chosen);
       return;
     }
-    const RunSummary run = look_at_run(chosen, Deadline::in(kAnswerWithin), "status", kCurveBytes);
-    for (const std::string& line : top_screen(run, 80, 1000)) fmt::print("{}\n", line);
+    for (const std::string& line : top_screen(look_with_losses(chosen), 80, 1000))
+      fmt::print("{}\n", line);
   });
 }
 

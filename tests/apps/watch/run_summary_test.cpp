@@ -177,18 +177,5 @@ TEST(StatusText, OfARunThatTrains) {
   EXPECT_TRUE(json["code"].is_null());
 }
 
-TEST(StatusText, HasTimesAndNumbersForPeople) {
-  EXPECT_EQ(time_text(0), "0 s");
-  EXPECT_EQ(time_text(59.4), "59 s");
-  EXPECT_EQ(time_text(59.6), "1 min 00 s");
-  EXPECT_EQ(time_text(245), "4 min 05 s");
-  EXPECT_EQ(time_text(7620), "2 h 07 min");
-  EXPECT_EQ(si_text(950), "950");
-  EXPECT_EQ(si_text(950, "B"), "950 B");
-  EXPECT_EQ(si_text(12400, "B"), "12.4 kB");
-  EXPECT_EQ(si_text(12400), "12.4 k");
-  EXPECT_EQ(si_text(3100000), "3.1 M");
-}
-
 }  // namespace
 }  // namespace shoal::apps::testing::run_summary_test

@@ -4,34 +4,12 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "shoal/base/duration.h"
+#include "shoal/base/figures.h"
 
 namespace shoal::train {
-
-std::string format_duration(Duration duration) {
-  const auto seconds = std::llround(to_seconds(duration));
-  if (seconds < 60) return fmt::format("{} s", seconds);
-  if (seconds < 3600) return fmt::format("{} min {:02} s", seconds / 60, seconds % 60);
-  return fmt::format("{} h {:02} min", seconds / 3600, seconds / 60 % 60);
-}
-
-std::string format_si(double value) {
-  const char* units[] = {"", " k", " M", " G", " T", " P"};
-  int unit = 0;
-  while (std::abs(value) >= 1000 && unit < 5) {
-    value /= 1000;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{:.4g}", value) : fmt::format("{:.3g}{}", value, units[unit]);
-}
-
-std::string format_si(double value, const char* unit) {
-  const std::string number = format_si(value);
-  return number + (number.find(' ') == std::string::npos ? " " : "") + unit;
-}
 
 namespace {
 
@@ -130,8 +108,9 @@ std::vector<ProgressWord> Progress::words(const StepMetrics& m) const {
     if (const std::string parts = parts_of(m); !parts.empty())
       words.push_back({"(" + parts + ")", -1});
   }
-  words.push_back(
-      {m.step == total_ ? "took " + format_duration(spent) : "ETA " + format_duration(eta), 3});
+  words.push_back({m.step == total_ ? "took " + format_duration(to_seconds(spent))
+                                    : "ETA " + format_duration(to_seconds(eta)),
+                   3});
   return words;
 }
 

@@ -10,13 +10,6 @@
 
 namespace shoal::train {
 
-/// Returns e.g. "3 s", "4 min 05 s", "2 h 07 min".
-std::string format_duration(Duration duration);
-/// Returns e.g. "950", "12.4 k", "3.1 M".
-std::string format_si(double value);
-/// Returns e.g. "950 FLOPs", "12.4 kFLOPs".
-std::string format_si(double value, const char* unit);
-
 /// A part of the progress line, in ASCII: "loss 2.3026".
 struct ProgressWord {
   std::string text;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "shoal/base/figures.h"
 #include "shoal/base/units.h"
 #include "shoal/model/model_spec.h"
 #include "shoal/train/config/loss_plot.h"
@@ -227,9 +228,8 @@ void RunReport::finish(const RunTotals& totals) {
   // From the metrics file, which has the steps of earlier starts too.
   plot_losses();
   const auto tokens = static_cast<double>(totals.tokens);
-  const auto took = std::chrono::duration<double>(totals.seconds);
   print(fmt::format("Trained {} steps, {} tokens in {}: {} tokens/s.", totals.steps,
-                    format_si(tokens), format_duration(std::chrono::duration_cast<Duration>(took)),
+                    format_si(tokens), format_duration(totals.seconds),
                     format_si(tokens / totals.seconds)));
   if (const auto& scale = run_.loss_scale) {
     print(fmt::format("Loss scale {:g}; {} steps were skipped for an overflow.", scale->scale(),
