@@ -16,6 +16,7 @@
 #include "shoal/base/duration.h"
 #include "shoal/base/error.h"
 #include "shoal/base/file.h"
+#include "shoal/checkpoint/format/store.h"
 #include "shoal/collective/flight/flight_files.h"
 
 namespace shoal::apps {
@@ -72,7 +73,7 @@ RunSummary look_at(const std::string& directory) {
 }
 
 std::string checkpoint_path(const std::string& directory, std::int64_t step) {
-  return fmt::format("{}/checkpoints/step-{}", directory, step);
+  return checkpoint::format::step_path(directory + "/checkpoints", step);
 }
 
 int stop_run(const SteerOptions& options) {

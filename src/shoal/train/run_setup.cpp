@@ -60,7 +60,7 @@ void RunSetup::resume_from_newest() {
   run_.group.broadcast(agreed, 0);
   step = *agreed.const_data_ptr<std::int64_t>();
   if (step < 0) return;
-  run_.checkpoint = fmt::format("{}/step-{}", folder, step);
+  run_.checkpoint = checkpoint::format::step_path(folder, step);
   const RunRecord saved = read_record(*run_.checkpoint);
   check_same_run(saved, run_.record, *run_.checkpoint);
   // Everything else of the record is this start's: the job may have changed in what it may change.
@@ -257,7 +257,7 @@ void RunSetup::load_source() {
                                  ? std::filesystem::absolute(source.path).parent_path().string()
                                  : run_.directory.source_weights();
   run_.state->load_parameters(
-      fmt::format("{}/step-{}", folder, *step.const_data_ptr<std::int64_t>()));
+      checkpoint::format::step_path(folder, *step.const_data_ptr<std::int64_t>()));
   run_.notes.push_back(fmt::format("The weights are those of {}.", config_.model.from));
 }
 

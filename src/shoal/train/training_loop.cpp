@@ -11,6 +11,7 @@
 
 #include "shoal/base/duration.h"
 #include "shoal/base/span_recorder.h"
+#include "shoal/checkpoint/format/store.h"
 #include "shoal/model/model_spec.h"
 #include "shoal/optim/schedule.h"
 #include "shoal/train/job_options.h"
@@ -340,7 +341,7 @@ int TrainingLoop::stop(int signal) {
   // The interval may just have saved this step.
   const bool saved = saved_step_ == run_.record.step;
   const std::string path =
-      saved ? fmt::format("{}/step-{}", run_.directory.checkpoints(), saved_step_) : save();
+      saved ? checkpoint::format::step_path(run_.directory.checkpoints(), saved_step_) : save();
   show(RunPhase::kEnding);
   report_.stopped(signal, path);
   return 128 + signal;

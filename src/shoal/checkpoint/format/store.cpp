@@ -21,9 +21,6 @@ namespace {
 
 constexpr std::string_view kStep = "step-", kWriting = ".writing-", kRemoving = ".removing-";
 
-std::string step_path(const std::string& directory, std::int64_t step) {
-  return fmt::format("{}/{}{}", directory, kStep, step);
-}
 std::string writing_path(const std::string& directory, std::int64_t step) {
   return fmt::format("{}/{}{}{}", directory, kWriting, kStep, step);
 }
@@ -78,6 +75,10 @@ std::optional<std::int64_t> step_of(std::string_view name) {
 }
 
 }  // namespace
+
+std::string step_path(const std::string& directory, std::int64_t step) {
+  return fmt::format("{}/{}{}", directory, kStep, step);
+}
 
 std::vector<Step> list_steps(const std::string& directory) {
   std::vector<Step> steps;

@@ -18,6 +18,9 @@ struct Step {
   std::string path;
 };
 
+/// Returns where the checkpoint of a step lies in the folder `directory`: <directory>/step-<n>.
+std::string step_path(const std::string& directory, std::int64_t step);
+
 /// Returns the complete checkpoints of `directory`, oldest step first; empty when there is none or
 /// no such folder.
 std::vector<Step> list_steps(const std::string& directory);
