@@ -188,8 +188,6 @@ bool print_differences(const std::string& first, const std::string& second) {
   return differences.empty();
 }
 
-bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
-
 /// The tokenizer of a model. Where Shoal cannot carry it out it says why on stderr: the weights are
 /// of use without it.
 std::shared_ptr<const data::Tokenizer> tokenizer_or_words(const train::ModelSource& source) {
@@ -225,7 +223,7 @@ void export_model(const std::string& path, const std::string& to, const std::str
   const train::SourceWeights weights(source, fmt::format("{}.weights-{}", to, ::getpid()));
   Reader reader(weights.checkpoint());
   std::string left_out;
-  if (is_gguf(to)) {
+  if (train::is_gguf(to)) {
     left_out =
         gguf::export_model(reader, to, text, *gguf::written_type(type.empty() ? "f16" : type));
   } else {
@@ -239,10 +237,11 @@ void export_model(const std::string& path, const std::string& to, const std::str
 }
 
 void import_model(const std::string& path, const std::string& directory) {
-  const train::ModelSource source{path, is_gguf(path) ? train::ModelSource::Kind::kGguf
-                                                      : train::ModelSource::Kind::kHuggingFace};
-  const std::string checkpoint =
-      is_gguf(path) ? gguf::import_model(path, directory) : import_hugging_face(path, directory);
+  const train::ModelSource source{path, train::is_gguf(path)
+                                            ? train::ModelSource::Kind::kGguf
+                                            : train::ModelSource::Kind::kHuggingFace};
+  const std::string checkpoint = train::is_gguf(path) ? gguf::import_model(path, directory)
+                                                      : import_hugging_face(path, directory);
   if (const auto tokenizer = tokenizer_or_words(source))
     tokenizer->save(directory + "/" + data::kTokenizerFile);
   fmt::print("{}\n", checkpoint);

@@ -54,9 +54,9 @@ void print_summary(const std::string& folder, const data::Manifest& manifest) {
   for (const auto& [name, split] : manifest.splits) print_split(name, split);
 }
 
-/// What data::open_tokenizer takes, or a GGUF file.
+/// Opens the tokenizer that `path` names, as data::open_tokenizer does, also that of a GGUF file.
 std::shared_ptr<const data::Tokenizer> tokenizer_at(const std::string& path) {
-  if (!path.ends_with(".gguf")) return data::open_tokenizer(path);
+  if (!train::is_gguf(path)) return data::open_tokenizer(path);
   if (auto tokenizer = train::tokenizer_of(train::find_model(path))) return tokenizer;
   throw Error(ErrorKind::kInputMissing, "tokenizer", path + " has no tokenizer");
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csignal>
 #include <exception>
 #include <string>
 
@@ -18,5 +19,11 @@ struct Ending {
 Ending ending_of(const std::exception& error);
 
 inline constexpr int signal_exit_code(int signal) { return 128 + signal; }
+
+/// True for the code of a run that was asked to stop, and has saved.
+inline constexpr bool is_stop_code(int code) {
+  return code == signal_exit_code(SIGTERM) || code == signal_exit_code(SIGINT) ||
+         code == signal_exit_code(SIGUSR1);
+}
 
 }  // namespace shoal::apps

@@ -53,8 +53,7 @@ struct Child {
   /// came before the rank handled it.
   bool stopped() const {
     if (WIFSIGNALED(status)) return WTERMSIG(status) == asked_with;
-    return code() == signal_exit_code(SIGTERM) || code() == signal_exit_code(SIGINT) ||
-           code() == signal_exit_code(SIGUSR1);
+    return is_stop_code(code());
   }
   // A rank that the launcher killed, or asked to stop, has not failed.
   bool failed() const { return ended && !killed_by_launcher && status != 0 && !stopped(); }

@@ -68,9 +68,6 @@ std::string describe_code(int code) {
   return fmt::format("failed with code {}", code);
 }
 
-bool ended_in_order(int code) {
-  return code == 0 || code == signal_exit_code(SIGTERM) || code == signal_exit_code(SIGINT) ||
-         code == signal_exit_code(SIGUSR1);
-}
+bool ended_in_order(int code) { return code == 0 || is_stop_code(code); }
 
 }  // namespace shoal::apps

@@ -27,7 +27,7 @@ constexpr const char* kConfig = "config.json";
 
 ModelSource find_model(const std::string& path) {
   using Kind = ModelSource::Kind;
-  if (path.ends_with(".gguf") && fs::is_regular_file(path)) return {path, Kind::kGguf};
+  if (is_gguf(path) && fs::is_regular_file(path)) return {path, Kind::kGguf};
   if (fs::exists(fs::path(path) / kConfig)) return {path, Kind::kHuggingFace};
   if (!fs::exists(path)) {
     throw Error(ErrorKind::kInputMissing, "model", fmt::format("there is no {}", path))

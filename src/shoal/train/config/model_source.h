@@ -17,6 +17,9 @@ struct ModelSource {
   Kind kind = Kind::kCheckpoint;
 };
 
+/// True for the name of a GGUF file.
+inline bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
+
 /// Finds the model at `path`: a file that ends in ".gguf", a Hugging Face folder, a step-<n>
 /// folder, or a folder of checkpoints or run directory, of which it takes the newest. Reads no
 /// tensor. Throws Error(input missing).
