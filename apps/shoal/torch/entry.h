@@ -41,8 +41,8 @@ struct RankArguments {
   /// 0, or the signal that asks the run to stop: finish the step, save, return 128 + signal. Never
   /// null.
   const std::atomic<int>* stop_signal = nullptr;
-  /// Where ranks show how far they are and see what is asked of them; it has a line for each of
-  /// the `world` ranks. Never null.
+  /// Ranks show there how far they are and see what is asked of them; it has a line for each of the
+  /// `world` ranks. Never null.
   const train::RunBoard* board = nullptr;
 };
 

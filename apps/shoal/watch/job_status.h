@@ -20,7 +20,7 @@ struct RankStatus {
   std::int64_t flights_written = 0;  ///< the last request for its collectives that it has answered
 };
 
-/// What the process that serves a running job knows: its answer to every request.
+/// The process that serves a running job knows this, and answers every request with it.
 struct JobStatus {
   int process = 0;         ///< that serves the job
   std::string launcher{};  ///< what started the ranks, where it was not Shoal's own: "torchrun"

@@ -138,7 +138,7 @@ void RequestServer::serve() {
           {client.socket.get(), static_cast<short>(client.writes() ? POLLOUT : POLLIN), 0});
       if (client.deadline.at() < first.at()) first = client.deadline;
     }
-    // Of a listener that serves as many as it may, further clients wait in its queue.
+    // Clients beyond those that a listener may serve at once wait in its queue.
     for (const Listener& listener : listeners_)
       if (has_room(listener, clients)) waiting.push_back({listener.socket.get(), POLLIN, 0});
     // One more, as the rest of a millisecond is cut off.
