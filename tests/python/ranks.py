@@ -64,6 +64,11 @@ def met(size):
     await_words("met", range(size))
 
 
+def hurry(seconds):
+    """From now on this rank's operations in the world's group have this limit. The meeting keeps the long one: on a busy machine a rank starts late."""
+    dist.group.WORLD.set_timeout(datetime.timedelta(seconds=seconds))
+
+
 def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(),
              flight_directory=None, hosts=None, options=(), stops=None):
     """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`. `hosts`: how many

@@ -8,7 +8,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
-from ranks import await_words, met, on_ranks, say
+from ranks import await_words, hurry, met, on_ranks, say
 
 import shoal
 
@@ -38,6 +38,7 @@ def absent(rank, size):
     if rank == 1:
         await_words("in time", [0])
         os._exit(0)
+    hurry(2)
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(10)))
     say("in time")
     expect(text, "not complete before its deadline", "rank 1 never entered #2")
@@ -48,6 +49,7 @@ def absent_from_a_future(rank, size):
     if rank == 1:
         await_words("in time", [0])
         os._exit(0)
+    hurry(2)
     work = dist.all_reduce(torch.ones(100_000), async_op=True)
     text, _ = words_of(lambda: work.wait())
     say("in time")
@@ -127,6 +129,7 @@ def stuck(rank, size):
         dist.all_reduce(torch.ones(10))
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
+    hurry(2)
     words_of(lambda: dist.all_reduce(torch.ones(1000)))
 
 
@@ -136,7 +139,7 @@ class Failures(unittest.TestCase):
 
     def test_what_ranks_were_doing_is_written_down(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.check(stuck, 3, [0, 124, 0], timeout_s=2, stops=1, flight_directory=folder)
+            self.check(stuck, 3, [0, 124, 0], stops=1, flight_directory=folder)
             lines = {name: [json.loads(line) for line in open(os.path.join(folder, name))] for name in os.listdir(folder)}
         self.assertEqual(sorted(lines), ["flight-rank-0.jsonl", "flight-rank-2.jsonl", "flight.jsonl"])
         self.assertEqual([line["rank"] for line in lines["flight.jsonl"] if line["record"] == "rank"], [0, 2])
@@ -150,10 +153,10 @@ class Failures(unittest.TestCase):
         self.check(different_calls)
 
     def test_a_rank_that_does_not_come(self):
-        self.check(absent, timeout_s=2)
+        self.check(absent)
 
     def test_a_rank_that_does_not_come_to_an_asynchronous_call(self):
-        self.check(absent_from_a_future, timeout_s=2)
+        self.check(absent_from_a_future)
 
     def test_a_killed_rank(self):
         self.check(killed, 3, [0, 0, -signal.SIGKILL])

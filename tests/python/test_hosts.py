@@ -6,7 +6,7 @@ import unittest
 
 import torch
 import torch.distributed as dist
-from ranks import await_words, met, on_ranks, say
+from ranks import await_words, hurry, met, on_ranks, say
 from test_collectives import foreign_memory, movements, reductions, scattered_sums, uneven
 from test_failures import expect, words_of
 from test_groups import coalesced, functional_collectives, groups, messages, objects, profiled, sequence_numbers, split, surface, unattended
@@ -137,6 +137,7 @@ def absent(rank, size):
     if rank == size - 1:
         await_words("in time", range(size - 1))
         os._exit(0)
+    hurry(3)
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(10)))
     say("in time")
     expect(text, "all_reduce")
@@ -172,6 +173,7 @@ def recorded(rank, size):
         dist.all_reduce(torch.ones(10_000))
     if rank == size - 1:
         os.kill(os.getpid(), signal.SIGSTOP)
+    hurry(3)
     words_of(lambda: dist.all_reduce(torch.ones(1000)))
 
 
@@ -301,7 +303,7 @@ class Hosts(unittest.TestCase):
         self.check(different_calls)
 
     def test_a_rank_that_does_not_come(self):
-        self.check(absent, timeout_s=3)
+        self.check(absent)
 
     def test_a_rank_that_leaves_early(self):
         self.check(left_early)
@@ -319,7 +321,7 @@ class Hosts(unittest.TestCase):
     def test_what_ranks_were_doing_is_written_down(self):
         for size, hosts in ((4, 2), (3, 3)):
             with tempfile.TemporaryDirectory() as folder:
-                codes = on_ranks(size, recorded, hosts=hosts, timeout_s=3, stops=size - 1, flight_directory=folder)
+                codes = on_ranks(size, recorded, hosts=hosts, stops=size - 1, flight_directory=folder)
                 self.assertEqual(codes, [0] * (size - 1) + [124])
                 self.assertTrue({f"flight-rank-{r}.jsonl" for r in range(size - 1)} < set(os.listdir(folder)), os.listdir(folder))
 
