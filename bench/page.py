@@ -47,6 +47,7 @@ it; the limit is what the ratio must reach, or `make bench` fails. Times differ 
 machine and from day to day: compare ratios.
 """
 COLUMNS = "| case | unit | Shoal | peer | ratio | spread | limit | measured | machine |\n|---|---|---|---|---|---|---|---|---|\n"
+DATE = -2  # the cell of a row
 BEGIN, END = "<!-- bench/page.py writes this table -->\n", "<!-- end of the table -->"
 
 
@@ -129,7 +130,9 @@ def main():
             sys.exit("README.md's figures are not those of docs/benchmarks.md: bench/page.py writes them")
         return
     if results.exists():
-        rows.update(measured(results.read_text().splitlines()))
+        # Of another day on another machine the page may know later results.
+        later = {case: row for case, row in measured(results.read_text().splitlines()).items() if case not in rows or row[DATE] >= rows[case][DATE]}
+        rows.update(later)
     page.write_text(write_page(rows))
     readme.write_text(with_table(readme.read_text(), readme_table(rows)))
 

@@ -9,8 +9,8 @@ how far it varied; `limit` is what it must reach. peer, ratio, spread and limit 
 checks its answers and exits with another code than 0 where they are wrong.
 
 What they print is written, with the machine and the date added, to bench/results/latest.jsonl, which bench/page.py puts into docs/benchmarks.md; a
-table goes to the terminal. Exits with 1 when a
-program failed, a case printed nothing or a ratio is below its limit.
+table goes to the terminal. The file has the last result of each case: also what was measured before a run was interrupted, and what earlier runs
+measured. Exits with 1 when a program failed, a case printed nothing or a ratio is below its limit.
 """
 import argparse
 import datetime
@@ -60,7 +60,25 @@ def row(words):
     return f"{words[0]:<40}" + "".join(f"  {word:>10}" for word in words[1:])
 
 
-def run(program, chosen, out):
+class Results:
+    """The file of the last result of each case."""
+
+    def __init__(self, path):
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.lines = {json.loads(line)["case"]: line for line in lines}
+
+    def add(self, result):
+        # The last result stands last, so that the file tells in which order it was measured.
+        self.lines.pop(result["case"], None)
+        self.lines[result["case"]] = json.dumps(result)
+        aside = self.path.with_suffix(".running")
+        aside.write_text("".join(line + "\n" for line in self.lines.values()))
+        aside.replace(self.path)
+
+
+def run(program, chosen, results):
     """Runs the chosen cases of one program; returns what went wrong."""
     problems, seen = [], set()
     with subprocess.Popen([*program, *chosen], stdout=subprocess.PIPE, text=True) as process:
@@ -78,8 +96,7 @@ def run(program, chosen, out):
             print(row([shown(result[field]) for field in FIELDS]), flush=True)
             if result["limit"] is not None and result["ratio"] < result["limit"]:
                 problems.append(f"{result['case']}: the ratio {result['ratio']:.3f} is below {result['limit']}")
-            out.write(json.dumps({**result, "machine": machine(), "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"}) + "\n")
-            out.flush()
+            results.add({**result, "machine": machine(), "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}"})
     if process.returncode != 0:
         problems.append(f"{program[-1]} exited with {process.returncode}")
     problems += [f"{case}: printed no result" for case in chosen if case not in seen]
@@ -108,16 +125,12 @@ def main():
         print("\n".join(name for _, chosen in plan for name in chosen))
         return
 
-    results = arguments.root / "bench" / "results" / "latest.jsonl"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    aside = results.with_suffix(".running")
+    results = Results(arguments.root / "bench" / "results" / "latest.jsonl")
     print(machine())
     print(row(FIELDS))
     problems = []
-    with aside.open("w") as out:
-        for program, chosen in plan:
-            problems += run(program, chosen, out)
-    aside.replace(results)
+    for program, chosen in plan:
+        problems += run(program, chosen, results)
     for problem in problems:
         print(f"bench: {problem}", file=sys.stderr)
     sys.exit(1 if problems else 0)

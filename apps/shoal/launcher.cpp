@@ -17,7 +17,6 @@
 
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/failure_report.h"
-#include "apps/shoal/run_directory.h"
 #include "apps/shoal/self_exec.h"
 #include "apps/shoal/watch/process_state.h"
 #include "shoal/base/check.h"
@@ -97,7 +96,6 @@ class SignalWatch {
 class Launcher {
  public:
   explicit Launcher(const Launch& launch) : launch_(launch), board_(launch.board->board()) {
-    make_log_folder(launch.run_directory);
     launch_file_ = memory_file(random_job_key() + "\n" + launch.job_text);
     children_.resize(launch.ranks);
   }

@@ -14,7 +14,6 @@
 #include "apps/shoal/cores.h"
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/failure_report.h"
-#include "apps/shoal/run_directory.h"
 #include "apps/shoal/shared_board.h"
 #include "shoal/base/error.h"
 
@@ -100,9 +99,6 @@ int run_rank(RankArguments arguments) {
   arguments.stop_signal = &stop_signal;
   arguments.program = program_path();
   if (!arguments.cores.empty()) keep_to(arguments.cores);
-  // Under another launcher rank 0 may still move an earlier run aside: the other ranks write
-  // nothing there before the rendezvous. Under Shoal's own the launcher has made the folder.
-  if (arguments.rank == 0) make_log_folder(arguments.run_directory);
   const AppLibrary library;
   return library.entry<int(const RankArguments*)>("shoal_rank_main")(&arguments);
 }

@@ -9,10 +9,12 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <sstream>
 #include <thread>
 
 #include "shoal/base/clock.h"
 #include "shoal/base/system_error.h"
+#include "shoal/wire/descriptor.h"
 
 namespace shoal::apps {
 namespace {
@@ -37,8 +39,24 @@ bool lock_soon(int file) {
   }
 }
 
-/// The lock file's first line is its holder's process id. The descriptor is inherited by ranks:
-/// while one lives, the directory is in use.
+std::string name_of_this_host() {
+  char name[256] = {};
+  // The last byte stays 0: a name that is too long is cut without one.
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
+/// The lock file's two lines are its holder's process id and host.
+LockHolder holder_in(int file) {
+  char text[320] = {};
+  const ssize_t length = ::pread(file, text, sizeof text - 1, 0);
+  LockHolder holder;
+  if (length > 0) std::istringstream(text) >> holder.process >> holder.host;
+  if (holder.process <= 0) holder.process = -1;
+  if (holder.host == name_of_this_host()) holder.host.clear();
+  return holder;
+}
+
+/// The descriptor is inherited by ranks: while one lives, the directory is in use.
 int take_lock(const std::string& directory) {
   const std::string path = directory + "/lock";
   // Without O_CLOEXEC: ranks inherit the lock across exec, and it lasts until the last of them has
@@ -50,17 +68,15 @@ int take_lock(const std::string& directory) {
     const bool taken = errno == EWOULDBLOCK;
     const Error error =
         system_error(ErrorKind::kOutput, "run directory", fmt::format("cannot lock {}", path));
-    char holder[32] = {};
-    const auto length = ::pread(file, holder, sizeof holder - 1, 0);
+    const LockHolder holder = holder_in(file);
     ::close(file);
     if (!taken) throw error;
     throw Error(ErrorKind::kOutput, "run directory",
-                fmt::format("{} is in use by another job (process {})", directory,
-                            std::string(holder, length > 0 ? length - 1 : 0)))
+                fmt::format("{} is in use by another job ({})", directory, holder.text()))
         .hint("wait until it has ended, or choose another directory with --run-dir");
   }
-  // For the error of a second job; the lock itself is the kernel's.
-  const std::string holder = fmt::format("{}\n", ::getpid());
+  // For people and other terminals; the lock itself is the kernel's.
+  const std::string holder = fmt::format("{}\n{}\n", ::getpid(), name_of_this_host());
   if (::ftruncate(file, 0) != 0 ||
       ::pwrite(file, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
     const Error error =
@@ -93,7 +109,11 @@ RunDirectory::RunDirectory(const std::string& path, bool fresh)
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   make(path_);
   lock_ = take_lock(path_);
-  if (!fresh || !holds_a_run(path_)) return;
+  if (fresh && holds_a_run(path_)) move_aside();
+  make(path_ + "/logs");
+}
+
+void RunDirectory::move_aside() {
   // The old directory's lock is held while it moves, so that no job is pulled away from under
   // itself.
   moved_to_ = free_name(path_);
@@ -115,6 +135,17 @@ RunDirectory::~RunDirectory() {
   if (lock_ >= 0) ::close(lock_);
 }
 
-void make_log_folder(const std::string& run_directory) { make(run_directory + "/logs"); }
+std::string LockHolder::text() const {
+  const std::string number = process > 0 ? std::to_string(process) : "of an unknown number";
+  return fmt::format("process {}{}{}", number, host.empty() ? "" : " on ", host);
+}
+
+std::optional<LockHolder> lock_holder(const std::string& run_directory) {
+  const wire::Descriptor file(::open((run_directory + "/lock").c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return std::nullopt;
+  // A job that starts in this moment tries again for two seconds, so a look cannot keep it out.
+  if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return std::nullopt;
+  return holder_in(file.get());
+}
 
 }  // namespace shoal::apps

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace shoal::apps {
@@ -8,9 +9,10 @@ namespace shoal::apps {
 /// any process that inherited it lives.
 class RunDirectory {
  public:
-  /// Makes the directory if it is not there and locks it. With `fresh`, a directory that was there
-  /// before is moved aside to <path>.old-<n>. Throws Error(output) when it cannot be made, when it
-  /// is no directory, and when another job holds its lock (with that job's process id).
+  /// Makes the directory and its logs/, if they are not there, and locks it. With `fresh`, a
+  /// directory that was there before is moved aside to <path>.old-<n>. Throws Error(output) when it
+  /// cannot be made, when it is no directory, and when another job holds its lock (with that job's
+  /// process id).
   RunDirectory(const std::string& path, bool fresh);
   ~RunDirectory();
   RunDirectory(const RunDirectory&) = delete;
@@ -21,12 +23,23 @@ class RunDirectory {
   const std::string& moved_to() const { return moved_to_; }
 
  private:
+  void move_aside();
+
   std::string path_;
   std::string moved_to_;
   int lock_ = -1;
 };
 
-/// Makes logs/ in a run directory, unless it is there. Throws Error(output).
-void make_log_folder(const std::string& run_directory);
+/// The process that holds the lock of a run directory.
+struct LockHolder {
+  int process = -1;    ///< -1: not known
+  std::string host{};  ///< where it runs; empty: on this host
+
+  /// "process 4711 on node2".
+  std::string text() const;
+};
+
+/// Returns nothing where no process holds the lock, or no run directory is.
+std::optional<LockHolder> lock_holder(const std::string& run_directory);
 
 }  // namespace shoal::apps

@@ -177,7 +177,7 @@ TEST_F(PipelineFaults, ARankThatStandsStillIsNamedByAll) {
                 4,
                 2,
                 "2F0",
-                {kDegree + "4", "parallelism.timeout_s=2"},
+                {kDegree + "4", "parallelism.timeout_s=6"},
                 201,
                 "shoal: rank 2 of 4 stands still: a signal has stopped it\n",
                 "peer 2"});

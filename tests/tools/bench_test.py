@@ -1,7 +1,10 @@
 """bench/run.py runs what is chosen, writes what was printed, and says what went wrong; bench/page.py makes the page of it."""
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import unittest
 
 import project
@@ -15,7 +18,7 @@ if sys.argv[1:] == ["--list"]:
 for name in sys.argv[1:]:
     if name != "lost":
         print("measuring", name)
-        print(json.dumps({"case": name, "unit": "GB/s", "ours": 12.5, "peer": 10.0, "ratio": 1.25, "spread": 0.01, "limit": %s}))
+        print(json.dumps({"case": name, "unit": "GB/s", "ours": 12.5, "peer": 10.0, "ratio": 1.25, "spread": 0.01, "limit": %s}), flush=True)
 sys.exit(%d)
 """
 
@@ -46,6 +49,23 @@ class BenchTest(project.ProjectTest):
         self.assertEqual((first["case"], second["case"], first["ratio"]), ("copy/1MiB", "copy/1GiB", 1.25))
         self.assertIn("cores", first["machine"])
         self.assertRegex(first["date"], r"^20\d\d-\d\d-\d\d$")
+
+    def test_results_of_other_cases_are_kept(self):
+        self.program()
+        self.assertEqual(self.bench("copy/*").returncode, 0)
+        self.program(limit="1.1")
+        self.assertEqual(self.bench("copy/1MiB").returncode, 0)
+        self.assertEqual([(result["case"], result["limit"]) for result in self.results()], [("copy/1GiB", 1.2), ("copy/1MiB", 1.1)])
+        # What was printed before a run is interrupted is there.
+        self.write("build/release/bin/memory_bench", PROGRAM.replace('print("measuring", name)', 'name == "copy/1GiB" and time.sleep(600)')
+                   .replace("import json", "import time, json") % ("1.0", 0)).chmod(0o755)
+        running = subprocess.Popen([sys.executable, "-B", project.ROOT / "bench" / "run.py", "--root", self.root, "copy/*"], stdout=subprocess.PIPE, text=True,
+                                   start_new_session=True)
+        while running.poll() is None and self.results()[-1]["limit"] != 1.0:
+            time.sleep(0.01)
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+        self.assertEqual([(result["case"], result["limit"]) for result in self.results()], [("copy/1GiB", 1.2), ("copy/1MiB", 1.0)])
 
     def test_failures(self):
         self.program(limit="1.3")
@@ -97,6 +117,8 @@ class PageTest(project.ProjectTest):
         self.assertIn("| `checkpoint/blocked` | us | 12,346 | 179 | 18.6× |  |  | 2026-11-26 | M1 |\n", page)
         self.assertEqual(self.written({**MEASURED, "ours": 5.0}).count("tcp/all_reduce/gloo/to-16KiB"), 1)
         self.assertIn("| us | 5 | 179 |", (self.root / "docs/benchmarks.md").read_text())
+        # Results of an earlier day do not replace those of the page.
+        self.assertIn("| us | 5 | 179 |", self.written({**MEASURED, "ours": 7.0, "date": "2026-11-24"}))
         # Written from itself, the page is the same.
         again = (self.root / "docs/benchmarks.md").read_text()
         self.assertEqual(self.written(), again)

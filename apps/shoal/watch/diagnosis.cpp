@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
+#include <utility>
 
+#include "apps/shoal/flight_answers.h"
 #include "shoal/base/figures.h"
+#include "shoal/base/file.h"
+#include "shoal/collective/flight/flight_files.h"
 
 namespace shoal::apps {
 namespace {
@@ -83,6 +88,21 @@ std::string describe_progress(const JobLook& before, const JobLook& after, doubl
 }
 
 }  // namespace
+
+std::string read_flights(const std::string& run_directory, const JobStatus& status,
+                         std::int64_t request) {
+  std::vector<std::string> texts;
+  std::set<int> processes;
+  for (const RankStatus& rank : status.ranks) {
+    if (rank.flights_written < request) continue;
+    // Ranks that are threads of one process have one file, that of the first. One of another was
+    // left by an earlier start.
+    if (!processes.insert(rank.process).second) continue;
+    if (auto text = read_text(flight_answer_file(run_directory, rank.rank)))
+      texts.push_back(std::move(*text));
+  }
+  return collective::merge_flights(texts, kFlightNow);
+}
 
 Diagnosis diagnose(const JobLook& before, const JobLook& after, double apart_s) {
   Diagnosis found;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,6 +15,10 @@ struct JobLook {
   JobStatus status;
   std::string flights;
 };
+
+/// Joins what the ranks have written of their collectives since request number `request`.
+std::string read_flights(const std::string& run_directory, const JobStatus& status,
+                         std::int64_t request);
 
 /// Says what is wrong with a running job.
 struct Diagnosis {

@@ -1,20 +1,15 @@
 #include "apps/shoal/watch/run_summary.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "apps/shoal/watch/run_socket.h"
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/store.h"
-#include "shoal/wire/descriptor.h"
 
 namespace shoal::apps {
 namespace {
@@ -42,19 +37,6 @@ std::vector<train::StepMetrics> last_metrics(const std::string& path, std::size_
     }
   }
   return recent;
-}
-
-/// Returns the process that holds the lock of a run directory; 0: none does.
-int lock_holder(const std::string& directory) {
-  const wire::Descriptor file(::open((directory + "/lock").c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.get() < 0) return 0;
-  // A job that starts in this moment tries again for two seconds, so a look cannot keep it out.
-  if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return 0;
-  char text[32] = {};
-  const ssize_t length = ::pread(file.get(), text, sizeof text - 1, 0);
-  int process = -1;
-  if (length > 0) std::istringstream(text) >> process;
-  return process > 0 ? process : -1;
 }
 
 }  // namespace
@@ -110,11 +92,14 @@ RunSummary look_at_run(const std::string& directory, Deadline deadline, const st
     // A process that listens and does not answer is what the caller wants to hear of.
     if (error.kind() != ErrorKind::kTimeout) throw;
   }
-  // After the answer: the files have at least what it tells.
+  // The lock before the files: a run notes how it ended before it lets go of the lock. Both after
+  // the answer: the files have at least what it tells.
+  const std::optional<LockHolder> holder = lock_holder(directory);
   RunSummary run = read_run_files(directory, recent_bytes);
   run.job = std::move(job);
-  run.holder = lock_holder(directory);
-  if (run.holder > 0) run.holder_state = state_of_process(run.holder);
+  run.holder = holder;
+  if (holder && holder->host.empty() && holder->process > 0)
+    run.holder_state = state_of_process(holder->process);
   return run;
 }
 
@@ -122,11 +107,15 @@ std::string newest_run_directory() {
   std::error_code none;
   std::string newest;
   fs::file_time_type newest_time;
+  const auto is_newer = [&](fs::file_time_type time, const std::string& path) {
+    // A kernel that counts time in ticks may give "x" and the "x.old-1" it replaces one time.
+    return newest.empty() || time > newest_time || (time == newest_time && path < newest);
+  };
   for (const auto& entry : fs::directory_iterator("runs", none)) {
     std::error_code failed;
     // Every start writes its process id there.
     const auto time = fs::last_write_time(entry.path() / "lock", failed);
-    if (failed || (!newest.empty() && time <= newest_time)) continue;
+    if (failed || !is_newer(time, entry.path())) continue;
     newest = entry.path().string();
     newest_time = time;
   }
@@ -141,7 +130,7 @@ std::string state_of(const RunSummary& run) {
   if (run.job) {
     return run.job->stopping && run.job->phase == "training" ? "stopping" : run.job->phase;
   }
-  if (run.holder != 0) return "silent";
+  if (run.holder) return "silent";
   if (!run.last) return "killed";
   if (run.last->code == 0) return "finished";
   return ended_in_order(run.last->code) ? "stopped" : "failed";

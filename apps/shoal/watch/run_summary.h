@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/shoal/run_directory.h"
 #include "apps/shoal/watch/job_status.h"
 #include "apps/shoal/watch/last_run.h"
 #include "shoal/base/clock.h"
@@ -17,15 +18,15 @@ namespace shoal::apps {
 struct RunSummary {
   std::string directory{};
   std::optional<JobStatus> job{};  ///< the answer of a run that goes on
-  /// The process that holds the lock of the directory, and its state; 0: none does. A run may hold
-  /// it and not answer: when it begins, when it ends, and when it is stopped.
-  int holder = 0;
+  /// The process that holds the lock of the directory, and its state. A run may hold it and not
+  /// answer: when it begins, when it ends, when it is stopped, and when it is on another host.
+  std::optional<LockHolder> holder{};
   ProcessState holder_state = ProcessState::kUnknown;
   std::optional<LastRun> last{};
   std::vector<train::StepMetrics> recent{};  ///< the last steps, in order
   std::optional<std::int64_t> checkpoint{};  ///< step of the newest complete checkpoint
 
-  bool runs() const { return job || holder != 0; }
+  bool runs() const { return job || holder; }
   /// Steps that are complete.
   std::int64_t steps() const;
   /// 0: not known.
@@ -52,8 +53,8 @@ RunSummary look_at_run(const std::string& directory, Deadline deadline,
 std::string newest_run_directory();
 
 /// One word for the state of a run: "starting", "training", "evaluating", "saving", "ending",
-/// "stopping" (it was asked to), "silent" (its process does not answer), and of a run that is over
-/// "finished", "stopped", "failed" or "killed".
+/// "stopping" (it was asked to), "silent" (its process does not answer here), and of a run that is
+/// over "finished", "stopped", "failed" or "killed".
 std::string state_of(const RunSummary& run);
 
 }  // namespace shoal::apps

@@ -35,12 +35,13 @@ std::string ending_of_run(const LastRun& last) {
 
 std::string silence_of(const RunSummary& run) {
   if (run.holder_state == ProcessState::kStopped) {
-    return fmt::format(
-        "Process {} runs it and stands still: a signal has stopped it (kill -CONT {}).", run.holder,
-        run.holder);
+    return fmt::format("It stands still: a signal has stopped {} (kill -CONT {}).",
+                       run.holder->text(), run.holder->process);
   }
-  return fmt::format("Process {} uses the directory and does not answer: it begins or ends.",
-                     run.holder);
+  if (!run.holder->host.empty())
+    return fmt::format("It is run by {}, and answers only there.", run.holder->text());
+  return fmt::format("It is used by {}, which does not answer: it begins or ends.",
+                     run.holder->text());
 }
 
 std::string figures_of(const train::StepMetrics& m) {
@@ -79,10 +80,12 @@ std::vector<std::string> headline(const RunSummary& run) {
   }
   lines.push_back(run.checkpoint ? fmt::format("last checkpoint: step {}", *run.checkpoint)
                                  : "no checkpoint yet");
-  if (!run.job && run.holder != 0) lines.push_back(silence_of(run));
+  if (!run.job && run.holder) lines.push_back(silence_of(run));
   if (run.runs()) return lines;
   if (!run.last) {
-    lines.emplace_back("It was killed, or its machine went down: it left no word of its end.");
+    lines.emplace_back(
+        "It was killed, its machine went down, or an older Shoal ran it: it left no word of its "
+        "end.");
     return lines;
   }
   lines.push_back(ending_of_run(*run.last));

@@ -6,18 +6,13 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
-#include <vector>
 
-#include "apps/shoal/flight_answers.h"
 #include "apps/shoal/watch/commands.h"
 #include "apps/shoal/watch/diagnosis.h"
 #include "apps/shoal/watch/run_summary.h"
 #include "shoal/base/duration.h"
 #include "shoal/base/error.h"
-#include "shoal/base/file.h"
 #include "shoal/checkpoint/format/store.h"
-#include "shoal/collective/flight/flight_files.h"
 
 namespace shoal::apps {
 namespace {
@@ -41,6 +36,14 @@ Deadline deadline_of(const SteerOptions& options) {
       std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.timeout_s)));
 }
 
+std::string checkpoint_path(const std::string& directory, std::int64_t step) {
+  return checkpoint::format::step_path(directory + "/checkpoints", step);
+}
+
+std::string newest_checkpoint(const RunSummary& run) {
+  return run.checkpoint ? checkpoint_path(run.directory, *run.checkpoint) : "none";
+}
+
 Error nothing_runs(const RunSummary& run) {
   return Error(ErrorKind::kInputMissing, "watch",
                fmt::format("no job runs in {}: the last one {}", run.directory,
@@ -48,12 +51,24 @@ Error nothing_runs(const RunSummary& run) {
 }
 
 Error no_answer(const RunSummary& run) {
-  const std::string stopped = run.holder_state == ProcessState::kStopped
-                                  ? ", for a signal has stopped it"
-                                  : ": it begins, ends or stands still";
-  return Error(
+  const bool is_here = run.holder->host.empty();
+  const char* why = !is_here ? " here: it is on another host"
+                    : run.holder_state == ProcessState::kStopped
+                        ? ", for a signal has stopped it"
+                        : ": it begins, ends or stands still";
+  Error error(
       ErrorKind::kTimeout, "watch",
-      fmt::format("process {} uses {} and does not answer{}", run.holder, run.directory, stopped));
+      fmt::format("{} uses {} and does not answer{}", run.holder->text(), run.directory, why));
+  if (!is_here) error.hint("give the same command on that host");
+  return error;
+}
+
+/// The process that was asked has gone, and another one runs the job.
+Error started_again(const char* command, const RunSummary& run) {
+  return Error(ErrorKind::kAborted, command,
+               fmt::format("the job in {} ended, and its launcher has started it again as process "
+                           "{}; its newest checkpoint is {}",
+                           run.directory, run.job->process, newest_checkpoint(run)));
 }
 
 /// Sends a request to a run, which must answer. A run that has just begun does not listen yet.
@@ -62,7 +77,8 @@ RunSummary ask(const std::string& directory, const std::string& request) {
     RunSummary run = look_at_run(directory, end, request, kFewBytes);
     if (run.job) return run;
     if (!run.runs()) throw nothing_runs(run);
-    if (end.passed()) throw no_answer(run);
+    // What is on another host cannot begin to answer here.
+    if (end.passed() || !run.holder->host.empty()) throw no_answer(run);
     std::this_thread::sleep_for(kAskEvery);
   }
 }
@@ -72,17 +88,15 @@ RunSummary look_at(const std::string& directory) {
   return look_at_run(directory, Deadline::in(kAnswerWithin), "status", kFewBytes);
 }
 
-std::string checkpoint_path(const std::string& directory, std::int64_t step) {
-  return checkpoint::format::step_path(directory + "/checkpoints", step);
-}
-
 int stop_run(const SteerOptions& options) {
   const std::string directory = chosen_directory(options.directory);
   const Deadline deadline = deadline_of(options);
-  ask(directory, "stop");
+  const int process = ask(directory, "stop").job->process;
   // The lock lasts until the last rank has ended, the socket only as long as the launcher serves.
   RunSummary run = look_at(directory);
   for (; run.runs(); run = look_at(directory)) {
+    if (run.job && run.job->process != process)
+      throw started_again("stop", run).hint("stop it where its launcher is");
     if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "stop",
                   fmt::format("{} was asked to stop and is still there after {:g} s: {}", directory,
@@ -102,19 +116,19 @@ int stop_run(const SteerOptions& options) {
 void save_run(const SteerOptions& options) {
   const std::string directory = chosen_directory(options.directory);
   const Deadline deadline = deadline_of(options);
-  const std::int64_t request = ask(directory, "save").job->request;
+  const JobStatus asked = *ask(directory, "save").job;
   for (;;) {
     const RunSummary run = look_at(directory);
-    if (run.job && run.job->saves_answered >= request) {
+    if (run.job && run.job->process != asked.process)
+      throw started_again("save", run).hint("ask again");
+    if (run.job && run.job->saves_answered >= asked.request) {
       fmt::print("saved {}; the run goes on.\n", checkpoint_path(directory, run.job->saved_step));
       return;
     }
     if (!run.runs()) {
-      throw Error(
-          ErrorKind::kAborted, "save",
-          fmt::format("the run in {} has ended meanwhile: {}; its newest checkpoint is {}",
-                      directory, state_of(run),
-                      run.checkpoint ? checkpoint_path(directory, *run.checkpoint) : "none"));
+      throw Error(ErrorKind::kAborted, "save",
+                  fmt::format("the run in {} has ended meanwhile: {}; its newest checkpoint is {}",
+                              directory, state_of(run), newest_checkpoint(run)));
     }
     if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "save",
@@ -129,19 +143,6 @@ void save_run(const SteerOptions& options) {
 /// True for a rank whose process can write its collectives down.
 bool can_answer(const RankStatus& rank) {
   return rank.process != 0 && rank.state == ProcessState::kRunning;
-}
-
-/// Joins what the ranks have written since request `request`.
-std::string read_flights(const std::string& directory, const JobStatus& status,
-                         std::int64_t request) {
-  std::vector<std::string> texts;
-  for (const RankStatus& rank : status.ranks) {
-    // Ranks that are threads have one file, that of the first.
-    if (rank.flights_written < request) continue;
-    if (auto text = read_text(flight_answer_file(directory, rank.rank)))
-      texts.push_back(std::move(*text));
-  }
-  return collective::merge_flights(texts, kFlightNow);
 }
 
 JobLook look(const std::string& directory) {
@@ -164,10 +165,8 @@ int diagnose_run(const SteerOptions& options) {
   const std::string directory = chosen_directory(options.directory);
   const RunSummary run = look_at(directory);
   if (!run.job && run.holder_state == ProcessState::kStopped) {
-    fmt::print(
-        "process {} of {} stands still: a signal has stopped it (kill -CONT {} lets it go "
-        "on)\n",
-        run.holder, directory, run.holder);
+    fmt::print("{} of {} stands still: a signal has stopped it (kill -CONT {} lets it go on)\n",
+               run.holder->text(), directory, run.holder->process);
     return 1;
   }
   const auto begin = Clock::now();
@@ -194,7 +193,7 @@ void add_steer_commands(CLI::App& program, int& exit_code) {
     add_directory_option(*command, options->directory);
   for (CLI::App* command : {stop, save}) {
     command->add_option("--timeout", options->timeout_s, "How long to wait for the run, in seconds")
-        ->check(CLI::PositiveNumber)
+        ->check(CLI::Range(1e-3, 1e9))
         ->capture_default_str();
   }
   stop->callback([options, &exit_code] { exit_code = stop_run(*options); });

@@ -43,7 +43,7 @@ int TrainingLoop::run() {
     const Poison poison = inject_fault(config_.debug, step, run_.group.rank(), run_.group.size());
     run_.trace.begin_step(step);
     run_.trace.take_communication_time();
-    const auto begin = Clock::now();
+    auto begin = Clock::now();
     std::optional<ScopedSpan> whole;
     whole.emplace(SpanKind::kStep, "step");
     whole->at(step);
@@ -55,7 +55,12 @@ int TrainingLoop::run() {
       whole.reset();
       return stop(agreed.signal);
     }
-    if (agreed.save) save_as_asked();
+    if (agreed.save) {
+      const auto before = Clock::now();
+      save_as_asked();
+      // As with the checkpoints of the interval, the step's time has none of it.
+      begin += Clock::now() - before;
+    }
 
     begin_memory(step);
     StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);

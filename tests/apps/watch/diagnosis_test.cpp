@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+
+#include "tests/apps/program.h"
 
 namespace shoal::apps::diagnosis_test {
 namespace {
@@ -42,6 +45,27 @@ TEST(Diagnosis, NamesAStoppedRankAndWhereTheOthersWait) {
                           "it go on)",
                           "waiting in #7 all_reduce: rank 1 never entered it",
                           "rank 1 of 2 is in step 5, the furthest rank in step 6"));
+}
+
+TEST(Diagnosis, ReadsOneRecordAProcess) {
+  const apps::testing::Folder folder;
+  for (int rank = 0; rank < 3; ++rank) {
+    folder.write(fmt::format("logs/diagnose-rank-{}.jsonl", rank),
+                 fmt::format(R"({{"record":"rank","run":"now","rank":{},"written":1}})"
+                             "\n",
+                             rank));
+  }
+  const auto records = [&](int process_of_rank_1, std::int64_t request) {
+    JobStatus status;
+    status.ranks = {{.rank = 0, .process = 10, .flights_written = 5},
+                    {.rank = 1, .process = process_of_rank_1, .flights_written = 5},
+                    {.rank = 2, .process = 12, .flights_written = 4}};
+    const std::string text = read_flights(folder.path(), status, request);
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_EQ(records(11, 5), 2) << "of rank 2 there is only the record of an earlier request";
+  EXPECT_EQ(records(11, 4), 3);
+  EXPECT_EQ(records(10, 5), 1) << "as threads: that of rank 1 was left by an earlier start";
 }
 
 TEST(Diagnosis, AWaitMustLast) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
 #include "apps/shoal/watch/status_text.h"
 #include "shoal/base/error.h"
@@ -113,11 +114,44 @@ TEST(RunSummary, OfAProcessThatHoldsTheLockAndSaysNothing) {
   const wire::Descriptor lock(::open((folder.path() / "lock").c_str(), O_RDWR | O_CLOEXEC));
   ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
   const RunSummary run = look(folder);
-  EXPECT_EQ(run.holder, ::getpid());
+  ASSERT_TRUE(run.holder);
+  EXPECT_EQ(run.holder->process, ::getpid());
   EXPECT_EQ(state_of(run), "silent");
-  EXPECT_THAT(status_text(run), HasSubstr("Process " + std::to_string(::getpid()) +
-                                          " uses the directory and does not answer"));
+  EXPECT_THAT(status_text(run), HasSubstr("It is used by process " + std::to_string(::getpid()) +
+                                          ", which does not answer: it begins or ends."));
   EXPECT_THAT(status_text(run), Not(HasSubstr("The last start")));
+}
+
+TEST(RunSummary, OfAProcessOnAnotherHost) {
+  const Folder folder;
+  // The number is that of a process here, which says nothing.
+  folder.write("lock", "1\nelsewhere\n");
+  const wire::Descriptor lock(::open((folder.path() / "lock").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  const RunSummary run = look(folder);
+  EXPECT_EQ(run.holder_state, ProcessState::kUnknown);
+  EXPECT_EQ(state_of(run), "silent");
+  EXPECT_THAT(status_text(run),
+              HasSubstr("It is run by process 1 on elsewhere, and answers only there."));
+}
+
+TEST(RunSummary, ARunThatEndsMeanwhileIsNeverCalledKilled) {
+  const Folder folder;
+  std::filesystem::create_directory(folder.path() / "logs");
+  for (int start = 0; start < 200; ++start) {
+    forget_last_run(folder.path());
+    folder.write("lock", "1\n");
+    wire::Descriptor lock(::open((folder.path() / "lock").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+    std::thread run([&] {
+      write_last_run(folder.path(), {.code = 0});
+      lock = wire::Descriptor();
+    });
+    RunSummary seen = look(folder);
+    while (seen.runs()) seen = look(folder);
+    run.join();
+    ASSERT_EQ(state_of(seen), "finished") << "start " << start;
+  }
 }
 
 TEST(RunSummary, TheNewestDirectoryIsThatOfTheLastStart) {
@@ -132,6 +166,10 @@ TEST(RunSummary, TheNewestDirectoryIsThatOfTheLastStart) {
   }
   folder.write("runs/no_run/metrics.jsonl", "");
   folder.write("runs/file", "");
+  EXPECT_EQ(newest_run_directory(), "runs/a");
+  // As after `shoal train --fresh` where both were locked within one tick of the kernel's clock.
+  folder.write("runs/a.old-1/lock", "1\n");
+  std::filesystem::last_write_time(folder.path() / "runs/a.old-1/lock", now - 5s);
   EXPECT_EQ(newest_run_directory(), "runs/a");
   std::filesystem::current_path(before);
 }

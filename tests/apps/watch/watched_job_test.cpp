@@ -1,9 +1,11 @@
 // Jobs of the fake trainer, watched and steered by the program itself from beside.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@
 
 #include "apps/shoal/watch/run_socket.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/descriptor.h"
 #include "tests/apps/program.h"
 #include "tests/apps/watch/exposition_format.h"
 
@@ -201,7 +204,7 @@ TEST_F(WatchedJob, AProcessThatIsStoppedItselfIsNamedByTheSystem) {
   ASSERT_TRUE(becomes("run", [](const Json& now) { return now["state"] == "silent"; }));
   const std::string process = std::to_string(job->process());
   EXPECT_THAT(shoal({"status", "run"}).out,
-              HasSubstr("Process " + process + " runs it and stands still: a signal has stopped"));
+              HasSubstr("It stands still: a signal has stopped process " + process));
   const Outcome diagnosis = shoal({"diagnose", "run"});
   EXPECT_EQ(diagnosis.code, 1);
   EXPECT_THAT(diagnosis.out, HasSubstr("process " + process + " of run stands still"));
@@ -241,6 +244,43 @@ TEST_F(WatchedJob, ASocketOfAKilledLauncherIsNoObstacle) {
   end(*second);
 }
 
+TEST_F(WatchedJob, AJobThatItsLauncherStartsAgainIsNotWaitedFor) {
+  auto job = start({"--nproc", "2", "--set", "job.description=meet"});
+  for (const char* command : {"stop", "save"}) {
+    // With one rank that stands still the job does not what it is asked.
+    ASSERT_EQ(::kill(process_of(1), SIGSTOP), 0);
+    Program asking({shoal_program(), command, "run"}, folder.path());
+    std::this_thread::sleep_for(300ms);
+    asking.signal(SIGSTOP);
+    job->signal(SIGKILL);
+    job->wait();
+    std::filesystem::remove(folder.path() / "run/rank-1.txt");
+    job = start({"--nproc", "2", "--set", "job.description=meet"});
+    asking.signal(SIGCONT);
+    const Outcome outcome = asking.wait();
+    EXPECT_EQ(outcome.code, 1) << command << outcome.err;
+    EXPECT_THAT(outcome.err,
+                HasSubstr(fmt::format("its launcher has started it again as process {}; its newest "
+                                      "checkpoint is ",
+                                      job->process())));
+  }
+  end(*job);
+}
+
+TEST_F(WatchedJob, OnAnotherHostItIsNotWaitedFor) {
+  folder.write("run/lock", "1\nelsewhere\n");
+  const wire::Descriptor lock(::open((folder.path() / "run/lock").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  for (const char* command : {"stop", "save", "diagnose"}) {
+    const Outcome outcome = shoal({command, "run"});
+    EXPECT_EQ(outcome.code, 201);
+    EXPECT_THAT(outcome.err, HasSubstr("process 1 on elsewhere uses run and does not answer here"));
+    EXPECT_LT(outcome.seconds, 2);
+  }
+  EXPECT_THAT(shoal({"train", "job.toml", "--run-dir", "run"}).err,
+              HasSubstr("run is in use by another job (process 1 on elsewhere)"));
+}
+
 TEST_F(WatchedJob, ItsDirectoryMayHaveALongPath) {
   const std::string directory = std::string(120, 'a') + "/" + std::string(120, 'b');
   const auto job = start({"--nproc", "2"}, {}, directory);
@@ -258,7 +298,8 @@ TEST_F(WatchedJob, TheDirectoryNeedNotBeNamed) {
   }
   EXPECT_EQ(shoal({"train", "job.toml", "--set", "training.steps=3"}).code, 0);
   EXPECT_THAT(shoal({"status"}).out, HasSubstr("runs/test: finished, step 0 of 3 (0 %)\n"));
-  EXPECT_EQ(shoal({"stop", "x", "--timeout", "0"}).code, 2);
+  for (const char* seconds : {"0", "1e10"})
+    EXPECT_EQ(shoal({"stop", "x", "--timeout", seconds}).code, 2) << seconds;
 }
 
 TEST_F(WatchedJob, ItsFailureIsRemembered) {
@@ -343,6 +384,8 @@ TEST_F(WatchedJob, APlaceThatIsTakenIsRefusedBeforeRanksStart) {
   EXPECT_EQ(outcome.code, 81) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("[listen] no port of "));
   EXPECT_FALSE(folder.has("run/rank-0.txt"));
+  EXPECT_EQ(status()["state"], "failed");
+  EXPECT_EQ(status()["code"], 81);
 }
 
 TEST_F(WatchedJob, TopPrintsOnceWhereThereIsNoTerminal) {
