@@ -215,6 +215,12 @@ TEST_F(Combination, ASequenceThatOneRankCannotHoldTrainsOnFour) {
   ASSERT_EQ(divided.code, 0) << divided.out << divided.err;
   // That of a fresh model of 257 tokens.
   EXPECT_NEAR(metrics("four").at(0).loss, std::log(257), 0.3);
+  // Without the limit one rank says what is right.
+  const auto whole = run("whole", sets + Sets{"parallelism.memory_limit_mb=0"}, {"--nproc", "1"});
+  ASSERT_EQ(whole.code, 0) << whole.out << whole.err;
+  const auto four = metrics("four").at(0), one = metrics("whole").at(0);
+  EXPECT_NEAR(four.loss, one.loss, 1e-5 * one.loss);
+  EXPECT_NEAR(four.grad_norm, one.grad_norm, 1e-4 * one.grad_norm);
 }
 
 // In bf16 the state of AdamW with its masters is three times what weights and gradients are: it is
