@@ -100,6 +100,9 @@ const std::vector<std::pair<int, Sets>>& ways() {
       {4, {ep + "2", "parallelism.zero_stage=2", "training.micro_batch=1"}},
       {4, {ep + "2", "parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}},
       {4, {ep + "4", "parallelism.tensor_parallel_degree=2"}},
+      {8,
+       {ep + "4", "parallelism.tensor_parallel_degree=2", "parallelism.pipeline_parallel_degree=2",
+        "parallelism.zero_stage=2", "training.micro_batch=1"}},
       {4,
        {ep + "2", "parallelism.pipeline_parallel_degree=2",
         "parallelism.pipeline_parallel_schedule=zb-h1", "training.micro_batch=1"}}};
