@@ -131,21 +131,55 @@ TEST_F(TrainedRun, MpiTrainsTheSameWeightsAsSharedMemory) {
     });
     return found;
   };
-  for (const char* stage : {"0", "3"}) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "Line " + std::to_string(i * i) + " of a text.\n";
+  folder.write("text/0.txt", text);
+  folder.write("text/1.txt", text.substr(0, 2000));
+  folder.write("job.toml", R"([model]
+name = "gpt2-tiny"
+layers = 2
+hidden = 16
+heads = 2
+kv_heads = 2
+ffn = 32
+vocab = 0
+[data]
+source = "tokens"
+folders = ["corpus"]
+prepare = "files"
+prepare_from = ["text"]
+tokenizer = "byte"
+[training]
+global_batch_sequences = 4
+sequence_length = 16
+micro_batch = 1
+steps = 10
+[validation]
+interval = 0
+[checkpoint]
+interval = 0
+[metrics]
+tensorboard = false
+[parallelism]
+ranks = 2
+timeout_s = 60
+)");
+  const auto job = [](const std::string& way, const std::string& transport) {
+    return std::vector<std::string>{"--fresh", "--set", "parallelism." + way, "--set",
+                                    "parallelism.transport=" + transport};
+  };
+  for (const char* way : {"zero_stage=3", "tensor_parallel_degree=2", "pipeline_parallel_degree=2",
+                          "context_parallel_degree=2"}) {
     // Stage 3 cuts parameters otherwise where ranks share memory.
-    const std::string zero = std::string("parallelism.zero_stage=") + stage,
-                      other = *stage == '0' ? "auto" : "tcp";
-    ASSERT_EQ(train({"--fresh", "--set", zero, "--set", "parallelism.transport=" + other}).code, 0);
+    ASSERT_EQ(train(job(way, std::string(way) == "zero_stage=3" ? "tcp" : "auto")).code, 0) << way;
     const auto expected = weights();
     ASSERT_FALSE(expected.empty());
     std::vector<std::string> command{SHOAL_MPIRUN, "2"};
-    for (const std::string& word :
-         words({"--fresh", "--set", zero, "--set", "parallelism.transport=mpi"}))
-      command.push_back(word);
+    for (const std::string& word : words(job(way, "mpi"))) command.push_back(word);
     const Outcome outcome = run(command, folder.path());
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr("started by Open MPI"));
-    EXPECT_EQ(weights(), expected) << "zero_stage " << stage;
+    EXPECT_EQ(weights(), expected) << way;
   }
 }
 #endif

@@ -79,8 +79,14 @@ class Floats {
   Operation all_reduce() {
     return {.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {data_, data_, count_}};
   }
-  bool all_are(float value) const {
-    return std::all_of(data_, data_ + count_, [&](float x) { return x == value; });
+  float* data() { return data_; }
+  bool all_are(float value) const { return has({value}); }
+  /// True when the floats are equal parts, each of one value.
+  bool has(const std::vector<float>& values) const {
+    const std::size_t part = count_ / values.size();
+    for (std::size_t i = 0; i < count_; ++i)
+      if (data_[i] != values[i / part]) return false;
+    return true;
   }
 
  private:
@@ -145,41 +151,163 @@ TEST_P(ProgressOf, AMessageIsSentWhileItsSenderWaitsInAnotherGroup) {
   }));
 }
 
-// All ranks start the same operations in one order; each waits when and for which it likes.
-TEST_P(ProgressOf, RandomWaitsInFourGroups) {
-  constexpr std::size_t kGroups = 4;
-  constexpr std::size_t kOperations = 40;
-  for (const unsigned seed : {1u, 2u}) {
-    expect_none(run(kGroups, [&](const Groups& groups, wire::Arena* arena, int rank) {
-      std::mt19937 common(seed);
-      std::mt19937 own(1000 * seed + static_cast<unsigned>(rank));
-      struct Started {
-        std::size_t group;
-        Handle handle;
-        float value;
-        std::unique_ptr<Floats> floats;
-      };
-      std::vector<Started> waiting;
-      const auto wait_for_any = [&] {
-        const auto i = std::uniform_int_distribution<std::size_t>(0, waiting.size() - 1)(own);
-        std::swap(waiting[i], waiting.back());
-        const Started one = std::move(waiting.back());
-        waiting.pop_back();
-        groups[one.group]->wait(one.handle, soon());
-        EXPECT_TRUE(one.floats->all_are(kGroupRanks * one.value));
-      };
-      for (std::size_t i = 0; i < kOperations; ++i) {
-        const auto group = std::uniform_int_distribution<std::size_t>(0, kGroups - 1)(common);
-        const auto count = std::size_t{1} << std::uniform_int_distribution<int>(0, 17)(common);
-        const auto value = static_cast<float>(i + 1);
-        auto floats = std::make_unique<Floats>(arena, count, value);
-        const Handle handle = groups[group]->start(floats->all_reduce());
-        waiting.push_back({group, handle, value, std::move(floats)});
-        while (!waiting.empty() && std::bernoulli_distribution(0.5)(own)) wait_for_any();
-      }
-      while (!waiting.empty()) wait_for_any();
-    }));
+/// A random program of collectives and messages in four groups of four ranks: all, the halves, even
+/// and odd, and all once more.
+class RandomProgram {
+ public:
+  static constexpr std::size_t kGroups = 4;
+  static constexpr std::size_t kSteps = 40;
+
+  RandomProgram(unsigned seed, const Groups& whole, wire::Arena* arena, int rank)
+      : arena_(arena), rank_(rank), parts_(kGroups) {
+    parts_[1] = whole[0]->split(rank / 2, rank);
+    parts_[2] = whole[0]->split(rank % 2, rank);
+    groups_ = {whole[0].get(), parts_[1].get(), parts_[2].get(), whole[1].get()};
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return std::uniform_int_distribution<int>(0, n - 1)(random); };
+    for (std::size_t i = 0; i < kSteps; ++i) {
+      static constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter,
+                                        Kind::kBroadcast, Kind::kSend};
+      steps_.push_back({.group = static_cast<std::size_t>(below(kGroups)),
+                        .kind = kKinds[below(5)],
+                        .count = std::size_t{1} << below(17),
+                        .root = below(kGroupRanks)});
+    }
   }
+
+  std::size_t group_of(std::size_t step) const { return steps_[step].group; }
+  void start(std::size_t i);
+  /// Waits for one of those that were started.
+  void wait(std::size_t i) {
+    groups_[steps_[i].group]->wait(steps_[i].handle, soon());
+    EXPECT_TRUE(steps_[i].output->has(steps_[i].wanted)) << "step " << i << ", rank " << rank_;
+    steps_[i].input.reset();
+    steps_[i].output.reset();
+  }
+  bool test(std::size_t i) { return groups_[steps_[i].group]->test(steps_[i].handle); }
+
+ private:
+  struct Step {
+    std::size_t group;
+    Kind kind;
+    std::size_t count;
+    int root;
+    Handle handle{};
+    std::shared_ptr<Floats> input{}, output{};
+    std::vector<float> wanted{};  ///< one value for each equal part of the output
+  };
+  /// The ranks of a group of this rank.
+  std::vector<int> members(std::size_t group) const {
+    if (group == 1) return {rank_ / 2 * 2, rank_ / 2 * 2 + 1};
+    if (group == 2) return {rank_ % 2, rank_ % 2 + 2};
+    return {0, 1, 2, 3};
+  }
+
+  wire::Arena* arena_;
+  int rank_;
+  Groups parts_;
+  std::vector<Communicator*> groups_;
+  std::vector<Step> steps_;
+};
+
+void RandomProgram::start(std::size_t i) {
+  Step& step = steps_[i];
+  const std::vector<int> ranks = members(step.group);
+  const int me = groups_[step.group]->rank();
+  const std::size_t size = ranks.size(), n = step.count;
+  const auto value = [&](int member) { return static_cast<float>(8 * i + 1) + ranks[member]; };
+  float sum = 0;
+  for (std::size_t m = 0; m < size; ++m) sum += value(static_cast<int>(m));
+  const auto floats = [&](std::size_t count, float x) {
+    return std::make_shared<Floats>(arena_, count, x);
+  };
+  step.input = step.output = floats(n, value(me));
+  Operation operation{.kind = step.kind, .type = ElementType::kF32};
+  switch (step.kind) {
+    case Kind::kAllGather:
+      step.output = floats(size * n, -1);
+      for (std::size_t m = 0; m < size; ++m) step.wanted.push_back(value(static_cast<int>(m)));
+      break;
+    case Kind::kReduceScatter:
+      step.input = floats(size * n, value(me));
+      step.wanted = {sum};
+      break;
+    case Kind::kBroadcast:
+      operation.peer = step.root % static_cast<int>(size);
+      step.wanted = {value(operation.peer)};
+      break;
+    case Kind::kSend:
+      // In pairs, to the odd one.
+      operation.peer = me ^ 1;
+      if (me % 2 == 1) operation.kind = Kind::kReceive;
+      step.wanted = {value(me & ~1)};
+      break;
+    default:
+      step.wanted = {sum};
+  }
+  operation.buffer = {step.input->data(), step.output->data(), n};
+  step.handle = groups_[step.group]->start(operation);
+}
+
+/// Takes one of `waiting` away.
+std::size_t take_any(std::vector<std::size_t>& waiting, std::mt19937& own) {
+  const auto i = std::uniform_int_distribution<std::size_t>(0, waiting.size() - 1)(own);
+  std::swap(waiting[i], waiting.back());
+  const std::size_t taken = waiting.back();
+  waiting.pop_back();
+  return taken;
+}
+
+class RandomProgramsOver : public ProgressOf {
+ protected:
+  /// Runs `body` on all ranks with five programs, and random numbers of the rank's own. Other
+  /// programs with --gtest_shuffle.
+  void run_programs(const std::function<void(RandomProgram&, std::mt19937& own)>& body) {
+    const auto first = 5 * static_cast<unsigned>(testing::UnitTest::GetInstance()->random_seed());
+    for (unsigned seed = first; seed < first + 5; ++seed) {
+      expect_none(run(2, [&](const Groups& groups, wire::Arena* arena, int rank) {
+        RandomProgram program(seed, groups, arena, rank);
+        std::mt19937 own(1000 * seed + static_cast<unsigned>(rank));
+        body(program, own);
+      }));
+    }
+  }
+};
+
+// All ranks start the same operations in one order; each waits when and for which it likes.
+TEST_P(RandomProgramsOver, WithWaitsAnywhere) {
+  run_programs([](RandomProgram& program, std::mt19937& own) {
+    std::vector<std::size_t> waiting;
+    for (std::size_t i = 0; i < RandomProgram::kSteps; ++i) {
+      program.start(i);
+      waiting.push_back(i);
+      while (!waiting.empty() && std::bernoulli_distribution(0.5)(own))
+        program.wait(take_any(waiting, own));
+    }
+    while (!waiting.empty()) program.wait(take_any(waiting, own));
+  });
+}
+
+// Each rank goes through the groups in an order of its own, which only within a group is that of
+// the others. It waits when all are started: a wait before that may be for a rank that waits for
+// what this one has not started.
+TEST_P(RandomProgramsOver, WithGroupsInAnyOrder) {
+  run_programs([](RandomProgram& program, std::mt19937& own) {
+    std::vector<std::vector<std::size_t>> to_start(RandomProgram::kGroups);
+    for (std::size_t i = RandomProgram::kSteps; i-- > 0;)
+      to_start[program.group_of(i)].push_back(i);
+    std::vector<std::size_t> waiting;
+    while (waiting.size() < RandomProgram::kSteps) {
+      const auto group =
+          std::uniform_int_distribution<std::size_t>(0, RandomProgram::kGroups - 1)(own);
+      if (to_start[group].empty()) continue;
+      program.start(to_start[group].back());
+      waiting.push_back(to_start[group].back());
+      to_start[group].pop_back();
+      if (std::bernoulli_distribution(0.3)(own)) program.test(waiting.back());
+    }
+    while (!waiting.empty()) program.wait(take_any(waiting, own));
+  });
 }
 
 // What fails in a group that is advanced on the side ends the wait of this one, with its cause.
@@ -198,12 +326,12 @@ TEST_P(ProgressOf, AFailureOfAnotherGroupEndsTheWait) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, ProgressOf,
-                         testing::Values(Transport{"memory", {0, 0, 0, 0}, true, true},
-                                         Transport{"staged", {0, 0, 0, 0}, true, false},
-                                         Transport{"tcp", {0, 1, 2, 3}, false, false},
-                                         Transport{"hierarchy", {0, 0, 1, 1}, true, true}),
-                         [](const auto& info) { return std::string(info.param.name); });
+const auto kTransports = testing::Values(
+    Transport{"memory", {0, 0, 0, 0}, true, true}, Transport{"staged", {0, 0, 0, 0}, true, false},
+    Transport{"tcp", {0, 1, 2, 3}, false, false}, Transport{"hierarchy", {0, 0, 1, 1}, true, true});
+std::string name_of(const testing::TestParamInfo<Transport>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Transports, ProgressOf, kTransports, name_of);
+INSTANTIATE_TEST_SUITE_P(Transports, RandomProgramsOver, kTransports, name_of);
 
 }  // namespace
 }  // namespace shoal::collective::progress_test

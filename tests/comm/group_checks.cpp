@@ -7,14 +7,17 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>
+#include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <random>
 
 #include "shoal/base/error.h"
 #include "shoal/collective/fold/fold.h"
@@ -366,6 +369,66 @@ void check_parts(const Group& group, Complaints& complaints) {
                     "sum in a part of a part");
 }
 
+/// A random program in four groups that every rank goes through in an order of its own, which is
+/// that of the others within each group only. All waits come behind the last start.
+void check_programs(const Group& group, Complaints& complaints) {
+  const int rank = group.rank(), size = group.size();
+  const std::vector<Group> groups{group, group.split(rank / 2, rank), group.split(rank % 2, rank),
+                                  group.split(0, rank)};
+  std::mt19937 common(7), own(100 + static_cast<unsigned>(rank));
+  const auto below = [](std::mt19937& random, std::size_t n) {
+    return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
+  };
+  struct Step {
+    std::size_t kind;
+    std::int64_t count;
+    double value;
+  };
+  std::vector<std::vector<Step>> to_start(groups.size());
+  for (int i = 0; i < 40; ++i) {
+    to_start[below(common, groups.size())].push_back(
+        {below(common, 4), static_cast<std::int64_t>(1 + below(common, 5000)), i + 1.0});
+  }
+  struct Started {
+    Work work;
+    at::Tensor output, wanted;
+  };
+  std::vector<Started> started;
+  std::vector<std::size_t> next(groups.size(), 0);
+  while (started.size() < 40) {
+    const std::size_t g = below(own, groups.size());
+    if (next[g] == to_start[g].size()) continue;
+    const auto [kind, count, value] = to_start[g][next[g]++];
+    const Group& part = groups[g];
+    const int n = part.size(), me = part.rank();
+    const double sum = n * value + n * (n - 1) / 2;  // of value + rank
+    at::Tensor own_part = at::full({count}, value + me, at::kDouble);
+    if (kind == 0) {
+      Work work = part.all_reduce(own_part, {.async = true});
+      started.push_back({work, own_part, at::full({count}, sum, at::kDouble)});
+    } else if (kind == 1) {
+      const at::Tensor all = at::empty({n * count}, at::kDouble);
+      Work work = part.all_gather(all, own_part, {.async = true});
+      const at::Tensor ranks = at::arange(n, at::kDouble) + value;
+      started.push_back({work, all, ranks.repeat_interleave(count)});
+    } else if (kind == 2) {
+      const at::Tensor all = at::full({n * count}, value + me, at::kDouble);
+      Work work = part.reduce_scatter(own_part, all, {.async = true});
+      started.push_back({work, own_part, at::full({count}, sum, at::kDouble)});
+    } else {
+      const int root = static_cast<int>(count) % n;
+      Work work = part.broadcast(own_part, root, {.async = true});
+      started.push_back({work, own_part, at::full({count}, value + root, at::kDouble)});
+    }
+  }
+  std::shuffle(started.begin(), started.end(), own);
+  const Deadline soon = Deadline::in(std::chrono::seconds(60));
+  for (Started& one : started) {
+    one.work.wait(soon);
+    complaints.expect(one.output.equal(one.wanted), fmt::format("programs of {} ranks", size));
+  }
+}
+
 void check_mistakes(const Group& group, Complaints& complaints) {
   const auto refused = [&](const std::function<void()>& call) {
     try {
@@ -411,6 +474,7 @@ std::vector<std::string> check_calls(const Group& group) {
   check_views(group, complaints);
   check_sum(group, complaints);
   check_parts(group, complaints);
+  check_programs(group, complaints);
   check_mistakes(group, complaints);
   group.barrier();
   return complaints.lines;

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "shoal/schedule/schedule_file.h"
 #include "shoal/wire/local_rendezvous.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
@@ -49,6 +50,15 @@ bool is_at(Moment moment, const schedule::Action& action) {
   return moment == Moment::kBackward && (action.kind == kBackward || action.kind == kInputGradient);
 }
 
+/// The table of a schedule by name; "file": of one that a user wrote.
+schedule::Schedule table_of(const std::string& name) {
+  if (name == "file") {
+    const auto made = schedule::make_schedule("interleaved", kFaultRanks, 2, kFaultMicroBatches);
+    return schedule::from_csv(schedule::to_csv(made), "own.csv");
+  }
+  return schedule::make_schedule(name, kFaultRanks, chunks_of(name), kFaultMicroBatches);
+}
+
 /// Steps with a tied weight, a sum over all ranks as that of the norm, and an evaluation. The fault
 /// comes in the second of them.
 void train(const comm::Group& group, const Fault& fault) {
@@ -57,8 +67,7 @@ void train(const comm::Group& group, const Fault& fault) {
   const auto reach = [&](bool there) {
     if (armed && culprit && there) suffer(fault.harm);
   };
-  const auto table = schedule::make_schedule(fault.schedule, kFaultRanks, chunks_of(fault.schedule),
-                                             kFaultMicroBatches);
+  const schedule::Schedule table = table_of(fault.schedule);
   Rank rank(
       tiny_spec("gpt2-tiny", true), table, even_stages(8, table.stages()), group,
       {.action = [&](const schedule::Action& action) { reach(is_at(fault.moment, action)); }});
@@ -71,7 +80,7 @@ void train(const comm::Group& group, const Fault& fault) {
       });
   auto evaluation = step_of(kFaultMicroBatches, 1);
   for (MicroBatch& one : evaluation) one.context.training = false;
-  for (int step = 0;; ++step) {
+  for (int step = 0; step < 10; ++step) {
     armed = step > 0;
     rank.pipeline->run(step_of(kFaultMicroBatches, step));
     reach(fault.moment == Moment::kTiedSum);
@@ -80,6 +89,7 @@ void train(const comm::Group& group, const Fault& fault) {
     rank.model->clear_gradients();
     rank.pipeline->evaluate(evaluation);
   }
+  throw Error(ErrorKind::kInternal, "test", "the moment of the fault never came");
 }
 
 /// True when a survivor was told what happened, and to whom.
@@ -187,7 +197,8 @@ void expect_named(const Fault& fault) {
   EXPECT_THAT(left_of(name), ::testing::IsEmpty()) << where;
 }
 
-// In turn: every schedule with every moment, every harm, and the first, a middle and the last rank.
+// In turn: every schedule, every moment, every harm, every carrier, and the first, a middle and the
+// last rank.
 TEST(PipelineFaults, EverySurvivorNamesARankThatIsKilledOrFails) {
   using enum Moment;
   const std::vector<Fault> faults{
@@ -204,7 +215,13 @@ TEST(PipelineFaults, EverySurvivorNamesARankThatIsKilledOrFails) {
       {"zb-h1", Carrier::kSharedMemory, Harm::kThrows, kTiedSum, 3},
       {"zb-v", Carrier::kSharedMemory, Harm::kKilled, kBackward, 3},
       {"zb-v", Carrier::kTcp, Harm::kThrows, kWeightGradient, 2},
-      {"zb-v", Carrier::kTcp, Harm::kKilled, kBackward, 0}};
+      {"zb-v", Carrier::kTcp, Harm::kKilled, kBackward, 0},
+      {"gpipe", Carrier::kTcp, Harm::kKilled, kBackward, 2},
+      {"gpipe", Carrier::kSharedMemory, Harm::kThrows, kForward, 3},
+      {"zb-h2", Carrier::kTwoHosts, Harm::kKilled, kWeightGradient, 1},
+      {"dualpipe-v", Carrier::kSharedMemory, Harm::kKilled, kForward, 0},
+      {"dualpipe-v", Carrier::kTcp, Harm::kKilled, kBackward, 3},
+      {"file", Carrier::kTwoHosts, Harm::kKilled, kBackward, 1}};
   for (const Fault& fault : faults) expect_named(fault);
 }
 
@@ -219,7 +236,8 @@ TEST(PipelineFaults, EverySurvivorNamesARankThatStandsStill) {
       {"zb-h1", Carrier::kTcp, Harm::kStopped, kBackward, 3},
       {"zb-v", Carrier::kSharedMemory, Harm::kStopped, kWeightGradient, 3},
       {"zb-h1", Carrier::kSharedMemory, Harm::kStopped, kTiedSum, 0},
-      {"zb-v", Carrier::kTcp, Harm::kStopped, kEvaluation, 2}};
+      {"zb-v", Carrier::kTcp, Harm::kStopped, kEvaluation, 2},
+      {"dualpipe-v", Carrier::kTwoHosts, Harm::kStopped, kBackward, 1}};
   for (const Fault& fault : faults) expect_named(fault);
 }
 

@@ -120,6 +120,29 @@ TEST(Redistribute, EveryPairKeepsValueAndGradient) {
   }
 }
 
+// What is counted of a move is what its formula says, for all pairs whose parts are equal.
+TEST(Redistribute, SendsWhatTheFormulaSays) {
+  const std::vector<std::int64_t> shape{8, 16};
+  for (const int ranks : {2, 4}) {
+    comm::run_on_threads(
+        {.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
+        [&](const comm::Group& group) {
+          for (const Placement& from : placements(shape.size())) {
+            for (const Placement& to : placements(shape.size())) {
+              if (from.kind == Kind::kReplicate && to.kind == Kind::kPartial) continue;
+              const at::Tensor x = local_of(numbers(shape, 0.5), from, ranks, group.rank());
+              const double before = group.bytes_sent();
+              redistribute(x, group, from, to, shape);
+              const auto elements =
+                  mesh::elements_sent(mesh::move_between(from, to), shape, ranks, group.rank());
+              EXPECT_EQ(group.bytes_sent() - before, 8.0 * static_cast<double>(elements))
+                  << from.text() << " to " << to.text() << " on " << ranks << " ranks";
+            }
+          }
+        });
+  }
+}
+
 // What follows on rank 1 gives no gradient back: the rank takes part in the sum all the same.
 TEST(Redistribute, RunsOnARankWithoutAGradient) {
   comm::run_on_threads(

@@ -191,11 +191,13 @@ TEST(TrainingRules, OfPipelines) {
 
 TEST(Stages, MiddleOnesTakeTheRemainder) {
   using Blocks = std::vector<std::int64_t>;
-  const auto blocks = [](std::int64_t layers, std::int64_t pipeline) {
+  const auto blocks = [](std::int64_t layers, std::int64_t pipeline, std::int64_t rounds = 1) {
     ModelSpec spec = *named_model("gpt2-124m");
     spec.layers = layers;
     Training training;
     training.degrees.pp = pipeline;
+    training.virtual_stages = rounds;
+    if (rounds > 1) training.schedule = "interleaved";
     return stage_blocks(spec, training);
   };
   EXPECT_EQ(blocks(12, 4), (Blocks{3, 3, 3, 3}));
@@ -205,6 +207,10 @@ TEST(Stages, MiddleOnesTakeTheRemainder) {
   EXPECT_EQ(blocks(5, 1), Blocks{5});
   EXPECT_EQ(blocks(3, 4), (Blocks{1, 1, 1, 0})) << "the head alone";
   EXPECT_EQ(blocks(3, 5), (Blocks{0, 1, 1, 1, 0})) << "embedding and head alone";
+  // Llama 3 405B: 126 blocks on 16 ranks of 8 stages each, where embedding and head count as one.
+  Blocks wanted(128, 1);
+  wanted.front() = wanted.back() = 0;
+  EXPECT_EQ(blocks(126, 16, 8), wanted);
 }
 
 TEST(Stages, GoRoundTheRanksOrThereAndBack) {

@@ -45,6 +45,15 @@ struct Way {
       return {"parallelism.context_parallel_degree=2", "parallelism.tensor_parallel_degree=2",
               "parallelism.zero_stage=3"};
     }
+    const std::string pp = "parallelism.pipeline_parallel_degree=2",
+                      tp = "parallelism.tensor_parallel_degree=2",
+                      cp = "parallelism.context_parallel_degree=2",
+                      fsdp = "parallelism.zero_stage=3";
+    if (way == "pp x cp x tp")
+      return {pp, cp, tp, "parallelism.pipeline_parallel_schedule=zb-h1", "training.micro_batch=2"};
+    if (way == "pp x tp x FSDP") return {pp, tp, fsdp, "training.micro_batch=2"};
+    if (way == "cp x tp x FSDP") return {cp, tp, fsdp};
+    if (way == "HSDP x cp") return {cp, fsdp, "parallelism.data_parallel_replicate_degree=2"};
     if (way == "tp x DDP") return {"parallelism.tensor_parallel_degree=2"};
     if (way == "tp x FSDP")
       return {"parallelism.tensor_parallel_degree=2", "parallelism.zero_stage=3"};
@@ -176,6 +185,27 @@ TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
       fs::remove_all(path(what));
     }
     fs::remove_all(path(from.name()));
+  }
+}
+
+// Each goes on with what the one before saved.
+TEST_F(CheckpointMatrix, AChainThroughMeshesOfEightRanksIsOneRun) {
+  const std::vector<Way> chain{{8, "pp x cp x tp"},   {8, "HSDP x cp"}, {8, "pp x tp x FSDP"},
+                               {8, "cp x tp x FSDP"}, {1, "DDP"},       {8, "pp x cp x tp"}};
+  const int end = kSaved * static_cast<int>(chain.size());
+  const auto whole = train_until(end, "whole", {1, "DDP"}, {"checkpoint.interval=0"});
+  std::string saved;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const std::string run = fmt::format("{}: {}", i, chain[i].name());
+    const auto first = i * kSaved, last = first + kSaved;
+    fs::create_directories(path(run) + "/checkpoints");
+    if (i > 0)
+      fs::create_directory_symlink(saved, fmt::format("{}/checkpoints/step-{}", path(run), first));
+    const auto found =
+        train_until(static_cast<int>(last), run, chain[i], {"checkpoint.asynchronous=false"});
+    expect_same_losses(found, {whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(last)},
+                       first, run);
+    saved = fmt::format("{}/checkpoints/step-{}", path(run), last);
   }
 }
 

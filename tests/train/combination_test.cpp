@@ -170,6 +170,37 @@ TEST_F(Combination, TensorParallelProcessesAndTcpGiveTheSameBits) {
   }
 }
 
+// Random numbers come from the seed and a token's place, so that only other logits, by more than
+// sums in another order make of them, give another text.
+TEST_F(Combination, ASampleIsThatOfOneRank) {
+  const auto text = [&](const std::string& name, const Sets& sets, const char* ranks) {
+    const Sets more{"validation.sample_tokens=40", "training.steps=4", "training.micro_batch=1",
+                    "lr_scheduler.warmup_steps=1"};
+    const auto outcome = run(name, more + sets, {"--in-process", "--nproc", ranks});
+    EXPECT_EQ(outcome.code, 0) << name << ": " << outcome.err;
+    const std::string begin = "A sample of 40 tokens:\n", end = "\nMetrics, loss.svg";
+    const auto at = outcome.out.find(begin), to = outcome.out.find(end);
+    if (at == std::string::npos || to == std::string::npos) return "no sample: " + outcome.out;
+    return outcome.out.substr(at + begin.size(), to - at - begin.size());
+  };
+  const std::string degree = "_parallel_degree=2", key = "parallelism.";
+  const std::string one = text("one", {}, "1");
+  EXPECT_GE(one.size(), 40u);
+  EXPECT_EQ(text("tp", {key + "tensor" + degree}, "2"), one);
+  EXPECT_EQ(text("pp", {key + "pipeline" + degree}, "2"), one);
+  EXPECT_EQ(
+      text("v",
+           {key + "pipeline" + degree, key + "pipeline_parallel_schedule=zb-v", "model.layers=4"},
+           "2"),
+      text("one of four layers", {"model.layers=4"}, "1"));
+  EXPECT_EQ(text("cp", {key + "context" + degree}, "2"), one);
+  EXPECT_EQ(text("all",
+                 {key + "context" + degree, key + "tensor" + degree, key + "pipeline" + degree,
+                  key + "zero_stage=3"},
+                 "16"),
+            one);
+}
+
 // Messages of the ring between threads, processes and over TCP; the sample is drawn by one of the
 // two ranks.
 TEST_F(Combination, ContextParallelProcessesAndTcpGiveTheSameBits) {
@@ -215,6 +246,12 @@ TEST_F(Combination, ASequenceThatOneRankCannotHoldTrainsOnFour) {
   ASSERT_EQ(divided.code, 0) << divided.out << divided.err;
   // That of a fresh model of 257 tokens.
   EXPECT_NEAR(metrics("four").at(0).loss, std::log(257), 0.3);
+  // Without the limit one rank says what is right.
+  const auto whole = run("whole", sets + Sets{"parallelism.memory_limit_mb=0"}, {"--nproc", "1"});
+  ASSERT_EQ(whole.code, 0) << whole.out << whole.err;
+  const auto four = metrics("four").at(0), one = metrics("whole").at(0);
+  EXPECT_NEAR(four.loss, one.loss, 1e-5 * one.loss);
+  EXPECT_NEAR(four.grad_norm, one.grad_norm, 1e-4 * one.grad_norm);
 }
 
 // In bf16 the state of AdamW with its masters is three times what weights and gradients are: it is

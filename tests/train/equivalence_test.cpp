@@ -68,12 +68,24 @@ TEST_F(Equivalence, TheSameRunTwiceIsBitwiseEqual) {
 
 // Whatever carries the sums: they may come in another order only.
 TEST_F(Equivalence, AnEngineOverGlooTrainsTheSame) {
-  for (const char* stage : {"parallelism.zero_stage=0", "parallelism.zero_stage=2"}) {
+  const std::string key = "parallelism.";
+  const std::vector<Sets> ways{
+      {key + "zero_stage=0"},
+      {key + "zero_stage=2"},
+      {key + "tensor_parallel_degree=2"},
+      {key + "pipeline_parallel_degree=2", "training.micro_batch=1"},
+      {key + "pipeline_parallel_degree=2", "training.micro_batch=1",
+       key + "pipeline_parallel_schedule=zb-v"},
+      {key + "context_parallel_degree=2"},
+      {key + "context_parallel_degree=2", key + "context_parallel_way=heads"}};
+  for (const Sets& way : ways) {
     const auto over_gloo = [](const auto& body) {
       comm::run_over_gloo(2, std::chrono::seconds(60), body);
     };
-    expect_same_losses(train_on(over_gloo, folder_.path() + "/gloo " + stage, job_, {stage}),
-                       train(std::string("ours ") + stage, {stage}, 2), stage);
+    const Sets sets = way + Sets{"training.steps=10"};
+    const std::string what = fmt::format("{}", fmt::join(way, " "));
+    expect_same_losses(train_on(over_gloo, folder_.path() + "/gloo " + what, job_, sets),
+                       train("ours " + what, sets, 2), what);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/reader.h"
 #include "shoal/train/router_balance.h"
+#include "tests/comm/gloo.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -99,6 +100,9 @@ const std::vector<std::pair<int, Sets>>& ways() {
       {4, {ep + "2", "parallelism.zero_stage=2", "training.micro_batch=1"}},
       {4, {ep + "2", "parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"}},
       {4, {ep + "4", "parallelism.tensor_parallel_degree=2"}},
+      {8,
+       {ep + "4", "parallelism.tensor_parallel_degree=2", "parallelism.pipeline_parallel_degree=2",
+        "parallelism.zero_stage=2", "training.micro_batch=1"}},
       {4,
        {ep + "2", "parallelism.pipeline_parallel_degree=2",
         "parallelism.pipeline_parallel_schedule=zb-h1", "training.micro_batch=1"}}};
@@ -145,6 +149,20 @@ TEST_F(MixtureTraining, EveryMeshTrainsAndResumesAsOneRank) {
     EXPECT_EQ(bias_after("resumed", kSteps), bias) << what << ", from " << from;
     fs::remove_all(path("resumed"));
   }
+}
+
+// The exchange of tokens too is an operation that every engine has.
+TEST_F(MixtureTraining, AnEngineOverGlooTrainsTheSame) {
+  const Sets sets{"parallelism.expert_parallel_degree=2", "parallelism.zero_stage=2"};
+  const auto over_gloo = [](const auto& body) {
+    comm::run_over_gloo(2, std::chrono::seconds(60), body);
+  };
+  const auto run = train_on(over_gloo, path("gloo"), mixture_job(path("data")), sets);
+  const auto ours = train_as("ours", sets, 2);
+  ASSERT_EQ(run.size(), ours.size());
+  for (std::size_t i = 0; i < run.size(); ++i)
+    EXPECT_NEAR(run[i].loss, ours[i].loss, 2e-5 * ours[i].loss) << "step " << i + 1;
+  EXPECT_EQ(bias_after("gloo", kSteps), bias_after("ours", kSteps));
 }
 
 // Ranks have other numbers of validation samples, and all draw the sample.

@@ -17,8 +17,6 @@ namespace {
 using schedule::Schedule;
 using schedule::StageCost;
 
-constexpr int kRanks = 4;
-
 void sleep_for_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
@@ -74,20 +72,22 @@ Stages sleepers(const Schedule& table, const std::vector<StageCost>& costs, int 
 }
 
 struct Step {
+  int ranks = 0;
   double seconds = 0;    ///< of the slowest rank
   double simulated = 0;  ///< from the times that its computations took: a sleeper wakes late
   double busy = 0;       ///< these times, of all ranks together
 
   /// The time in which ranks do not compute, of all ranks together.
-  double lost() const { return kRanks * seconds - busy; }
-  double simulated_lost() const { return kRanks * simulated - busy; }
+  double lost() const { return ranks * seconds - busy; }
+  double simulated_lost() const { return ranks * simulated - busy; }
   bool is_as_simulated() const { return lost() <= 1.05 * simulated_lost(); }
 };
 
 Step run_step(const Schedule& table, const std::vector<StageCost>& costs) {
-  std::vector<double> seconds(kRanks);
-  std::vector<std::map<std::string, double>> durations(kRanks);
-  auto options = threads(kRanks);
+  const int ranks = table.ranks();
+  std::vector<double> seconds(ranks);
+  std::vector<std::map<std::string, double>> durations(ranks);
+  auto options = threads(ranks);
   options.arena = false;  // worlds that begin at the same time would both install one
   comm::run_on_threads(options, [&](const comm::Group& group) {
     const int rank = group.rank();
@@ -123,9 +123,15 @@ Step run_step(const Schedule& table, const std::vector<StageCost>& costs) {
     return durations[table.rank_of_stage[action.stage]].at(schedule::to_string(action));
   };
   const schedule::Timeline timeline = schedule::simulate(table, measured);
-  return {*std::max_element(seconds.begin(), seconds.end()), timeline.makespan(),
+  return {ranks, *std::max_element(seconds.begin(), seconds.end()), timeline.makespan(),
           std::accumulate(timeline.busy.begin(), timeline.busy.end(), 0.0)};
 }
+
+/// How many ranks and micro-batches; 0 micro-batches: the fewest that the schedule allows from one
+/// a rank on.
+struct Size {
+  int ranks = 4, micro_batches = 0;
+};
 
 /// The costs of a stage of a rank that has this one alone, in units of time.
 using CostOf = std::function<StageCost(int stage)>;
@@ -143,9 +149,10 @@ std::vector<StageCost> costs_in_seconds(const Schedule& table, const CostOf& cos
 }
 
 /// Runs a step until it takes what the simulator says. Returns its time in units.
-double expect_simulated_time(const std::string& name, const CostOf& cost_of) {
-  const int micro_batches = name == "dualpipe-v" ? 2 * kRanks : kRanks;
-  const Schedule table = schedule::make_schedule(name, kRanks, chunks_of(name), micro_batches);
+double expect_simulated_time(const std::string& name, Size size, const CostOf& cost_of) {
+  if (size.micro_batches == 0) size.micro_batches = (name == "dualpipe-v" ? 2 : 1) * size.ranks;
+  const Schedule table =
+      schedule::make_schedule(name, size.ranks, chunks_of(name), size.micro_batches);
   // On a machine that is busy with something else waiting ranks wake late, by milliseconds: again
   // with longer times, beside which that is less. The tolerance stays.
   const Deadline patience = Deadline::in(std::chrono::seconds(60));
@@ -167,28 +174,35 @@ double expect_simulated_time(const std::string& name, const CostOf& cost_of) {
 
 /// Runs every schedule, all at once, as none of them needs a core. Returns the time of a step by
 /// schedule, in units.
-std::map<std::string, double> expect_simulated_times(const CostOf& cost_of) {
+std::map<std::string, double> expect_simulated_times(Size size, const CostOf& cost_of) {
   std::map<std::string, double> times;
   std::vector<std::thread> runs;
   for (const std::string& name : schedule::schedule_names()) {
+    if (size.micro_batches > 0 && !has_table(name, size.ranks, size.micro_batches)) continue;
     double& time = times[name];
-    runs.emplace_back([&, name] { time = expect_simulated_time(name, cost_of); });
+    runs.emplace_back([&, name, size] { time = expect_simulated_time(name, size, cost_of); });
   }
   for (std::thread& run : runs) run.join();
   return times;
 }
 
 TEST(StageTimes, AStepLosesAsMuchTimeAsTheSimulatorSays) {
-  const auto times = expect_simulated_times([](int) { return StageCost{}; });
+  const auto times = expect_simulated_times({}, [](int) { return StageCost{}; });
   EXPECT_LT(times.at("interleaved"), times.at("1f1b"));
   EXPECT_LT(times.at("zb-h1"), times.at("1f1b"));
+}
+
+// The bubble is nearly all of a step there, and little of it.
+TEST(StageTimes, ItDoesSoWithOneMicroBatchAndWithMany) {
+  for (const Size size : {Size{8, 1}, Size{2, 12}, Size{3, 6}})
+    expect_simulated_times(size, [](int) { return StageCost{}; });
 }
 
 // An embedding that costs little, a head that costs much, and backward passes that take longer than
 // forward passes.
 TEST(StageTimes, ItDoesSoWithStagesOfDifferentCosts) {
   const auto factor = [](int stage) { return 0.7 + 0.3 * (stage % 3) + (stage == 3 ? 0.4 : 0); };
-  expect_simulated_times([&](int stage) {
+  expect_simulated_times({}, [&](int stage) {
     return StageCost{.forward = factor(stage),
                      .input_gradient = 1.25 * factor(stage),
                      .weight_gradient = 0.75 * factor(stage)};

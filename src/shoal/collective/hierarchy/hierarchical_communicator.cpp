@@ -332,7 +332,9 @@ std::string HierarchicalCommunicator::awaited_by(const Pending& p) const {
   if (p.unmatched) return fmt::format("a message with tag {}", p.operation.tag);
   if (p.running.empty()) return "an earlier operation";
   const Stage stage = p.program.phases[p.phase].stage;
-  return fmt::format("{} ({})", is_local(stage) ? "ranks of its own host" : "other hosts",
+  if (!is_local(stage)) return "other hosts";
+  return fmt::format("ranks of its own host, {} (0, 1, ... in what follows: {})",
+                     fmt::join(layout_.members[static_cast<std::size_t>(layout_.host)], ", "),
                      communicator_of(stage)->report());
 }
 
@@ -342,12 +344,16 @@ void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
     if (now < p.deadline && !(p.handle == handle && deadline.passed())) continue;
     // The error is this rank's own and not that of a stage: `fail` must not wait for a first cause.
     current_ = {};
-    throw Error(ErrorKind::kTimeout, name(p.operation.kind),
+    // The mate for which this rank waits may wait for a process of another host that is stopped.
+    int silent = -1;
+    const std::string others = world_->report(silent);
+    Error error(ErrorKind::kTimeout, name(p.operation.kind),
                 fmt::format("{} x {} did not complete in time", p.operation.buffer.count,
-                            name(p.operation.type)))
-        .at(world_->world_rank(), world_->world_size())
-        .in(p.handle)
-        .awaiting(awaited_by(p));
+                            name(p.operation.type)));
+    error.at(world_->world_rank(), world_->world_size()).in(p.handle);
+    error.awaiting(fmt::format("{}; of all: {}", awaited_by(p), others));
+    if (silent >= 0) error.from(silent);
+    throw Error(error);
   }
 }
 

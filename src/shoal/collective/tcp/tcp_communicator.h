@@ -86,6 +86,9 @@ class TcpCommunicator final : public Communicator {
   /// Describes how far every rank of the group has come, relative to this rank's oldest collective
   /// that is not complete.
   std::string report() const override;
+  /// As `report`. `blamed`, a rank of the job or -1, becomes one that does not answer, as a process
+  /// that is stopped, unless `blamed` itself does not.
+  std::string report(int& blamed) const;
   /// Returns the record of the last collectives of this rank in this group.
   const FlightRecorder& recorder() const { return *recorder_; }
   /// Returns the bytes that this rank has sent in this group to ranks of other hosts, as `hosts`
@@ -108,7 +111,6 @@ class TcpCommunicator final : public Communicator {
   void advance_all();  ///< advances all operations, and sends what they have queued
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
   /// `blamed`: the rank for which this one waits, -1 for any; becomes one that does not answer.
-  std::string report(int& blamed) const;
 
   std::shared_ptr<wire::Transport> peers_;
   Options options_;
