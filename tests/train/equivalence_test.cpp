@@ -240,6 +240,8 @@ TEST_F(Equivalence, PipelinesTrainTheSameBits) {
   }
   expect_same_losses(run("uneven", {degree, "parallelism.pipeline_parallel_stage_units=[1, 3]"}, 2),
                      reference, "a stage of the embedding alone");
+  expect_same_losses(run("counted", {degree, "parallelism.pipeline_parallel_stages_by=count"}, 2),
+                     reference, "as many units in each stage");
   expect_same_losses(run("pp dp", {degree}, 4), reference, "pp 2 x dp 2");
   expect_same_losses(run("pp zero", {degree, "parallelism.zero_stage=2"}, 4), reference,
                      "pp 2 x ZeRO-2");

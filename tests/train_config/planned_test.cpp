@@ -83,6 +83,13 @@ TEST(PlannedTraining, HasTheDegreesOfTheJob) {
   EXPECT_EQ(one.schedule, "1f1b");
   EXPECT_EQ(one.stage_layers, (std::vector<std::int64_t>{2, 2})) << "blocks, of 3 + 3 units";
   EXPECT_FALSE(one.ulysses);
+  // A head of many words costs more than four blocks: it is alone, unless units are counted.
+  const std::vector<std::string> large{"parallelism.pipeline_parallel_degree=2",
+                                       "training.micro_batch=2", "model.vocab=20000"};
+  auto counted = large;
+  counted.push_back("parallelism.pipeline_parallel_stages_by=count");
+  EXPECT_EQ(planned(large).stage_layers, (std::vector<std::int64_t>{4, 0}));
+  EXPECT_EQ(planned(counted).stage_layers, (std::vector<std::int64_t>{2, 2}));
   const Training cut = planned({"parallelism.pipeline_parallel_degree=2",
                                 "parallelism.pipeline_parallel_schedule=interleaved",
                                 "parallelism.pipeline_parallel_virtual_stages=2",

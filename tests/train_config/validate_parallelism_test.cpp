@@ -271,7 +271,8 @@ TEST(Validate, KeysOfGathersAreRefusedWhereNothingIsGathered) {
 }
 
 TEST(Validate, KeysOfAPipelineBelongToOne) {
-  for (const char* set : {"virtual_stages=2", "stage_units=[3, 3]", "gathered_stages=1"}) {
+  for (const char* set :
+       {"virtual_stages=2", "stage_units=[3, 3]", "stages_by=count", "gathered_stages=1"}) {
     EXPECT_THAT(refusal([&] {
                   validate(job_with({std::string("parallelism.pipeline_parallel_") + set}), 2);
                 }),
@@ -286,6 +287,12 @@ TEST(Validate, KeysOfAPipelineBelongToOne) {
   EXPECT_THAT(refusal([&] { units("[2, 3]"); }),
               HasSubstr("parallelism.pipeline_parallel_stage_units = [2, 3]: "))
       << "embedding, four blocks and head";
+  EXPECT_THAT(refusal([&] {
+                validate(job_with({pp, "parallelism.pipeline_parallel_stage_units=[2, 4]",
+                                   "parallelism.pipeline_parallel_stages_by=count"}),
+                         2);
+              }),
+              HasSubstr("pipeline_parallel_stage_units lists the units of each stage"));
   validate(job_with({pp, "parallelism.pipeline_parallel_schedule=interleaved",
                      "parallelism.pipeline_parallel_virtual_stages=2", "training.micro_batch=2"}),
            2);

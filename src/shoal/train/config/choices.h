@@ -26,6 +26,8 @@ enum class SchedulerKind { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 /// How context-parallel ranks compute attention: keys and values travel, or columns become heads.
 enum class ContextParallelWay { kRing, kHeads };
+/// What is even between the stages of a pipeline.
+enum class StagesBy { kCost, kCount };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
 using RecomputeMode = model::RecomputePolicy::Mode;
 enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow };
@@ -94,6 +96,10 @@ struct ChoiceNames<Transport> {
 template <>
 struct ChoiceNames<ContextParallelWay> {
   static constexpr std::array names{"ring", "heads"};
+};
+template <>
+struct ChoiceNames<StagesBy> {
+  static constexpr std::array names{"cost", "count"};
 };
 template <>
 struct ChoiceNames<ShardUnits> {

@@ -120,9 +120,17 @@ std::string of_a_pipeline(const JobConfig& job) {
   const bool defaults =
       p.pipeline_parallel_schedule == unchanged.pipeline_parallel_schedule &&
       p.pipeline_parallel_schedule_csv.empty() && p.pipeline_parallel_virtual_stages == 1 &&
-      p.pipeline_parallel_stage_units.empty() && p.pipeline_parallel_gathered_stages == 0;
+      p.pipeline_parallel_stage_units.empty() && p.pipeline_parallel_stages_by == StagesBy::kCost &&
+      p.pipeline_parallel_gathered_stages == 0;
   if (p.pipeline_parallel_degree > 1 || defaults) return {};
   return "says how to run a pipeline, and parallelism.pipeline_parallel_degree is 1";
+}
+
+std::string without_stage_units(const JobConfig& job) {
+  const ParallelismSection& p = job.parallelism;
+  if (p.pipeline_parallel_stage_units.empty() || p.pipeline_parallel_stages_by == StagesBy::kCost)
+    return {};
+  return "parallelism.pipeline_parallel_stage_units lists the units of each stage";
 }
 
 std::string of_tensor_parallel(const JobConfig& job) {

@@ -8,7 +8,8 @@ namespace shoal::train {
 
 // Conditions of keys (ConfigKey::only_with). Each returns the reason why a key has no effect in
 // this job; empty where it has one. A file that a run wrote names every key, so those whose names
-// end in _or_default, of_context_ranks, of_a_pipeline and of_tensor_parallel accept defaults.
+// end in _or_default, of_context_ranks, without_stage_units, of_a_pipeline and of_tensor_parallel
+// accept defaults.
 
 std::string of_tokens(const JobConfig& job);
 std::string of_tables(const JobConfig& job);
@@ -30,6 +31,7 @@ std::string of_shards(const JobConfig& job);
 std::string of_stage_3(const JobConfig& job);
 std::string of_stage_3_or_default(const JobConfig& job);
 std::string of_context_ranks(const JobConfig& job);
+std::string without_stage_units(const JobConfig& job);
 std::string of_a_pipeline(const JobConfig& job);
 std::string of_tensor_parallel(const JobConfig& job);
 std::string of_buckets(const JobConfig& job);

@@ -140,7 +140,8 @@ struct ParallelismSection {
   std::string pipeline_parallel_schedule = "1f1b";
   std::string pipeline_parallel_schedule_csv;               ///< a file instead; empty: none
   std::int64_t pipeline_parallel_virtual_stages = 1;        ///< stages of a rank; "interleaved"
-  std::vector<std::int64_t> pipeline_parallel_stage_units;  ///< empty: divided by cost
+  std::vector<std::int64_t> pipeline_parallel_stage_units;  ///< empty: divided by cost or count
+  StagesBy pipeline_parallel_stages_by = StagesBy::kCost;   ///< where no list is given
   std::int64_t pipeline_parallel_gathered_stages = 0;  ///< with ZeRO-3, at once; 0: all of a rank
   std::int64_t gather_ahead = 1;      ///< stage 3: modules whose units are gathered early
   bool reshard_after_forward = true;  ///< stage 3

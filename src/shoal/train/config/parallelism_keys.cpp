@@ -89,9 +89,13 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
            "pipeline_parallel_schedule = \"interleaved\": stages of each rank")
       .only_with({of_a_pipeline})
       .key("pipeline_parallel_stage_units", &P::pipeline_parallel_stage_units, at_least(1),
-           "units of each stage, the embedding and the head among them: [9, 5]; empty: divided so "
-           "that the most expensive stage costs least")
+           "units of each stage, the embedding and the head among them: [9, 5]; empty: divided as "
+           "pipeline_parallel_stages_by says")
       .only_with({of_a_pipeline})
+      .key("pipeline_parallel_stages_by", &P::pipeline_parallel_stages_by,
+           "units are divided so that the most expensive stage costs least, or so that their "
+           "numbers are even")
+      .only_with({of_a_pipeline, without_stage_units})
       .key("pipeline_parallel_gathered_stages", &P::pipeline_parallel_gathered_stages,
            between(0, 64),
            "zero_stage 3 where parameters are gathered: so many stages of a rank are whole at a "

@@ -81,8 +81,12 @@ std::vector<std::int64_t> stage_sizes(const Job& job, const model::ModelSpec& sp
   const auto& given = job.config.parallelism.pipeline_parallel_stage_units;
   const auto costs = plan::unit_costs(spec, job.config.training.sequence_length);
   try {
-    if (given.empty()) return plan::balanced_stages(costs, stages);
-    plan::check_stages(given, static_cast<std::int64_t>(costs.size()), stages);
+    const auto units = static_cast<std::int64_t>(costs.size());
+    if (given.empty()) {
+      const bool by_count = job.config.parallelism.pipeline_parallel_stages_by == StagesBy::kCount;
+      return by_count ? plan::even_stages(units, stages) : plan::balanced_stages(costs, stages);
+    }
+    plan::check_stages(given, units, stages);
     return given;
   } catch (const Error& error) {
     throw config_error(job, "parallelism.pipeline_parallel_stage_units", error.message());
