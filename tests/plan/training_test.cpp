@@ -106,7 +106,7 @@ TEST(TrainingRules, OfTheMesh) {
   three.degrees.tp = 6;
   three.sequence_parallel = false;
   EXPECT_THAT(complaint([&] { validate(odd, three); }),
-              HasSubstr("tp = 6: must divide kv_heads = 4 or be a multiple of them"));
+              HasSubstr("tp = 6: must divide kv_heads = 4, as 4 does, or be a multiple of them"));
   odd = *named_model("gpt2-124m");
   odd.ffn = 770;
   three.degrees.tp = 4;

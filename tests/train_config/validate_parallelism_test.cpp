@@ -102,10 +102,13 @@ TEST(Validate, ShardsAndReplicasMakeTheRanks) {
   EXPECT_THAT(refused({stage, shards + "2"}),
               HasSubstr("data_parallel_shard_degree = 2: shards x replicas must make the 4 ranks"));
   EXPECT_THAT(refused({"parallelism.zero_stage=1", shards + "2"}), HasSubstr("shards x replicas"));
-  EXPECT_THAT(refused({stage, shards + "1", replicas + "2"}),
-              HasSubstr("data_parallel_shard_degree = 1: shards x replicas must make"));
-  EXPECT_THAT(refused({stage, replicas + "3"}),
-              HasSubstr("data_parallel_replicate_degree = 3: shards x replicas must make"));
+  EXPECT_THAT(
+      refused({stage, shards + "1", replicas + "2"}),
+      HasSubstr("data_parallel_shard_degree = 1: shards x replicas must make the 4 ranks: "));
+  EXPECT_THAT(
+      refused({stage, replicas + "3"}),
+      HasSubstr("data_parallel_replicate_degree = 3: shards x replicas must make the 4 ranks: 2 "
+                "or 4 replicas divide them"));
   EXPECT_THAT(refused({stage, replicas + "8"}), HasSubstr("shards x replicas must make"));
   EXPECT_THAT(refused({stage, shards + "0"}), HasSubstr("is a number of ranks, or -1"));
   EXPECT_THAT(refused({"parallelism.zero_stage=1", "parallelism.reduce_every_micro_batch=true"}),

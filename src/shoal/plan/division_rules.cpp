@@ -41,8 +41,9 @@ std::string expert_copy_rule(const Degrees& degrees) {
 std::string stages_rule(std::int64_t units, std::int64_t stages) {
   if (stages <= units) return {};
   return fmt::format(
-      "a stage needs at least one unit (embedding, a block, head): stages={} units={}", stages,
-      units);
+      "a stage needs at least one unit (embedding, a block, head): stages={} units={}, so that at "
+      "most {} stages have one",
+      stages, units, units);
 }
 
 std::string whole_sequences_rule(const model::ModelSpec& spec, std::int64_t cp) {

@@ -106,8 +106,9 @@ void validate_degrees(const ModelSpec& spec, const Degrees& degrees, std::int64_
   require(
       dense % (degrees.ep * expert_tensor) == 0, "ep", degrees.ep,
       fmt::format(
-          "ep x etp = {} must divide tp x cp x dp = {}: experts are folded into the same devices",
-          degrees.ep * expert_tensor, dense));
+          "ep x etp = {} must divide tp x cp x dp = {}, as {} does: experts are folded into the "
+          "same devices",
+          degrees.ep * expert_tensor, dense, nearest_divisors(dense, degrees.ep * expert_tensor)));
   if (spec.family != Family::kTransformer) {
     for (const auto& [option, value] : {std::pair{"tp", degrees.tp},
                                         {"pp", degrees.pp},
@@ -122,7 +123,8 @@ void validate_degrees(const ModelSpec& spec, const Degrees& degrees, std::int64_
   require_divisor("tp", degrees.tp, "heads", spec.heads);
   // With more ranks than key-value heads some ranks hold the same one.
   require(spec.kv_heads % degrees.tp == 0 || degrees.tp % spec.kv_heads == 0, "tp", degrees.tp,
-          fmt::format("must divide kv_heads = {} or be a multiple of them", spec.kv_heads));
+          fmt::format("must divide kv_heads = {}, as {} does, or be a multiple of them",
+                      spec.kv_heads, nearest_divisors(spec.kv_heads, degrees.tp)));
   require_rule("ep", degrees.ep, experts_rule(spec, degrees.ep));
   if (spec.experts == 0) {
     require_divisor("tp", degrees.tp, "ffn", spec.ffn);

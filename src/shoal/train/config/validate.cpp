@@ -302,10 +302,15 @@ void validate_sharding(const Job& job, std::int64_t data_ranks) {
                        "is a number of ranks, or -1 for the rest");
   }
   if (data_ranks % replicas != 0 || (shards > 0 && shards * replicas != data_ranks)) {
-    throw config_error(job,
-                       shards > 0 ? "parallelism.data_parallel_shard_degree"
-                                  : "parallelism.data_parallel_replicate_degree",
-                       fmt::format("shards x replicas must make the {} ranks", data_ranks));
+    throw config_error(
+        job,
+        shards > 0 ? "parallelism.data_parallel_shard_degree"
+                   : "parallelism.data_parallel_replicate_degree",
+        fmt::format("shards x replicas must make the {} ranks: {}", data_ranks,
+                    data_ranks % replicas == 0
+                        ? fmt::format("{} shards do", data_ranks / replicas)
+                        : fmt::format("{} replicas divide them",
+                                      plan::nearest_divisors(data_ranks, replicas))));
   }
 }
 
