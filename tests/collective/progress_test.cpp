@@ -214,7 +214,8 @@ void RandomProgram::start(std::size_t i) {
   Step& step = steps_[i];
   const std::vector<int> ranks = members(step.group);
   const int me = groups_[step.group]->rank();
-  const std::size_t size = ranks.size(), n = step.count;
+  const std::size_t size = ranks.size();
+  const std::size_t n = step.count;
   const auto value = [&](int member) { return static_cast<float>(8 * i + 1) + ranks[member]; };
   float sum = 0;
   for (std::size_t m = 0; m < size; ++m) sum += value(static_cast<int>(m));

@@ -372,10 +372,12 @@ void check_parts(const Group& group, Complaints& complaints) {
 /// A random program in four groups that every rank goes through in an order of its own, which is
 /// that of the others within each group only. All waits come behind the last start.
 void check_programs(const Group& group, Complaints& complaints) {
-  const int rank = group.rank(), size = group.size();
+  const int rank = group.rank();
+  const int size = group.size();
   const std::vector<Group> groups{group, group.split(rank / 2, rank), group.split(rank % 2, rank),
                                   group.split(0, rank)};
-  std::mt19937 common(7), own(100 + static_cast<unsigned>(rank));
+  std::mt19937 common(7);
+  std::mt19937 own(100 + static_cast<unsigned>(rank));
   const auto below = [](std::mt19937& random, std::size_t n) {
     return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
   };
@@ -400,7 +402,8 @@ void check_programs(const Group& group, Complaints& complaints) {
     if (next[g] == to_start[g].size()) continue;
     const auto [kind, count, value] = to_start[g][next[g]++];
     const Group& part = groups[g];
-    const int n = part.size(), me = part.rank();
+    const int n = part.size();
+    const int me = part.rank();
     const double sum = n * value + n * (n - 1) / 2;  // of value + rank
     at::Tensor own_part = at::full({count}, value + me, at::kDouble);
     if (kind == 0) {

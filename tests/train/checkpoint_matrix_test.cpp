@@ -45,10 +45,10 @@ struct Way {
       return {"parallelism.context_parallel_degree=2", "parallelism.tensor_parallel_degree=2",
               "parallelism.zero_stage=3"};
     }
-    const std::string pp = "parallelism.pipeline_parallel_degree=2",
-                      tp = "parallelism.tensor_parallel_degree=2",
-                      cp = "parallelism.context_parallel_degree=2",
-                      fsdp = "parallelism.zero_stage=3";
+    const std::string pp = "parallelism.pipeline_parallel_degree=2";
+    const std::string tp = "parallelism.tensor_parallel_degree=2";
+    const std::string cp = "parallelism.context_parallel_degree=2";
+    const std::string fsdp = "parallelism.zero_stage=3";
     if (way == "pp x cp x tp")
       return {pp, cp, tp, "parallelism.pipeline_parallel_schedule=zb-h1", "training.micro_batch=2"};
     if (way == "pp x tp x FSDP") return {pp, tp, fsdp, "training.micro_batch=2"};
@@ -197,7 +197,8 @@ TEST_F(CheckpointMatrix, AChainThroughMeshesOfEightRanksIsOneRun) {
   std::string saved;
   for (std::size_t i = 0; i < chain.size(); ++i) {
     const std::string run = fmt::format("{}: {}", i, chain[i].name());
-    const auto first = i * kSaved, last = first + kSaved;
+    const auto first = i * kSaved;
+    const auto last = first + kSaved;
     fs::create_directories(path(run) + "/checkpoints");
     if (i > 0)
       fs::create_directory_symlink(saved, fmt::format("{}/checkpoints/step-{}", path(run), first));

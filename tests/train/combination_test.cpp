@@ -178,12 +178,15 @@ TEST_F(Combination, ASampleIsThatOfOneRank) {
                     "lr_scheduler.warmup_steps=1"};
     const auto outcome = run(name, more + sets, {"--in-process", "--nproc", ranks});
     EXPECT_EQ(outcome.code, 0) << name << ": " << outcome.err;
-    const std::string begin = "A sample of 40 tokens:\n", end = "\nMetrics, loss.svg";
-    const auto at = outcome.out.find(begin), to = outcome.out.find(end);
+    const std::string begin = "A sample of 40 tokens:\n";
+    const std::string end = "\nMetrics, loss.svg";
+    const auto at = outcome.out.find(begin);
+    const auto to = outcome.out.find(end);
     if (at == std::string::npos || to == std::string::npos) return "no sample: " + outcome.out;
     return outcome.out.substr(at + begin.size(), to - at - begin.size());
   };
-  const std::string degree = "_parallel_degree=2", key = "parallelism.";
+  const std::string degree = "_parallel_degree=2";
+  const std::string key = "parallelism.";
   const std::string one = text("one", {}, "1");
   EXPECT_GE(one.size(), 40u);
   EXPECT_EQ(text("tp", {key + "tensor" + degree}, "2"), one);
@@ -249,7 +252,8 @@ TEST_F(Combination, ASequenceThatOneRankCannotHoldTrainsOnFour) {
   // Without the limit one rank says what is right.
   const auto whole = run("whole", sets + Sets{"parallelism.memory_limit_mb=0"}, {"--nproc", "1"});
   ASSERT_EQ(whole.code, 0) << whole.out << whole.err;
-  const auto four = metrics("four").at(0), one = metrics("whole").at(0);
+  const auto four = metrics("four").at(0);
+  const auto one = metrics("whole").at(0);
   EXPECT_NEAR(four.loss, one.loss, 1e-5 * one.loss);
   EXPECT_NEAR(four.grad_norm, one.grad_norm, 1e-4 * one.grad_norm);
 }
