@@ -71,7 +71,6 @@ class Stage {
     return (at::arange(rows * kWidth, at::kFloat) * seed).sin().view({rows, kWidth});
   }
   bool is_last() const { return rank_ + 1 == group_.size(); }
-
   // A send must not wait: two ranks that both send, then receive, would wait for ever.
   void forward(int i) {
     const Tensor x = rank_ == 0 ? wave(kRows, 2.4 + i) : received(rank_ - 1, i);
@@ -115,7 +114,8 @@ class Stage {
 };
 
 void compare(const Group& group) {
-  double expected = 0, in_turn = 0;
+  double expected = 0;
+  double in_turn = 0;
   for (const std::string way : {"one rank", "in turn", "gpipe", "1f1b"}) {
     const Group ranks = way == "one rank" ? Group() : group;
     Stage stage(ranks);
