@@ -1,7 +1,8 @@
-"""Lays the losses of runs beside each other: compare.py RUN RUN ...
+"""Lays the losses of runs beside each other: compare.py [--within TOLERANCE] RUN RUN ...
 
-Exits with 1 when a loss differs from the first run's by more than 1e-5, relative: what sums in another order may cost in float32.
+Exits with 1 when a loss differs from the first run's by more than the tolerance, relative. It is 1e-5 unless given: what sums in another order may cost in float32.
 """
+import argparse
 import json
 import pathlib
 import sys
@@ -12,7 +13,11 @@ def losses(run):
 
 
 def main():
-    runs = {run: losses(run) for run in sys.argv[1:]}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--within", type=float, default=1e-5, metavar="TOLERANCE")
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    arguments = parser.parse_args()
+    runs = {run: losses(run) for run in arguments.runs}
     first, *others = runs
     print("step  " + "".join(f"{run:<22}" for run in runs))
     for step, row in enumerate(zip(*runs.values()), 1):
@@ -23,7 +28,7 @@ def main():
         for other in list(runs)[i + 1:]:
             if runs[run] == runs[other]:
                 print(f"{run} and {other} are equal to the last bit")
-    sys.exit(any(value > 1e-5 for value in largest.values()))
+    sys.exit(any(value > arguments.within for value in largest.values()))
 
 
 main()

@@ -7,10 +7,15 @@
 
 namespace shoal::parallel {
 
-/// Brings a tensor from one placement along an axis to another, with the least traffic. `x` is this
-/// rank's tensor, `group` the ranks along the axis in their order, `whole` the shape that the
-/// tensor has before the axis cuts it. Returns this rank's tensor in the placement `to`: a fresh,
-/// contiguous tensor, or `x` where nothing moves.
+/// Brings a tensor from one placement along an axis to another. `x` is this rank's tensor, `group`
+/// the ranks along the axis in their order, `whole` the shape that the tensor has before the axis
+/// cuts it. Returns this rank's tensor in the placement `to`: a fresh, contiguous tensor, or `x`
+/// where nothing moves.
+///
+/// Each move is one collective, and no other sends fewer bytes where all parts are equal
+/// (mesh::elements_sent counts them). Where they are not, a gather and a reduce-scatter pad each
+/// part to the largest one and send the padding too; from a shard to another shard only the
+/// elements that change their rank travel.
 ///
 /// It is one autograd function. Its backward pass is the move from dual(to) to dual(from): a gather
 /// is answered by a reduce-scatter, an all-reduce by an all-reduce, a slice by zeros around it. It

@@ -17,6 +17,7 @@
 #include "shoal/ops/attention_part.h"
 #include "shoal/ops/differentiable.h"
 #include "shoal/ops/key_ranges.h"
+#include "shoal/parallel/context/ring_order.h"
 #include "shoal/parallel/context/sequence_cut.h"
 
 namespace shoal::parallel {
@@ -91,7 +92,7 @@ class Ring {
   const ops::HeadShape& shape() const { return shape_; }
   int size() const { return ranks_.size(); }
   /// The rank that lies `steps` behind this one in the ring, or before it if negative.
-  int at(int steps) const { return (ranks_.rank() + steps % size() + size()) % size(); }
+  int at(int steps) const { return rank_in_ring(ranks_.rank(), steps, size()); }
   /// A tensor for the block of a rank, or for its gradient.
   at::Tensor room_for(int rank, const at::Tensor& qkv, const at::TensorOptions& options) const {
     const std::int64_t groups = qkv.size(2) / ((shape_.heads_per_group + 2) * shape_.head_size);
@@ -114,7 +115,7 @@ class Ring {
   }
   Arrival receive_gradient(int rank, const at::Tensor& qkv, const AttentionPart& whole) const {
     const ScopedCategory category(MemoryCategory::kCommunication);
-    return receive(room_for(rank, qkv, whole.lse.options()), at(-1), kTheirGradient);
+    return receive(room_for(rank, qkv, whole.lse.options()), at(kBackwardVisits), kTheirGradient);
   }
 
   comm::Group ranks_;
@@ -127,7 +128,7 @@ class Ring {
 /// neighbour, so that a rank has two blocks at a time.
 class Visits {
  public:
-  /// `direction`: 1 visits the ranks r, r + 1, ..., -1 the ranks r, r - 1, ... Collective.
+  /// `direction`: kForwardVisits or kBackwardVisits. Collective.
   Visits(const Ring& ring, const at::Tensor& qkv, int direction)
       : ring_(ring), qkv_(qkv), direction_(direction), lent_(ring.ranks().lend_in_place(qkv, 1)) {
     if (!lent_) {
@@ -187,7 +188,7 @@ class Visits {
 
 AttentionPart Ring::forward(const at::Tensor& qkv) const {
   const HeadTensors own = ops::head_tensors(qkv, shape_);
-  Visits visits(*this, qkv, 1);
+  Visits visits(*this, qkv, kForwardVisits);
   visits.prepare_next();
   AttentionPart sum = ops::attention_part(own, ranges_of(visits.rank()));
   while (!visits.last()) {
@@ -214,7 +215,7 @@ at::Tensor Ring::backward(const at::Tensor& qkv, const AttentionPart& whole,
   const HeadTensors own = ops::head_tensors(qkv, shape_);
   const at::Tensor d_qkv = at::empty_like(qkv);
   const HeadTensors d_own = ops::head_tensors(d_qkv, shape_);
-  Visits visits(*this, qkv, -1);
+  Visits visits(*this, qkv, kBackwardVisits);
   visits.prepare_next();
   // It writes every query, key and value of d_qkv.
   ops::attention_part_backward(own, ranges_of(visits.rank()), whole, d_out, d_own);
@@ -236,7 +237,7 @@ at::Tensor Ring::backward(const at::Tensor& qkv, const AttentionPart& whole,
     }
     if (!first) d_block.add_(gradient.take());
     gradient_sent.order();
-    gradient_sent = send(d_block, at(1), kTheirGradient);
+    gradient_sent = send(d_block, at(-kBackwardVisits), kTheirGradient);
   }
   visits.finish();
   const at::Tensor others = receive_gradient(ranks_.rank(), qkv, whole).take();
