@@ -69,10 +69,14 @@ TEST_F(ControlGroups, AnUnlimitedOneAndNonsenseLimitNothing) {
   write("mount/a/memory.max", "1152921504606846976");
   EXPECT_EQ(memory_limit(groups("memory")), std::uint64_t{1} << 60);
   EXPECT_EQ(number_in(folder_ + "/mount/a/none"), std::nullopt);
+  write("mount/a/cpu.max", "200000 100000");
+  EXPECT_EQ(processor_quota(groups("cpu")), 2) << "no time at all, above it, is no quota";
 }
 
 TEST_F(ControlGroups, OfVersion1LieByController) {
   write("membership", "5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n3:cpuset:/");
+  EXPECT_EQ(groups("memory").size(), 3U);
+  EXPECT_EQ(groups("cpuset").size(), 1U);
   write("mount/memory/docker/x/memory.limit_in_bytes", "9223372036854771712");
   write("mount/memory/docker/memory.limit_in_bytes", "3000000000");
   write_version_1_quota("docker/x", "100000", "50000");
@@ -89,7 +93,8 @@ TEST_F(ControlGroups, OfVersion1WithoutAQuotaLimitNothing) {
 
 TEST_F(ControlGroups, ThatAreNotThereLimitNothing) {
   EXPECT_TRUE(groups("memory").empty());
-  write("membership", "no such line\n0::/");
+  write("membership", "no such line\n4:memory\n0::/");
+  EXPECT_EQ(groups("memory").size(), 1U);
   EXPECT_EQ(memory_limit(groups("memory")), std::nullopt);
   EXPECT_EQ(processor_quota(groups("cpu")), 0);
 }

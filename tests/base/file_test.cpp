@@ -45,6 +45,18 @@ TEST_F(File, ReadsEveryByte) {
   EXPECT_EQ(read_text(folder_.string()), std::nullopt);
 }
 
+TEST_F(File, IsClosedAgain) {
+  std::ofstream(path("some")) << "text";
+  // The kernel gives a new file the lowest number that is free.
+  const int before = ::dup(0);
+  ::close(before);
+  EXPECT_EQ(read_text(path("some")), "text");
+  EXPECT_EQ(read_text(folder_.string()), std::nullopt);
+  const int after = ::dup(0);
+  ::close(after);
+  EXPECT_EQ(after, before);
+}
+
 TEST_F(File, ReadsWhatIsLargerThanOneRead) {
   std::string bytes;
   for (std::size_t i = 0; i < 300'001; ++i) bytes.push_back(static_cast<char>(i * 7 + i / 256));

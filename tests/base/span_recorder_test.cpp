@@ -131,11 +131,18 @@ TEST(SpanRecorder, ShowsTheUnitsThatBackwardReaches) {
     pass_time();
   }
   pass_time();
-  // Without a backward pass around it there is no unit.
+  // Without a backward pass around it there is no unit, nor inside a forward pass.
   recorder.reach_backward("head");
+  {
+    const ScopedUnit unit("blocks.0");
+    pass_time();
+    recorder.reach_backward("head");
+  }
+  pass_time();
   recorder.stop();
   EXPECT_EQ(tree(recorder),
-            "forward:blocks.0 backward(backward:head(op) backward:blocks.1(op op))");
+            "forward:blocks.0 backward(backward:head(op) backward:blocks.1(op op)) "
+            "forward:blocks.0");
 }
 
 TEST(SpanRecorder, NumbersMessagesByTheirEndsAndTag) {
@@ -157,6 +164,61 @@ TEST(SpanRecorder, NumbersMessagesByTheirEndsAndTag) {
   EXPECT_EQ(number_of(0, 1, 6, 1), 0u);
   EXPECT_EQ(number_of(0, 1, 5, 2), 0u);
   EXPECT_EQ(number_of(0, 1, 5, 1), 2u);
+  // A transfer of which one end is known is a message, too.
+  for (const std::uint64_t number : {0, 1}) {
+    EXPECT_EQ(number_of(0, -1, 5, 1), number);
+    EXPECT_EQ(number_of(-1, 0, 5, 1), number);
+    EXPECT_EQ(number_of(-1, -1, 5, 1), 0u);
+  }
+}
+
+TEST(SpanRecorder, AnotherRecordingForgetsWhatWasOpen) {
+  SpanRecorder recorder;
+  EXPECT_EQ(recorder.begin_transfer({.name = "send", .group = "world"}), 0u);
+  recorder.start();
+  const std::size_t open = recorder.begin(SpanKind::kOperator, "open", nullptr);
+  recorder.set_unit("head");
+  recorder.start();
+  EXPECT_EQ(recorder.unit(), nullptr);
+  EXPECT_NO_THROW(recorder.stop()) << "no span of this recording is open";
+  recorder.start();
+  recorder.end(open);
+  const auto before = Clock::now().time_since_epoch().count();
+  std::string group = "world";
+  Transfer message{.name = "send", .group = group.c_str()};
+  message.source = 3;
+  recorder.begin_transfer(message);
+  group = "gone!";
+  EXPECT_GE(recorder.transfers()[0].begin, before);
+  EXPECT_STREQ(recorder.transfers()[0].group, "world");
+  EXPECT_NO_THROW(recorder.stop());
+  recorder.start();
+  recorder.begin_transfer(message);
+  EXPECT_EQ(recorder.transfers()[0].number, 0u) << "messages are counted anew";
+}
+
+TEST(SpanRecorder, IsTheOneOfItsThreadUntilItIsDestroyed) {
+  {
+    SpanRecorder recorder;
+    recorder.install();
+    { const SpanRecorder other; }
+    EXPECT_EQ(SpanRecorder::current(), &recorder);
+  }
+  EXPECT_EQ(SpanRecorder::current(), nullptr);
+}
+
+TEST(SpanRecorder, NestedCommunicationIsOneSpan) {
+  SpanRecorder recorder;
+  recorder.install();
+  recorder.start();
+  {
+    const ScopedCommunication outer("wait");
+    pass_time();
+    const ScopedCommunication inner("poll");
+    pass_time();
+  }
+  recorder.stop();
+  EXPECT_EQ(tree(recorder), "wait");
 }
 
 TEST(SpanRecorder, ATransferEndsOnceAndOnlyInItsOwnRecording) {
@@ -175,6 +237,7 @@ TEST(SpanRecorder, ATransferEndsOnceAndOnlyInItsOwnRecording) {
   EXPECT_EQ(recorder.transfers()[0].blocked, 3000);
   recorder.end_transfer(0);
   recorder.stop();
+  EXPECT_STREQ(recorder.name_of(first), "");
   recorder.start();
   recorder.begin_transfer({.name = "barrier", .group = "dp"});
   recorder.end_transfer(first);

@@ -35,6 +35,13 @@ TEST(StepPlot, ShowsWhatEachRankHasAfterEachRound) {
   EXPECT_EQ(count_of(picture, "class=\"summed\""), 5U * 9U);
 }
 
+// A rank alone has the sum of all at once: every cell has the color of a finished sum.
+TEST(StepPlot, OfOneRankIsFinished) {
+  const std::string picture = step_plot("alone", {{"a", ring_all_reduce(1, 3)}}, 3);
+  EXPECT_GE(count_of(picture, "rgb(127,178,229)"), 3U);
+  EXPECT_EQ(count_of(picture, "nan"), 0U);
+}
+
 // What is sent is what another execution of the table counts; all ends with the sums of all.
 TEST(StepPlot, AgreesWithTheCheckerOfTables) {
   const std::vector<int> hosts = {0, 0, 1, 1};

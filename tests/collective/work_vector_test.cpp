@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -78,6 +79,39 @@ TEST_F(WorkVectorOfRank1, AddsPartialSumsInMemoryOfItsOwn) {
   EXPECT_EQ(place(work, 0, kCount), in);
   work = make(Kind::kReduce, in, out, 1, true);
   EXPECT_EQ(place(work, 0, kCount), out) << "the root adds in its output";
+}
+
+// What stays on a rank is no message: it is copied before the first step, and nothing else is.
+TEST_F(WorkVectorOfRank1, CopiesWhatARankKeepsForItself) {
+  int* const in = at(0);
+  int* const out = at(50);
+  std::vector<int> want = memory_;
+  const auto kept = [&](std::size_t to, std::size_t from, std::size_t count) {
+    std::copy_n(want.begin() + static_cast<std::ptrdiff_t>(from), count,
+                want.begin() + static_cast<std::ptrdiff_t>(50 + to));
+    EXPECT_EQ(memory_, want);
+    std::iota(memory_.begin(), memory_.end(), 0);
+    want = memory_;
+  };
+  WorkVector work = make(Kind::kAllGather, in, out);
+  EXPECT_EQ(place(work, 0, kCount * kVectorRanks), out);
+  kept(kCount, 0, kCount);
+  work = make(Kind::kScatter, in, out, 1);
+  EXPECT_EQ(place(work, 0, kCount * kVectorRanks), in) << "the root sends from its input";
+  kept(0, kCount, kCount);
+  work = make(Kind::kAllToAll, in, out);
+  EXPECT_EQ(place(work, 0, kCount * kVectorRanks), in);
+  EXPECT_EQ(place(work, kCount * kVectorRanks, 2 * kCount * kVectorRanks), out);
+  kept(kCount, kCount, kCount);
+  // Uneven parts lie one behind the other too.
+  const std::vector<std::size_t> send{3, 2, 5};
+  const std::vector<std::size_t> receive{7, 2, 1};
+  operation_.send_counts = send;
+  operation_.receive_counts = receive;
+  work = WorkVector(operation_, 1, kVectorRanks, false);
+  EXPECT_EQ(place(work, 0, 10), in);
+  EXPECT_EQ(place(work, 10, 20), out);
+  kept(7, 3, 2);
 }
 
 TEST_F(WorkVectorOfRank1, HasNoMemoryForWhatTheRankNeverTouches) {

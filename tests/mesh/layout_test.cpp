@@ -70,6 +70,7 @@ TEST(Layout, BoxesOfARangeHoldItsElementsInOrder) {
       const auto boxes = boxes_of(box, begin, end);
       EXPECT_LE(boxes.size(), 5u);
       for (const Box& part : boxes) {
+        EXPECT_GT(part.count(), 0) << begin << " to " << end;
         for (std::int64_t i = part.begin[0]; i < part.end[0]; ++i) {
           for (std::int64_t j = part.begin[1]; j < part.end[1]; ++j) {
             for (std::int64_t k = part.begin[2]; k < part.end[2]; ++k)

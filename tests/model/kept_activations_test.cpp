@@ -1,8 +1,11 @@
 #include "shoal/model/kept_activations.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/base/error.h"
+#include "shoal/model/mixture_tensors.h"
+#include "tests/complaint.h"
 
 namespace shoal::model::kept_activations_test {
 namespace {
@@ -78,6 +81,179 @@ TEST(KeptActivations, OfAGptBlock) {
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).kept, 4 * n * (16 * h + 4 + 12));
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).kept, 4 * n * 9 * h);
   EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).kept, 4 * n * h);
+  // The products kept are what the block adds to, the queries, keys and values, and the wide layer.
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).rebuilt, 4 * n * (7 * h + 4 + 12));
+  // Free before attention's backward pass: what the second norm and the wide layer keep.
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).passed, 4 * n * (10 * h + 2));
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).passed, 4 * n * (10 * h + 2));
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).passed, 4 * n * (5 * h + 2));
+  // Attention's two products of 512 columns, half of them masked, and ten operations for each
+  // element that is not theirs.
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kProducts).flops,
+                   2 * n * 512 * h + 10 * n * (13 * h + 4 + 12));
+}
+
+// Four ranks of a llama with 4 query and 2 key-value heads of 32: each has its rows of the stream,
+// one query head, one key and one value head, which two ranks share, and a quarter of the features.
+TEST(KeptActivations, OfATensorParallelRank) {
+  const ModelSpec spec = *named_model("llama-tiny");
+  MicroBatch batch{.samples = 2, .columns = 64, .tensor_ranks = 4};
+  const double n = 128;
+  const double h = 128;
+  const double f = 352;
+  const double all = 4 * (n / 4 * (2 * h + 2) + 2 * n * h + n * (3 * 32 + 32 + 1) + n * f / 4 * 3);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).kept, all);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kInput).rebuilt, all - 4 * n / 4 * h);
+  const auto flops = [&](Keep keep) { return block_cost(spec, batch, 0, keep).flops; };
+  EXPECT_DOUBLE_EQ(flops(Keep::kInput) - flops(Keep::kProducts),
+                   2 * n * h * (8 * 32 + 4 * 32 + 3 * f) / 4);
+  const double alone = flops(Keep::kProducts);
+  batch.context_ranks = 3;
+  EXPECT_DOUBLE_EQ(flops(Keep::kProducts) - alone, 2 * n * 64 * 2 * 32)
+      << "each row attends to three times the columns with one head of 32";
+}
+
+// With exchanged heads the queries, keys and values that attention takes are no result of this
+// rank's product, nor is what the output projection multiplies this rank's result of attention.
+TEST(KeptActivations, OfRanksThatExchangeHeads) {
+  const double attended = 4.0 * 2 * 64 * 128;
+  const auto more = [](const char* name, double product_bytes, std::int64_t ranks) {
+    const ModelSpec spec = *named_model(name);
+    MicroBatch batch{.samples = 2, .columns = 64, .product_bytes = product_bytes};
+    batch.context_ranks = ranks;
+    const auto cost = [&](Keep keep) { return block_cost(spec, batch, 0, keep); };
+    const BlockCost everything = cost(Keep::kEverything);
+    const BlockCost products = cost(Keep::kProducts);
+    batch.exchanges_heads = true;
+    return std::vector<double>{cost(Keep::kEverything).kept - everything.kept,
+                               cost(Keep::kEverything).passed - everything.passed,
+                               cost(Keep::kProducts).kept - products.kept,
+                               cost(Keep::kProducts).rebuilt - products.rebuilt,
+                               cost(Keep::kProducts).passed - products.passed};
+  };
+  using Bytes = std::vector<double>;
+  EXPECT_EQ(more("gpt2-tiny", 4, 2),
+            (Bytes{attended, attended, 0, 3 * attended + attended, attended}));
+  EXPECT_EQ(more("llama-tiny", 4, 2), (Bytes{attended, attended, 0, attended, attended}))
+      << "what turning makes is another tensor already";
+  EXPECT_EQ(more("gpt2-tiny", 2, 2), (Bytes{0, 0, 0, 3 * attended, 0}))
+      << "the rounded copy is another tensor already";
+  EXPECT_EQ(more("gpt2-tiny", 4, 1), (Bytes{0, 0, 0, 0, 0}));
+}
+
+// 8 experts of 64, of which a token visits 2, and one of 64 that it always visits, in a width of
+// 128. A choice has its number and its row in 8 bytes each, and a gate in 4.
+TEST(KeptActivations, OfAMixture) {
+  const ModelSpec spec = *named_model("deepseek-moe-tiny");
+  MicroBatch batch{2, 64};
+  const double n = 128;
+  const double h = 128;
+  const double f = 64;
+  const double routing = 4 * n * 8 + n * 2 * (8 + 8 + 4);
+  const double attention = 4 * n * (3 * h + 2 + 256 + h + 4);
+  const double all = attention + routing + 4 * n * (h + 2 * (2 * h + 3 * f)) + 4 * n * 3 * f;
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 1, Keep::kEverything).kept, all);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 1, Keep::kInput).rebuilt, all - 4 * n * h);
+  const double products = 4 * n * (2 * h + 256 + 8 + 2 * (2 * f + h) + 2 * f + h);
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 1, Keep::kProducts).kept, products);
+  // Queries, keys and values as they were turned, and what no product made; the rows that were sent
+  // to experts are those that arrived.
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 1, Keep::kProducts).rebuilt,
+                   4 * n * (256 + h + 2 + h + 4) + routing + 4 * n * (h + 2 * (h + f) + f));
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 1, Keep::kInput).flops -
+                       block_cost(spec, batch, 1, Keep::kProducts).flops,
+                   2 * n * h * (256 + h + 3 * (2 * f + f)));
+  // The first block is dense.
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 0, Keep::kEverything).kept,
+                   attention + 4 * n * (h + 3 * 352));
+  // Where weights have 16 bits, each product of shared experts rounds its input for itself.
+  batch.product_bytes = 2;
+  const double rounded = all - 2 * n * (h + 3 * f) + 2 * n * h + 2 * 2 * n * h;
+  EXPECT_DOUBLE_EQ(block_cost(spec, batch, 1, Keep::kEverything).kept, rounded);
+}
+
+TEST(MixtureTensors, OfRowsThatTravel) {
+  ModelSpec spec = *named_model("deepseek-moe-tiny");
+  MicroBatch batch{.samples = 2, .columns = 64, .tensor_ranks = 2};
+  batch.expert_ranks = 4;
+  batch.expert_imbalance = 1.5;
+  const double visits = 128.0 / 2 * 2;
+  const double rows = 1.5 * visits;
+  const MixtureTensors tensors(spec, batch);
+  EXPECT_DOUBLE_EQ(tensors.sent, visits * 128 * 4);
+  EXPECT_DOUBLE_EQ(tensors.arrived, rows * 128 * 4);
+  EXPECT_DOUBLE_EQ(tensors.results, rows * 128 * 4);
+  EXPECT_DOUBLE_EQ(tensors.places, rows * 16) << "where each row came from and goes to";
+  EXPECT_DOUBLE_EQ(tensors.wide, rows * 2 * 64 * 4);
+  EXPECT_DOUBLE_EQ(tensors.hidden, rows * 64 * 4);
+  EXPECT_DOUBLE_EQ(tensors.shared_wide, 64 * 2 * 64 * 4);
+  EXPECT_DOUBLE_EQ(tensors.copies, 0);
+  batch.expert_ranks = 2;
+  EXPECT_DOUBLE_EQ(MixtureTensors(spec, batch).places, rows * 16);
+  batch.expert_ranks = 1;
+  EXPECT_EQ(MixtureTensors(spec, batch).places, 0);
+  EXPECT_DOUBLE_EQ(MixtureTensors(spec, batch).arrived, visits * 128 * 4)
+      << "a rank with all experts has its own rows";
+  batch.product_bytes = 2;
+  EXPECT_DOUBLE_EQ(MixtureTensors(spec, batch).arrived, visits * 128 * 2 * 2) << "gate and up";
+  spec.gated = false;
+  EXPECT_DOUBLE_EQ(MixtureTensors(spec, batch).arrived, visits * 128 * 2);
+  EXPECT_DOUBLE_EQ(MixtureTensors(spec, batch).copies, 64 * 128 * 2);
+  EXPECT_DOUBLE_EQ(MixtureTensors(spec, batch).wide, visits * 64 * 4);
+  spec.shared_ffn = 1;
+  EXPECT_DOUBLE_EQ(MixtureTensors(spec, batch).copies, 64 * 128 * 2);
+  EXPECT_DOUBLE_EQ(MixtureTensors(spec, batch).shared_result, 64 * 128 * 4);
+  spec.shared_ffn = 0;
+  EXPECT_EQ(MixtureTensors(spec, batch).copies, 0);
+  EXPECT_EQ(MixtureTensors(spec, batch).shared_result, 0);
+}
+
+// 64 columns with 2 choices each among 8 experts: 16 a sequence and expert in the mean.
+TEST(MixtureTensors, ACapacityBoundsTheRows) {
+  ModelSpec spec = *named_model("deepseek-moe-tiny");
+  MicroBatch batch{.samples = 3, .columns = 64, .tensor_ranks = 2};
+  const auto rows = [&](double factor) {
+    spec.capacity_factor = factor;
+    return MixtureTensors(spec, batch).sent / (128 * 4);
+  };
+  EXPECT_DOUBLE_EQ(rows(0), 3 * 64 * 2 / 2);
+  EXPECT_DOUBLE_EQ(rows(0.5), 3 * 8 * 8 / 2);
+  EXPECT_DOUBLE_EQ(rows(0.51), 3 * 8 * 9 / 2) << "a capacity is a whole number of rows";
+  EXPECT_DOUBLE_EQ(rows(2), 3 * 64 * 2 / 2) << "there are no more";
+  batch.columns = 1;
+  EXPECT_DOUBLE_EQ(rows(0.01), 3 * 2 / 2.0);
+}
+
+// All tokens may visit experts of one rank, each of them once.
+TEST(MixtureTensors, TheWorstImbalance) {
+  ModelSpec spec = *named_model("deepseek-moe-tiny");
+  const auto worst = [&](std::int64_t ranks, double factor) {
+    spec.capacity_factor = factor;
+    MicroBatch batch{.samples = 3, .columns = 64};
+    batch.expert_ranks = ranks;
+    return worst_imbalance(spec, batch);
+  };
+  EXPECT_EQ(worst(1, 0), 1);
+  EXPECT_DOUBLE_EQ(worst(2, 0), 2);
+  EXPECT_DOUBLE_EQ(worst(4, 0), 4);
+  EXPECT_DOUBLE_EQ(worst(8, 0), 4) << "of its two choices one is here";
+  EXPECT_DOUBLE_EQ(worst(4, 1), 1);
+  EXPECT_DOUBLE_EQ(worst(4, 1.5), 1.5);
+  EXPECT_DOUBLE_EQ(worst(4, 0.5), 1);
+}
+
+TEST(KeptActivations, ABudgetThatIsTooSmallNamesTheLeast) {
+  const ModelSpec spec = layered({300, 40});
+  const MicroBatch batch{16, 1};
+  const double least = 16 * 4 * (64 + 300 + 40);
+  const auto within = [&](double bytes) {
+    return kept_by_block(spec, batch, {.mode = Mode::kBudget, .budget_bytes = bytes});
+  };
+  EXPECT_EQ(within(least), (std::vector{Keep::kInput, Keep::kEverything}))
+      << "the last block needs no more so";
+  EXPECT_THAT(complaint([&] { within(1000); }),
+              testing::HasSubstr("a budget of 0.001 MB: the blocks need 0.0259 MB"));
+  EXPECT_EQ(blocks_bytes(spec, batch, {}), 0);
 }
 
 // 4 query, 2 key and 2 value heads of 48 in a width of 128, 352 in the gated layer. The norms of
@@ -156,6 +332,7 @@ TEST(KeptActivations, OfALayerOfAPerceptron) {
     EXPECT_DOUBLE_EQ(found.kept, cost.kept);
     EXPECT_DOUBLE_EQ(found.rebuilt, cost.rebuilt);
     EXPECT_DOUBLE_EQ(found.flops, cost.flops);
+    EXPECT_EQ(found.passed, 0);
   };
   expect(batch, 0, Keep::kEverything, {16 * 4 * (64 + 300), 0, 0});
   expect(batch, 1, Keep::kProducts, {16 * 4 * (300 + 40), 0, 0});

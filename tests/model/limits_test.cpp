@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 
+#include "shoal/base/error.h"
 #include "shoal/model/model_spec.h"
 #include "tests/complaint.h"
 
@@ -51,11 +52,13 @@ TEST(ModelLimits, EverySizeOfATransformer) {
   expect_refused("llama-tiny", "layers = 100001: must lie between 1 and 100000",
                  [](ModelSpec& spec) { spec.layers = 100001; });
   expect_refused("llama-tiny", "layers = 0", [](ModelSpec& spec) { spec.layers = 0; });
+  expect_taken("llama-tiny", [](ModelSpec& spec) { spec.layers = 1; });
 }
 
 TEST(ModelLimits, NumbersOfATransformer) {
   expect_taken("gpt2-tiny", [](ModelSpec& spec) { spec.head_size = 31; });  // nothing is turned
   expect_refused("llama-tiny", "rope_theta = 0", [](ModelSpec& spec) { spec.rope_theta = 0; });
+  expect_taken("llama-tiny", [](ModelSpec& spec) { spec.rope_theta = 0.5; });
   expect_refused("llama-tiny", "rope_theta = inf",
                  [](ModelSpec& spec) { spec.rope_theta = kInfinity; });
   expect_refused("llama-tiny", "rope_scaling.factor = 0.99",
@@ -93,10 +96,47 @@ TEST(ModelLimits, Experts) {
   expect_taken("moe-tiny", experts(4, 250000, 1));
   expect_refused("moe-tiny", "experts = 250001: 4 layers can have 250000 each",
                  experts(4, 250001, 1));
-  expect_refused("moe-tiny", "experts = -1", experts(4, -1, 1));
+  expect_refused("moe-tiny", "experts = -1: must lie between 1", experts(4, -1, 1));
   expect_refused("moe-tiny", "experts_per_token = 0: must lie between 1 and experts = 4",
                  experts(4, 4, 0));
   expect_refused("moe-tiny", "experts_per_token = 5", experts(4, 4, 5));
+}
+
+// Every field that only a mixture has is refused where there are no experts.
+TEST(ModelLimits, ADenseModelHasNothingOfAMixture) {
+  const std::pair<const char*, Change> changes[] = {
+      {"experts_per_token = 1", [](ModelSpec& spec) { spec.experts_per_token = 1; }},
+      {"shared_ffn = 1", [](ModelSpec& spec) { spec.shared_ffn = 1; }},
+      {"dense_layers = 1", [](ModelSpec& spec) { spec.dense_layers = 1; }},
+      {"dense_ffn = 1", [](ModelSpec& spec) { spec.dense_ffn = 1; }},
+      {"router_bias = 1", [](ModelSpec& spec) { spec.router_bias = true; }},
+      {"router_bias_rate = 0.1", [](ModelSpec& spec) { spec.router_bias_rate = 0.1; }},
+      {"balance_loss = 0.1", [](ModelSpec& spec) { spec.balance_loss = 0.1; }},
+      {"capacity_factor = 1", [](ModelSpec& spec) { spec.capacity_factor = 1; }}};
+  for (const auto& [words, change] : changes)
+    expect_refused("gpt2-tiny", std::string(words) + ": a dense model has no", change);
+}
+
+TEST(ModelLimits, NumbersOfAMixture) {
+  const char* name = "deepseek-moe-tiny";  // 4 layers, the first one dense
+  expect_refused(name, "gate_scale = 0: must be positive",
+                 [](ModelSpec& spec) { spec.gate_scale = 0; });
+  expect_refused(name, "router_bias_rate = -0.1: must not be negative",
+                 [](ModelSpec& spec) { spec.router_bias_rate = -0.1; });
+  expect_refused(name, "capacity_factor = -1: must not be negative",
+                 [](ModelSpec& spec) { spec.capacity_factor = -1; });
+  expect_refused(name, "shared_ffn = -1: must lie between 1",
+                 [](ModelSpec& spec) { spec.shared_ffn = -1; });
+  expect_refused(name, "dense_layers = -1", [](ModelSpec& spec) { spec.dense_layers = -1; });
+  expect_refused(name, "dense_ffn = 352: a model without dense_layers has none",
+                 [](ModelSpec& spec) { spec.dense_layers = 0; });
+  expect_taken(name, [](ModelSpec& spec) { spec.dense_layers = 3; });
+  expect_taken(name, [](ModelSpec& spec) { spec.dense_layers = spec.dense_ffn = 0; });
+  expect_taken(name, [](ModelSpec& spec) {
+    spec.shared_ffn = 0;
+    spec.balance_loss = spec.capacity_factor = spec.router_bias_rate = 0;
+  });
+  expect_taken(name, [](ModelSpec& spec) { spec.capacity_factor = 0.01; });
 }
 
 TEST(ModelLimits, OfAPerceptron) {
@@ -113,6 +153,71 @@ TEST(ModelLimits, OfAPerceptron) {
   });
 }
 
+/// Sizes of one block that are as small as they can be.
+ModelSpec smallest(std::int64_t hidden) {
+  ModelSpec spec = *named_model("llama-tiny");
+  spec.layers = spec.heads = spec.kv_heads = spec.ffn = spec.vocab = spec.sequence = 1;
+  spec.head_size = 2;
+  spec.hidden = hidden;
+  return spec;
+}
+
+// 10^17 parameters are the most. Each kind of matrix is here the only large one, and has a fifth
+// more than that; where its count is a product of several sizes, none of them suffices alone.
+TEST(ModelLimits, NoMatricesOfAModelMultiplyToMoreParameters) {
+  const std::int64_t width = 200'000'000;
+  const auto refused = [](ModelSpec spec, const Change& change) {
+    change(spec);
+    EXPECT_THAT(complaint([&] { validate(spec); }), HasSubstr("parameters: more than 1e+17"));
+  };
+  const auto taken = [](ModelSpec spec, const Change& change) {
+    change(spec);
+    EXPECT_EQ(complaint([&] { validate(spec); }), "");
+  };
+  const auto attention = [](std::int64_t layers) {
+    return [layers](ModelSpec& spec) {
+      spec.layers = layers;
+      spec.head_size = 1024;
+      spec.heads = spec.kv_heads = 1 << 20;
+    };
+  };
+  refused(smallest(1 << 20), attention(28));  // 4.5e15 a layer
+  taken(smallest(1 << 20), attention(22));
+  refused(smallest(width), [](ModelSpec& spec) { spec.layers = 2, spec.ffn = 100'000'000; });
+  taken(smallest(width), [](ModelSpec& spec) { spec.ffn = 144'000'000; });  // 0.86e17
+  const auto mixture = [](std::int64_t ffn, std::int64_t shared, std::int64_t dense) {
+    return [=](ModelSpec& spec) {
+      spec.layers = 3;
+      spec.experts = 8;
+      spec.experts_per_token = 1;
+      spec.ffn = ffn;
+      spec.shared_ffn = shared;
+      spec.dense_layers = dense > 0 ? 2 : 0;
+      spec.dense_ffn = dense;
+    };
+  };
+  refused(smallest(width), mixture(25'000'000 / 3, 0, 0));
+  refused(smallest(width), mixture(1, width / 3, 0));
+  refused(smallest(width), mixture(1, 0, width / 2));
+  taken(smallest(width), mixture(1, 0, 144'000'000 / 2));
+  refused(smallest(30'000'000), [](ModelSpec& spec) { spec.vocab = 2'000'000'000; });
+  refused(smallest(60'000'000), [](ModelSpec& spec) { spec.sequence = 2'000'000'000; });
+  taken(smallest(40'000'000), [](ModelSpec& spec) { spec.sequence = 2'000'000'000; });
+  ModelSpec exact = *named_model("mlp-digits");
+  exact.widths = {};
+  exact.inputs = 100'000'000;
+  exact.outputs = 1'000'000'000;
+  EXPECT_EQ(complaint([&] { validate(exact); }), "") << "10^17 itself";
+}
+
+TEST(ModelLimits, WhatIsNoModelHasNoParametersAndTakesNoTime) {
+  ModelSpec spec = *named_model("gpt2-tiny");
+  EXPECT_GT(training_flops_per_token(spec, 1, true), 0);
+  spec.init_std = -1;
+  EXPECT_THROW(parameters(spec), Error);
+  EXPECT_THROW(training_flops_per_token(spec, 1, true), Error);
+}
+
 TEST(ModelLimits, WhatFollowsFromOtherFieldsIsFilledIn) {
   ModelSpec spec;
   spec.hidden = 96;
@@ -125,6 +230,11 @@ TEST(ModelLimits, WhatFollowsFromOtherFieldsIsFilledIn) {
   spec.head_size = 20;
   spec.ffn = 100;
   EXPECT_EQ(complete(spec), spec) << "what is given stays";
+  spec = {};
+  spec.hidden = 96;
+  EXPECT_EQ(complete(spec).head_size, 0) << "without heads, which validate refuses";
+  spec.heads = 1;
+  EXPECT_EQ(complete(spec).head_size, 96);
   EXPECT_EQ(complete(*named_model("mlp-digits")), *named_model("mlp-digits"));
 }
 
@@ -183,6 +293,11 @@ TEST(ModelLimits, NamedModelsHaveThePublishedShapes) {
   const ModelSpec mixtral = *named_model("mixtral-8x7b");
   EXPECT_EQ(mixtral.experts, 8);
   EXPECT_EQ(mixtral.experts_per_token, 2);
+  const ModelSpec deepseek = *named_model("deepseek-moe-tiny");
+  EXPECT_EQ(deepseek.router_score, RouterScore::kSigmoid);
+  EXPECT_EQ(deepseek.gate_scale, 2.5);
+  EXPECT_EQ(deepseek.router_bias_rate, 0.001);
+  EXPECT_EQ(deepseek.balance_loss, 0.0001);
   const ModelSpec digits = *named_model("mlp-digits");
   EXPECT_EQ(digits.inputs, 64);
   EXPECT_EQ(digits.outputs, 10);

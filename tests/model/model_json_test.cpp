@@ -95,6 +95,9 @@ constexpr const char* kQwen3 = R"({
 TEST(ModelJson, EveryNamedModelSurvivesTheRoundTrip) {
   for (const std::string& name : model_names())
     EXPECT_EQ(from_json(to_json(*named_model(name))), *named_model(name)) << name;
+  ModelSpec one_expert = *named_model("deepseek-moe-tiny");
+  one_expert.experts = one_expert.experts_per_token = 1;
+  EXPECT_EQ(from_json(to_json(one_expert)), one_expert);
 }
 
 // Checkpoints written before there were biases of queries, keys and values alone, or norms of
@@ -236,6 +239,9 @@ TEST(HuggingFaceConfig, TakesTheOtherNamesOfAField) {
     return from_hugging_face(replaced(kGpt2, "\"n_ctx\": 1024,", more));
   };
   EXPECT_EQ(gpt2("\"n_inner\": 100,").ffn, 100);
+  EXPECT_EQ(from_hugging_face(replaced(kGpt2, "1e-05", "0.5")).norm_epsilon, 0.5);
+  EXPECT_EQ(from_hugging_face(replaced(kGpt2, "0.02", "0.25")).init_std, 0.25);
+  EXPECT_EQ(from_hugging_face(replaced(kLlama8b, "0.02", "0.25")).init_std, 0.25);
   EXPECT_EQ(gpt2("\"n_inner\": null,").ffn, 3072);
   EXPECT_EQ(from_hugging_face(replaced(replaced(kGpt2, "\"n_ctx\": 1024", "\"n_ctx\": 55"),
                                        "\"n_positions\": 1024, ", ""))
@@ -273,6 +279,38 @@ TEST(HuggingFaceConfig, TakesTheOtherNamesOfAField) {
       32768);
 }
 
+// transformers' Glm4MoeConfig: rotary keys may stand in an object of their own, whose share of a
+// turned head then counts, and a model whose blocks all have experts has no dense width.
+TEST(HuggingFaceConfig, ReadsTheVariantsOfGlm) {
+  const auto newer = [](const char* share) {
+    const std::string without = replaced(kGlm, "\"partial_rotary_factor\": 1.0,", "");
+    return replaced(without, "\"rope_theta\": 1000000",
+                    "\"rope_parameters\": {\"rope_theta\": 7.5, \"partial_rotary_factor\": " +
+                        std::string(share) + "}");
+  };
+  EXPECT_EQ(from_hugging_face(newer("1.0")).rope_theta, 7.5);
+  EXPECT_THAT(complaint([&] { from_hugging_face(newer("0.25")); }),
+              HasSubstr("partial_rotary_factor = 0.25: only 1 is supported"));
+  const ModelSpec all_experts = from_hugging_face(
+      replaced(kGlm, "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 0"));
+  EXPECT_EQ(all_experts.dense_layers, 0);
+  EXPECT_EQ(all_experts.dense_ffn, 0);
+  std::string least = kGlm;
+  for (const char* key : {"\"norm_topk_prob\": true,", "\"n_group\": 1,", "\"use_qk_norm\": true,",
+                          "\"routed_scaling_factor\": 2.5,", "\"rms_norm_eps\": 1e-05,"})
+    least = replaced(least, key, "");
+  const ModelSpec defaults = from_hugging_face(least);
+  const auto changed = [](const char* from, const char* to) {
+    return from_hugging_face(replaced(kGlm, from, to));
+  };
+  EXPECT_FALSE(changed("\"norm_topk_prob\": true", "\"norm_topk_prob\": false").normalize_gates);
+  EXPECT_EQ(changed("\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 0.5").norm_epsilon, 0.5);
+  EXPECT_TRUE(defaults.normalize_gates);
+  EXPECT_FALSE(defaults.qk_norm);
+  EXPECT_EQ(defaults.gate_scale, 1);
+  EXPECT_EQ(defaults.norm_epsilon, 1e-5);
+}
+
 TEST(HuggingFaceConfig, WhatThereIsNoPlaceForIsRefused) {
   const auto read = [](const std::string& text) {
     return complaint([&] { from_hugging_face(text, "c.json"); });
@@ -291,6 +329,11 @@ TEST(HuggingFaceConfig, WhatThereIsNoPlaceForIsRefused) {
               HasSubstr("mlp_bias = true"));
   EXPECT_THAT(read(replaced(kLlama8b, "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1")),
               HasSubstr("attention_dropout = 0.1"));
+  EXPECT_THAT(
+      read(replaced(kMixtral, "\"model_type\"", "\"router_jitter_noise\": 0.1, \"model_type\"")),
+      HasSubstr("router_jitter_noise = 0.1: noise in the router"));
+  EXPECT_THAT(read(replaced(kGlm, "\"attention_bias\": false", "\"attention_bias\": true")),
+              HasSubstr("attention_bias = true: these biases are not supported"));
   EXPECT_THAT(read(replaced(kMixtral, "\"sliding_window\": null", "\"sliding_window\": 32767")),
               HasSubstr("sliding_window = 32767"));
 }

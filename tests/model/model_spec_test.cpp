@@ -94,6 +94,9 @@ TEST(ModelSpec, ParametersAreInTheOrderOfUnitsAndNamedOnce) {
       EXPECT_LE(parameter.unit, unit + 1) << "no unit is skipped";
       unit = parameter.unit;
       EXPECT_EQ(parameter.decay, parameter.shape.size() > 1) << parameter.name;
+      if (parameter.init == Init::kZeros || parameter.init == Init::kOnes) {
+        EXPECT_EQ(parameter.scale, 0) << parameter.name << " is not drawn";
+      }
     }
     EXPECT_EQ(unit, std::string(name) == "mlp-digits" ? 1 : 5) << name;
   }
@@ -145,6 +148,30 @@ TEST(ModelSpec, NamesAndShapesAreTheContract) {
   ASSERT_EQ(mlp.size(), 4u);
   EXPECT_EQ(mlp[0].name, "layers.0.weight");
   EXPECT_DOUBLE_EQ(mlp[0].scale, 0.125) << "1/sqrt(64), torch.nn.Linear's bound";
+  EXPECT_EQ(mlp[1].shape, std::vector<std::int64_t>{64});
+  EXPECT_EQ(mlp[3].shape, std::vector<std::int64_t>{10});
+}
+
+// LayerNorm has a bias where the linear layers have; RMSNorm has none.
+TEST(ModelSpec, NormsHaveABiasWhereTheyCanAndLayersDo) {
+  const auto biases = [](const char* name, bool bias) {
+    ModelSpec spec = model(name);
+    spec.bias = bias;
+    std::set<std::string> found;
+    for (const auto& parameter : parameters(spec))
+      if (parameter.unit == 1 && parameter.name.ends_with(".bias")) found.insert(parameter.name);
+    return found;
+  };
+  const std::set<std::string> of_layers{"blocks.0.attention.out.bias",
+                                        "blocks.0.attention.qkv.bias", "blocks.0.mlp.down.bias",
+                                        "blocks.0.mlp.up.bias"};
+  std::set<std::string> llama = of_layers;
+  llama.insert("blocks.0.mlp.gate.bias");
+  std::set<std::string> gpt2 = of_layers;
+  gpt2.insert({"blocks.0.norm_1.bias", "blocks.0.norm_2.bias"});
+  EXPECT_EQ(biases("gpt2-tiny", true), gpt2);
+  EXPECT_EQ(biases("gpt2-tiny", false), std::set<std::string>());
+  EXPECT_EQ(biases("llama-tiny", true), llama);
 }
 
 TEST(ModelSpec, ResidualProjectionsStartSmaller) {
@@ -159,8 +186,14 @@ TEST(ModelSpec, ResidualProjectionsStartSmaller) {
 // Against a plain sum over the matrices of the listing: 6 per weight that multiplies a token,
 // experts by the share that a token visits.
 TEST(ModelSpec, FlopsFollowTheListedMatrices) {
-  for (const std::string& name : model_names()) {
-    const ModelSpec spec = model(name.c_str());
+  std::vector<ModelSpec> specs;
+  for (const std::string& name : model_names()) specs.push_back(model(name.c_str()));
+  // The least that is a mixture, behind a dense block.
+  specs.push_back(model("deepseek-moe-tiny"));
+  specs.back().experts = specs.back().experts_per_token = specs.back().shared_ffn = 1;
+  EXPECT_EQ(dense_width(specs.back()), 352);
+  for (const ModelSpec& spec : specs) {
+    const std::string& name = spec.name;
     double weights = 0;
     for (const auto& parameter : parameters(spec)) {
       if (parameter.shape.size() < 2 || parameter.name.find("positions") != std::string::npos)

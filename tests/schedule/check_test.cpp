@@ -196,6 +196,7 @@ TEST(ScheduleFile, MistakesNameFileLineAndCell) {
   EXPECT_THAT(read("0F0,-2UNSHARD"), HasSubstr("mine.csv: line 1: \"-2UNSHARD\": must be"));
   EXPECT_THAT(read("1UNSHARD"), HasSubstr("mine.csv: line 1: 1UNSHARD: nobody computes stage 1"));
   EXPECT_THAT(read("0F0,0B0,7SEND_F0"), HasSubstr("line 1: 7SEND_F0: nobody computes stage 7"));
+  EXPECT_THAT(read("0F0,0B0,1SEND_F0"), HasSubstr("line 1: 1SEND_F0: nobody computes stage 1"));
   EXPECT_THAT(read("0F0,0B0\n0F1,0B1"),
               HasSubstr("mine.csv: line 2: 0F1: stage 0 is computed on line 1 already"));
   EXPECT_THAT(read("0F0"), HasSubstr("mine.csv: rank 0: 0I0 is missing"));

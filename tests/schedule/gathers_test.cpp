@@ -91,6 +91,15 @@ TEST(Gathers, DamagedTablesAreRefused) {
       EXPECT_THROW(check(bad), Error) << "twice " << to_string(good.table[rank][i]);
     }
   }
+  // A pass in front of its gather, and one behind its release.
+  Schedule one = gpipe(1, 1);
+  add_gathers(one, 1);
+  EXPECT_EQ(to_csv(one), "0UNSHARD,0F0,0B0,0RESHARD\n");
+  for (const std::size_t i : {0, 2}) {
+    Schedule bad = one;
+    std::swap(bad.table[0][i], bad.table[0][i + 1]);
+    EXPECT_THROW(check(bad), Error) << to_csv(bad);
+  }
   // One rank that gathers beside one that does not: the other has no memory for its parameters.
   Schedule half = good;
   std::erase_if(half.table[1], [](const Action& one) { return moves_parameters(one.kind); });

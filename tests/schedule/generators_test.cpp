@@ -190,6 +190,56 @@ TEST(Generators, WhatWeightGradientsKeepIsInThePeaks) {
   }
 }
 
+// dualpipev.py of DeepSeek's DualPipe: rank i cuts p - 1 - i backward passes in two in step 3, the
+// second half of the 2 (i + 1) of step 6, and the p - 1 - i of step 7; steps 4 and 5 cut none.
+TEST(Generators, DualPipeCutsTheBackwardPassesOfThePaper) {
+  for (const int p : {1, 2, 3, 4, 7}) {
+    const Schedule schedule = dual_pipe_v(p, 2 * p + 1);
+    for (int rank = 0; rank < p; ++rank) {
+      std::string found;
+      for (const Action& action : schedule.table[rank]) {
+        if (action.kind == Kind::kBackward) found += 'B';
+        if (action.kind == Kind::kInputGradient) found += 'I';
+      }
+      const int cut_first = p - 1 - rank;
+      EXPECT_EQ(found, std::string(cut_first, 'I') +
+                           std::string(2 * schedule.micro_batches - cut_first - p, 'B') +
+                           std::string(p, 'I'))
+          << "p=" << p << " rank=" << rank;
+    }
+  }
+}
+
+// Behind the last input gradient of ZB-V comes the oldest weight gradient of the first half, as in
+// PyTorch's ScheduleZBVZeroBubble, and then those that are left in the order of their input
+// gradients.
+TEST(Generators, ZeroBubbleVEndsWithTheWeightGradientsInTheirOrder) {
+  for (const int p : {2, 3, 5}) {
+    const Schedule schedule = zero_bubble_v(p, 2 * p);
+    for (int rank = 0; rank < p; ++rank) {
+      std::vector<Action> pending;
+      std::vector<Action> last;
+      for (const Action& action : schedule.table[rank]) {
+        if (action.kind == Kind::kInputGradient) {
+          pending.push_back({Kind::kWeightGradient, action.stage, action.micro_batch});
+          last.clear();
+        }
+        if (action.kind != Kind::kWeightGradient) continue;
+        last.push_back(action);
+      }
+      // Those that were computed before the last input gradient are pending no more.
+      std::vector<Action> left;
+      for (const Action& action : pending)
+        if (std::find(last.begin(), last.end(), action) != last.end()) left.push_back(action);
+      const auto down = std::find_if(left.begin(), left.end(),
+                                     [&](const Action& action) { return action.stage == rank; });
+      ASSERT_NE(down, left.end());
+      std::rotate(left.begin(), down, down + 1);
+      EXPECT_EQ(last, left) << "p=" << p << " rank=" << rank;
+    }
+  }
+}
+
 TEST(Generators, AScheduleHasItsNameAndItsStages) {
   EXPECT_EQ(schedule_names(), (std::vector<std::string>{"gpipe", "1f1b", "interleaved", "zb-h1",
                                                         "zb-h2", "zb-v", "dualpipe-v"}));
@@ -202,7 +252,8 @@ TEST(Generators, AScheduleHasItsNameAndItsStages) {
   EXPECT_EQ(interleaved(2, 2, 2).rank_of_stage, (std::vector<int>{0, 1, 0, 1}));
   EXPECT_EQ(zero_bubble_v(2, 4).rank_of_stage, (std::vector<int>{0, 1, 1, 0}));
   EXPECT_EQ(interleaved(1, 3, 2).stages(), 3);
-  EXPECT_EQ(interleaved(3, 1, 2).table, one_forward_one_backward(3, 2).table);
+  for (const int ranks : {2, 3})
+    EXPECT_EQ(interleaved(ranks, 1, 2).table, one_forward_one_backward(ranks, 2).table);
 }
 
 TEST(Generators, WrongCountsAreRefused) {
@@ -214,6 +265,8 @@ TEST(Generators, WrongCountsAreRefused) {
   EXPECT_THROW(make_schedule("zb-v", 4, 1, 8), Error);
   EXPECT_THROW(make_schedule("2f2b", 4, 1, 8), Error);
   EXPECT_THROW(interleaved(4, 0, 8), Error);
+  EXPECT_THROW(interleaved(0, 2, 8), Error);
+  EXPECT_THROW(interleaved(4, 2, 0), Error);
   EXPECT_THROW(zero_bubble_h1(0, 1), Error);
   EXPECT_THROW(zero_bubble_h2(1, 0), Error);
   EXPECT_THROW(zero_bubble_v(0, 1), Error);

@@ -27,6 +27,17 @@ TEST(ShardTable, AModuleHoldsItsUnitsWhileThoseInsideItCompute) {
             "9");
 }
 
+// Backward enters a module that has something trained in it, though it begins before that, and none
+// that ends before.
+TEST(ShardTable, BackwardGoesThroughWhatIsAroundTheTrained) {
+  EXPECT_EQ(
+      actions_of({.reads = {{9}, {0}, {1}}, .parent = {-1, 0, 0}, .ahead = 0, .first_trained = 2}),
+      "gather 9, forward 0, gather 0, forward 1, release 0, gather 1, forward 2, release 1, "
+      "backward 0, gather 1, backward 2, release 1, release 9");
+  EXPECT_EQ(actions_of({.reads = {{}, {1}}, .parent = {-1, 0}, .ahead = 0, .first_trained = 1}),
+            "forward 0, gather 1, forward 1, backward 0, backward 1, release 1");
+}
+
 TEST(ShardTable, GathersAsFarAheadAsItIsAsked) {
   EXPECT_EQ(
       actions_of({.reads = {{0}, {1}, {2}, {3}}, .parent = {-1, -1, -1, -1}, .ahead = 2}),

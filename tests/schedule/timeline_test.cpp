@@ -58,6 +58,14 @@ TEST(Timeline, TheLongestSpanIsThatOfOneRank) {
   EXPECT_EQ(Timeline().makespan(), 0);
 }
 
+TEST(Timeline, ARankWithoutComputationsBeginsAtNought) {
+  Schedule schedule = gpipe(1, 1);
+  schedule.table.emplace_back();
+  const Timeline timeline = simulate(schedule, costs());
+  EXPECT_EQ(timeline.begin, (std::vector<double>{0, 0}));
+  EXPECT_EQ(timeline.end, (std::vector<double>{6, 0}));
+}
+
 TEST(Timeline, StagesAndRanksHaveTheirOwnSpeed) {
   Costs own = costs();
   own.stages.push_back({.forward = 100, .input_gradient = 200, .weight_gradient = 300});
@@ -108,6 +116,9 @@ TEST(ActivationPeak, FollowsWhatIsHeld) {
   own.stages[0].weight_store = 0;
   EXPECT_EQ(activation_peak(schedule, own), std::vector<double>{8});
   EXPECT_EQ(activation_peak(gpipe(1, 3), own), std::vector<double>{24});
+  Costs small = own;
+  small.stages[0].activations = 0.25;
+  EXPECT_EQ(activation_peak(gpipe(1, 3), small), std::vector<double>{0.75});
   EXPECT_DOUBLE_EQ(own.stages[0].compute(), 6);
 }
 

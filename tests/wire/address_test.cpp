@@ -31,7 +31,8 @@ TEST(Endpoint, NamesUpToTheLengthThatDnsAllows) {
   EXPECT_EQ(parse_endpoint(longest + ":65535"), (Endpoint{longest, 65535}));
   EXPECT_EQ(error_of([&] { parse_endpoint(longest + "a:1"); }).kind(), ErrorKind::kConfig);
   EXPECT_EQ(parse_endpoint("[fd00::1]:1").host, "fd00::1");
-  for (const char* wrong : {"host:65536", "host:1 ", "[a:1", "a[b:1", "[[::1]]:1"})
+  for (const char* wrong :
+       {"host:65536", "host:1 ", "[a:1", "[abc:1", "abc]:1", "[]:1", "a[b:1", "[[::1]]:1"})
     EXPECT_EQ(error_of([&] { parse_endpoint(wrong); }).kind(), ErrorKind::kConfig) << wrong;
 }
 

@@ -49,13 +49,12 @@ Mesh::Mesh(comm::Group world, const Degrees& degrees)
                    degrees.stage_ranks());
   for (const AxisSet& set : kGroups) {
     const AxisSet axes = effective(set);
-    if (groups_.count(axes) != 0) continue;
+    // A set without an axis of several ranks needs no group: `along` knows that of one rank.
+    if (axes.empty() || groups_.count(axes) != 0) continue;
     const auto ranks_of = plan::members(degrees_, axes, world_.rank());
     // split() is collective: all ranks see the same degrees, and therefore skip and split in the
     // same order.
-    if (ranks_of.size() == 1) {
-      groups_.emplace(axes, comm::Group());
-    } else if (static_cast<int>(ranks_of.size()) == world_.size()) {
+    if (static_cast<int>(ranks_of.size()) == world_.size()) {
       groups_.emplace(axes, world_);
     } else {
       groups_.emplace(axes,
