@@ -54,6 +54,7 @@ class Link {
   void writable(int rail) { rails_[static_cast<std::size_t>(rail)]->writable(); }
   /// Returns true where writing to one of several rails has failed.
   bool broken(int rail) const { return rails_[static_cast<std::size_t>(rail)]->broken(); }
+  void set_broken(int rail) { rails_[static_cast<std::size_t>(rail)]->set_broken(); }
   /// Ends this direction: behind what was written the peer reads the end of each connection.
   void finish_sending();
   /// Reads once what is there on a rail, up to about a chunk. Returns false at the end of the

@@ -49,7 +49,8 @@ class Rail {
   void drop_all(std::vector<std::shared_ptr<Claims::Message>>& dropped);
   void abandon();
   void release_all(Claims& claims);
-  bool idle() const { return writing_.empty(); }
+  /// Returns true when nothing is left that can be written: a broken connection takes no more.
+  bool idle() const { return writing_.empty() || broken_; }
   bool idle(Stream stream) const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }  ///< headers included
   std::uint64_t bytes_received() const { return bytes_received_; }

@@ -79,7 +79,8 @@ std::uint64_t TcpTransport::acknowledged_by(const Peer& peer) {
   std::uint64_t outstanding = 0;
   for (int rail = 0; rail < peer.link->rails(); ++rail) {
     int of_rail = 0;
-    if (peer.link->has_rail(rail)) ioctl(peer.link->fd(rail), SIOCOUTQ, &of_rail);
+    const bool open = peer.link->has_rail(rail) && !peer.link->broken(rail);
+    if (open) ioctl(peer.link->fd(rail), SIOCOUTQ, &of_rail);
     outstanding += static_cast<std::uint64_t>(std::max(of_rail, 0));
   }
   return peer.link->bytes_sent() - std::min(peer.link->bytes_sent(), outstanding);

@@ -193,6 +193,7 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     // A peer that leaves ends all rails alike, and its goodbye may take longer on rail 0.
     end_of_rail(r, rail, lost(how).hint("look at its log"), options_.silence);
   } catch (const Error& error) {
+    if (rail > 0) peer.link->set_broken(rail);
     const std::string which =
         rail == 0 ? "" : fmt::format("connection {} of {}: ", rail, peer.link->rails());
     end_of_rail(r, rail, lost("is lost: " + which + error.message()),
