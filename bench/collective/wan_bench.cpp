@@ -1,7 +1,8 @@
-// All-reduce of 64 MiB between two sites that a link of 1 Gbit/s and a round trip of 100 ms joins
+// All-reduce of 256 MiB between two sites that a link of 1 Gbit/s and a round trip of 100 ms joins
 // (tests/emulation/wan.h), beside plain TCP connections on the same link: megabits a second in one
-// direction, of payload. The last number of a case is how many connections the peer has. Needs the
-// right to make network namespaces. bench/run.py says how this program is called.
+// direction, of payload. Shoal has as many connections as it chooses; the last number of a case is
+// how many the peer has. Needs the right to make network namespaces. bench/run.py says how this
+// program is called.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr std::array kConnections{1, 8, 64};
-constexpr std::size_t kElements = 16 << 20;
+constexpr std::size_t kElements = 64 << 20;
 constexpr int kRounds = 3;
 constexpr double kMega = 1e6;
 

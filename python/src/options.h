@@ -16,6 +16,8 @@ struct NetworkOptions {
   std::string interface;
   /// TCP: "7000-7100" listens on the first of them that is free; empty: the system chooses.
   std::string ports;
+  /// TCP: connections between two ranks, "1" to "64"; empty: as many as their round trip asks for.
+  std::string rails;
   /// Ranks that name different hosts share no memory, even where they could.
   std::string host;
   /// Reductions fold in the order of ranks and so give the same bits on one host and on several.

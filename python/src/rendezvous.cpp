@@ -13,8 +13,10 @@
 #include "python/src/torch_store.h"
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/base/number.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/rail_count.h"
 
 namespace shoal::python {
 namespace {
@@ -33,6 +35,15 @@ std::string random_text() {
   return text;
 }
 
+int rails_of(const std::string& text) {
+  if (text.empty()) return 0;
+  const auto rails = parse_number<int>(text);
+  SHOAL_USER_CHECK(rails && *rails >= 1 && *rails <= wire::kMostRails, kOperation,
+                   "rails are connections between two ranks, 1 to {}, not '{}'", wire::kMostRails,
+                   text);
+  return *rails;
+}
+
 Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, Duration timeout) {
   const std::string& transport = network.transport;
   SHOAL_USER_CHECK(transport.empty() || transport == "auto" || transport == "tcp", kOperation,
@@ -44,6 +55,7 @@ Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, D
                       .interface = network.interface,
                       .ports = network.ports.empty() ? wire::PortRange()
                                                      : wire::parse_port_range(network.ports),
+                      .rails = rails_of(network.rails),
                       .in_rank_order = network.in_rank_order},
           .flight = std::make_shared<collective::FlightBook>(),
           .timeout = timeout};

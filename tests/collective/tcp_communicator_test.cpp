@@ -58,9 +58,8 @@ wire::Link impostor(const wire::Endpoint& store, int rank, int size, int to = 0)
   client.set(fmt::format("peers/world/{}", rank), "127.0.0.1:1", soon());
   wire::Descriptor socket = wire::connect_to(
       wire::parse_endpoint(client.wait(fmt::format("peers/world/{}", to), soon())), soon());
-  wire::Hello hello{};
-  hello[0] = static_cast<std::byte>(rank), hello[4] = static_cast<std::byte>(size);
-  wire::handshake_as_caller(socket.get(), "key", hello, soon());
+  const wire::PeerHello hello{.rank = rank, .size = size};
+  wire::handshake_as_caller(socket.get(), "key", hello.encode(), soon());
   return wire::Link(std::move(socket));
 }
 

@@ -247,6 +247,7 @@ class Hosts(unittest.TestCase):
         for body in (scattered_sums, messages, coalesced):
             self.check(body, arrangements=[(3, 1)], environment=environment)
         self.check(where, 1, arrangements=[(2, 1)], environment=environment)
+        self.check(messages, arrangements=[(3, 1)], environment={"SHOAL_TRANSPORT": "tcp", "SHOAL_RAILS": "3"}.items())
 
     def test_where_ranks_are(self):
         self.check(where, 2, arrangements=[(4, 2)])

@@ -96,7 +96,7 @@ TEST(Handshake, ProofsAreThoseOfTheProtocol) {
   ListenerHandshake listener("key");
   const Bytes greeting = listener.greeting();
   ASSERT_EQ(greeting.size(), kGreeting);
-  EXPECT_EQ(std::memcmp(greeting.data(), "SHOALT01", kMagic), 0);
+  EXPECT_EQ(std::memcmp(greeting.data(), "SHOALT02", kMagic), 0);
   const Bytes answer = answer_to(listener, "key", hello_of(9));
   ASSERT_TRUE(listener.feed(answer));
   const auto challenge = std::span(greeting).subspan(kMagic);

@@ -34,10 +34,7 @@ Descriptor connect_as_rank_1(const Endpoint& store) {
   StoreClient client(store, "key", soon());
   const std::string address = client.wait("peers/world/0", soon());
   Descriptor socket = connect_to(parse_endpoint(address), soon());
-  const std::int32_t fields[4] = {1, 2, 0, 0};
-  Hello hello;
-  std::memcpy(hello.data(), fields, sizeof fields);
-  handshake_as_caller(socket.get(), "key", hello, soon());
+  handshake_as_caller(socket.get(), "key", PeerHello{.rank = 1, .size = 2}.encode(), soon());
   return socket;
 }
 
@@ -234,10 +231,8 @@ TEST_F(TransportWithASocket, CallersThatCannotBeRanksAreClosed) {
   const std::int32_t claims[][2] = {{1, 2}, {0, 2}, {2, 2}, {-1, 2}, {1, 3}, {1, 1}};
   for (const auto& [rank, size] : claims) {
     const Descriptor caller = connect_to(address, soon());
-    const std::int32_t fields[4] = {rank, size, 0, 0};
-    Hello hello;
-    std::memcpy(hello.data(), fields, sizeof fields);
-    handshake_as_caller(caller.get(), "key", hello, soon());
+    handshake_as_caller(caller.get(), "key", PeerHello{.rank = rank, .size = size}.encode(),
+                        soon());
     EXPECT_TRUE(is_closed(caller)) << rank << " of " << size;
   }
   EXPECT_NO_THROW(transport_->check());
@@ -260,10 +255,7 @@ Descriptor connect_from_elsewhere(const Endpoint& to) {
   EXPECT_EQ(inet_pton(AF_INET, to.host.c_str(), &address.sin_addr), 1);
   address.sin_port = htons(to.port);
   EXPECT_EQ(connect(peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  Hello hello;
-  const std::int32_t fields[4] = {1, 2, 0, 0};
-  std::memcpy(hello.data(), fields, sizeof fields);
-  handshake_as_caller(peer.get(), "key", hello, soon());
+  handshake_as_caller(peer.get(), "key", PeerHello{.rank = 1, .size = 2}.encode(), soon());
   return peer;
 }
 

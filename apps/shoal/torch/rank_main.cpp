@@ -42,6 +42,7 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.rendezvous = arguments.rendezvous;
   options.network.interface = config.parallelism.interface;
   options.network.ports = wire::parse_port_range(config.parallelism.ports);
+  options.network.rails = static_cast<int>(config.parallelism.rails);
   options.network.algorithms = config.parallelism.algorithms;
   // Rank 0's figures count for all, as all must choose the same algorithms; the others need not
   // have the file.

@@ -119,8 +119,9 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Options options, wire::KeyValues& store
     return fabric;
   }
   fabric->transport_ = std::make_shared<wire::TcpTransport>(
-      wire::TcpTransport::Options{.key = s.key, .host = address, .ports = s.network.ports}, store,
-      s.rank, s.size, deadline);
+      wire::TcpTransport::Options{
+          .key = s.key, .host = address, .ports = s.network.ports, .rails = s.network.rails},
+      store, s.rank, s.size, deadline);
   return fabric;
 }
 

@@ -11,9 +11,10 @@
 
 namespace shoal::wire {
 
-Assembler::Assembler(std::uint64_t most_bytes, std::shared_ptr<ChunkPool> pool)
+Assembler::Assembler(std::uint64_t most_bytes, std::shared_ptr<ChunkPool> pool, Carries carries)
     : most_bytes_(most_bytes),
-      pool_(pool ? std::move(pool) : std::make_shared<ChunkPool>(kChunkBytes)) {}
+      pool_(pool ? std::move(pool) : std::make_shared<ChunkPool>(kChunkBytes)),
+      carries_(carries) {}
 
 std::span<std::byte> Assembler::wanted() {
   if (!within_chunk()) return {header_ + header_bytes_, kHeaderBytes - header_bytes_};
@@ -26,7 +27,7 @@ void Assembler::took(std::size_t bytes, ChunkSink& sink) {
   if (!within_chunk()) {
     header_bytes_ += bytes;
     if (!within_chunk()) return;
-    open(sink);
+    if (!(carries_ == Carries::kPieces ? open_piece(sink) : open(sink))) return;
   } else {
     filled_ += bytes;
   }
@@ -43,18 +44,28 @@ void Assembler::feed(std::span<const std::byte> bytes, ChunkSink& sink) {
   }
 }
 
-void Assembler::open(ChunkSink& sink) {
+void Assembler::refuse(const char* why, std::uint32_t magic, std::uint64_t length,
+                       std::uint64_t total) {
+  // The header is dropped first, so that `wanted` is valid after the throw.
+  header_bytes_ = 0;
+  throw Error(
+      ErrorKind::kData, "receive",
+      fmt::format("a malformed chunk: {}: magic {:#x}, {} of {} bytes", why, magic, length, total));
+}
+
+// Returns false where the header is all there is: an announcement.
+bool Assembler::open(ChunkSink& sink) {
   ChunkHeader header;
   std::memcpy(&header, header_, sizeof header);
-  const auto bad = [&](const char* why) {
-    // The header is dropped first, so that `wanted` is valid after the throw.
-    header_bytes_ = 0;
-    throw Error(ErrorKind::kData, "receive",
-                fmt::format("a malformed chunk: {}: magic {:#x}, {} of {} bytes", why, header.magic,
-                            header.length, header.total));
-  };
+  const auto bad = [&](const char* why) { refuse(why, header.magic, header.length, header.total); };
   if (header.magic != ChunkHeader{}.magic) bad("not ours");
   if (header.length > kChunkBytes || header.total > most_bytes_) bad("too long");
+  const bool announces = header.length == 0 && header.total > 0;
+  if (announces && carries_ == Carries::kMessagesAndAnnouncements) {
+    header_bytes_ = 0;
+    sink.announced(header.stream, header.total);
+    return false;
+  }
   // Chunks carry no offset: those of one message come in order, each of full length but the last.
   message_ = {header.total, 0};
   if (!partial_.empty()) {
@@ -73,9 +84,30 @@ void Assembler::open(ChunkSink& sink) {
   filled_ = 0;
   to_ = sink.place(stream_, message_.total, message_.arrived, length_);
   placed_ = to_ != nullptr;
-  if (placed_) return;
+  if (placed_) return true;
   chunk_ = ReceivedChunk(pool_, message_.total, message_.arrived, length_);
   to_ = chunk_.data();
+  return true;
+}
+
+// The sink knows which pieces a message lacks, and has a place for each.
+bool Assembler::open_piece(ChunkSink& sink) {
+  PieceHeader header;
+  std::memcpy(&header, header_, sizeof header);
+  const auto bad = [&](const char* why) { refuse(why, header.magic, header.length, header.total); };
+  if (header.magic != PieceHeader{}.magic) bad("not ours");
+  if (header.total > most_bytes_) bad("too long");
+  if (header.offset >= header.total || header.offset % kPieceBytes != 0 ||
+      header.length != std::min<std::uint64_t>(kPieceBytes, header.total - header.offset))
+    bad("not cut as ours are");
+  stream_ = {header.message, 0};
+  message_ = {header.total, header.offset};
+  length_ = header.length;
+  filled_ = 0;
+  to_ = sink.place(stream_, message_.total, message_.arrived, length_);
+  if (!to_) bad("a piece of no message that is awaited");
+  placed_ = true;
+  return true;
 }
 
 void Assembler::close(ChunkSink& sink) {
@@ -84,7 +116,9 @@ void Assembler::close(ChunkSink& sink) {
   ReceivedChunk chunk = placed_ ? ReceivedChunk(message_.total, message_.arrived)
                                 : std::exchange(chunk_, ReceivedChunk());
   message_.arrived += length_;
-  if (message_.arrived < message_.total) {
+  if (carries_ == Carries::kPieces) {
+    // The sink keeps the account.
+  } else if (message_.arrived < message_.total) {
     // A message of one chunk never enters the map.
     partial_[stream_] = message_;
   } else if (message_.arrived > length_) {
@@ -101,6 +135,11 @@ void Assembler::forget_places(std::optional<Stream> stream) {
   chunk_ = ReceivedChunk(pool_, message_.total, message_.arrived, length_);
   to_ = chunk_.data();
   placed_ = false;
+}
+
+std::optional<std::pair<std::uint64_t, std::uint64_t>> Assembler::placed_piece() const {
+  if (!within_chunk() || !placed_ || carries_ != Carries::kPieces) return std::nullopt;
+  return std::pair(stream_.group, message_.arrived);
 }
 
 /// Puts chunks together to whole messages.

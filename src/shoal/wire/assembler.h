@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "shoal/wire/received_chunk.h"
@@ -24,7 +25,8 @@ struct Stream {
 
 using Bytes = std::vector<std::byte>;
 
-/// Takes the chunks of messages as they arrive.
+/// Takes the chunks of messages as they arrive. What an Assembler of pieces passes on is named by
+/// the number of the message as `stream.group`.
 class ChunkSink {
  public:
   virtual ~ChunkSink() = default;
@@ -34,18 +36,25 @@ class ChunkSink {
                            std::size_t bytes) = 0;
   /// Tells that the bytes have arrived. `chunk` has no memory where `place` has named some.
   virtual void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) = 0;
+  /// Tells that the next message of the stream has `total` bytes and comes on other connections.
+  virtual void announced(Stream, std::uint64_t) {}
 };
 
 /// Puts messages together from the chunks in which they travel. A chunk is a header of 32 bytes
 /// (magic, length, stream, bytes of the whole message) and at most kChunkBytes; only the last chunk
 /// of a message is shorter. Memory grows with what has arrived, never with what was announced.
+/// Where a peer has several connections, one carries small messages and announces the others, whose
+/// pieces the rest carry: at most kPieceBytes behind a header that says where they belong.
 class Assembler {
  public:
   static constexpr std::size_t kChunkBytes = 256 << 10;
+  static constexpr std::size_t kPieceBytes = 64 << 10;
   static constexpr std::size_t kHeaderBytes = 32;
   static constexpr std::size_t kMaxOpenStreams = 4096;
+  enum class Carries : std::uint8_t { kMessages, kMessagesAndAnnouncements, kPieces };
   explicit Assembler(std::uint64_t most_bytes = std::uint64_t{1} << 42,
-                     std::shared_ptr<ChunkPool> pool = nullptr);
+                     std::shared_ptr<ChunkPool> pool = nullptr,
+                     Carries carries = Carries::kMessages);
 
   /// Returns where the next bytes of the connection belong: the rest of a header or of a chunk.
   /// Never empty.
@@ -62,6 +71,8 @@ class Assembler {
   /// Ends the use of memory that a sink has named, for `stream` or for all streams. The rest of a
   /// chunk that was to go there goes into a ReceivedChunk, which is incomplete and of no use.
   void forget_places(std::optional<Stream> stream = std::nullopt);
+  /// Returns the message and the offset of the piece that is arriving where a sink has said.
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> placed_piece() const;
 
  private:
   class WholeMessages;
@@ -69,11 +80,15 @@ class Assembler {
     std::uint64_t total = 0;
     std::uint64_t arrived = 0;
   };
-  void open(ChunkSink& sink);
+  bool open(ChunkSink& sink);
+  bool open_piece(ChunkSink& sink);
+  [[noreturn]] void refuse(const char* why, std::uint32_t magic, std::uint64_t length,
+                           std::uint64_t total);
   void close(ChunkSink& sink);
 
   const std::uint64_t most_bytes_;
   std::shared_ptr<ChunkPool> pool_;
+  const Carries carries_;
   std::byte header_[kHeaderBytes];
   std::size_t header_bytes_ = 0;  // of the current chunk, as far as it has arrived
   // The current chunk, once its header is complete.

@@ -6,7 +6,8 @@
 
 namespace shoal::wire {
 
-/// Precedes every chunk on a connection.
+/// Precedes every chunk of a message on a connection. Where a peer has several connections, one
+/// without bytes that names a length announces a message that comes in pieces.
 struct ChunkHeader {
   std::uint32_t magic = 0x314c4853;  // "SHL1"
   std::uint32_t length = 0;          ///< bytes of the chunk
@@ -14,5 +15,15 @@ struct ChunkHeader {
   std::uint64_t total = 0;  ///< bytes of the whole message
 };
 static_assert(sizeof(ChunkHeader) == Assembler::kHeaderBytes);
+
+/// Precedes every piece of an announced message.
+struct PieceHeader {
+  std::uint32_t magic = 0x324c4853;  // "SHL2"
+  std::uint32_t length = 0;          ///< bytes of the piece
+  std::uint64_t message = 0;         ///< counts the announcements before that of the message
+  std::uint64_t offset = 0;          ///< of the piece in the message
+  std::uint64_t total = 0;           ///< bytes of the whole message
+};
+static_assert(sizeof(PieceHeader) == Assembler::kHeaderBytes);
 
 }  // namespace shoal::wire

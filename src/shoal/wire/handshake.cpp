@@ -16,7 +16,7 @@
 namespace shoal::wire {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '1'};
+constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '2'};
 using Proof = std::array<std::byte, 32>;
 constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce);
 constexpr std::size_t kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);

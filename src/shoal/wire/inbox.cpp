@@ -45,7 +45,17 @@ void Inbox::arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) {
 void Inbox::put(Stream stream, ReceivedChunk chunk) {
   bytes_ += window_cost(chunk.bytes());
   chunks_[stream].push_back(std::move(chunk));
-  if (paused_ || bytes_ <= window_) return;
+  pause_if_full();
+}
+
+void Inbox::hold(std::uint64_t bytes) {
+  held_ = bytes;
+  pause_if_full();
+  resume_if_free();
+}
+
+void Inbox::pause_if_full() {
+  if (paused_ || bytes() <= window_) return;
   paused_ = true;
   messages_.push_back({.what = FlowMessage::kPause});
   for (const auto& [posted_stream, receive] : posted_) ask_for_rest(posted_stream, *receive);
@@ -111,7 +121,11 @@ void Inbox::ask_for_rest(Stream stream, const PostedReceive& receive) {
 
 void Inbox::took(const ReceivedChunk& chunk) {
   bytes_ -= window_cost(chunk.bytes());
-  if (!paused_ || bytes_ > window_ / 2) return;
+  resume_if_free();
+}
+
+void Inbox::resume_if_free() {
+  if (!paused_ || bytes() > window_ / 2) return;
   paused_ = false;
   asked_.clear();
   messages_.push_back({.what = FlowMessage::kResume});

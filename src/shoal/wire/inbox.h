@@ -38,6 +38,9 @@ class Inbox {
   /// As ChunkSink::arrived.
   void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes);
 
+  /// Sets how much more of this peer's messages is held elsewhere: it counts against the window.
+  void hold(std::uint64_t bytes);
+
   std::optional<ReceivedChunk> take(Stream stream);
   bool contains(Stream stream);
   /// As Transport::post_receive.
@@ -49,17 +52,20 @@ class Inbox {
   /// Returns what is to be sent to the peer, in order, and forgets it.
   std::vector<FlowMessage> flow_messages() { return std::exchange(messages_, {}); }
   bool has_flow_messages() const { return !messages_.empty(); }
-  /// Returns what waits, as window_cost counts it.
-  std::uint64_t bytes() const { return bytes_; }
+  /// Returns what waits, as window_cost counts it, with what is held elsewhere.
+  std::uint64_t bytes() const { return bytes_ + held_; }
 
  private:
   void put(Stream stream, ReceivedChunk chunk);
   void took(const ReceivedChunk& chunk);
+  void pause_if_full();
+  void resume_if_free();
   void ask_for(Stream stream, std::uint64_t bytes);
   void ask_for_rest(Stream stream, const PostedReceive& receive);
 
   std::uint64_t window_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t held_ = 0;
   std::map<Stream, std::list<ReceivedChunk>> chunks_;
   std::map<Stream, std::shared_ptr<PostedReceive>> posted_;
   bool paused_ = false;

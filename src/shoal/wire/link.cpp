@@ -1,36 +1,45 @@
 #include "shoal/wire/link.h"
 
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <utility>
 
-#include "shoal/base/system_error.h"
-#include "shoal/wire/chunk_header.h"
+#include "shoal/base/error.h"
 
 namespace shoal::wire {
-namespace {
 
-/// Many small messages are read at a time.
-constexpr std::size_t kBuffer = 16 << 10;
-
-/// `bytes` begin at position `at` of a message; returns those of them within `[begin, end)`.
-iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begin,
-              std::size_t end) {
-  const std::size_t from = std::clamp(begin, at, at + bytes.size());
-  const std::size_t to = std::clamp(end, from, at + bytes.size());
-  return {const_cast<std::byte*>(bytes.data()) + (from - at), to - from};
+Link::Link(Descriptor socket, std::uint64_t most_bytes, std::shared_ptr<ChunkPool> pool, int rails)
+    : most_bytes_(most_bytes),
+      pool_(pool ? std::move(pool) : std::make_shared<ChunkPool>(Assembler::kChunkBytes)),
+      claims_(rails > 1),
+      gathering_(pool_),
+      rails_(static_cast<std::size_t>(rails)) {
+  add_rail(0, std::move(socket));
 }
-
-}  // namespace
 
 Link::~Link() {
   // Operations may still wait for `released` of what was never sent.
-  for (auto& [stream, queue] : queues_)
-    for (auto& message : queue.messages) release(*message);
-  for (Chunk& chunk : writing_) release(*chunk.message);
+  claims_.release_all();
+  for (const auto& rail : rails_)
+    if (rail) rail->release_all(claims_);
+}
+
+Assembler Link::assembler(int rail) const {
+  using Carries = Assembler::Carries;
+  if (rails() == 1) return Assembler(most_bytes_, pool_);
+  return Assembler(most_bytes_, pool_,
+                   rail == 0 ? Carries::kMessagesAndAnnouncements : Carries::kPieces);
+}
+
+void Link::add_rail(int rail, Descriptor socket) {
+  rails_[static_cast<std::size_t>(rail)] =
+      std::make_unique<Rail>(std::move(socket), assembler(rail));
+}
+
+bool Link::ready() const {
+  return std::all_of(rails_.begin(), rails_.end(),
+                     [](const auto& rail) { return rail != nullptr; });
 }
 
 void Link::send(Stream stream, int priority, Bytes message) {
@@ -39,285 +48,110 @@ void Link::send(Stream stream, int priority, Bytes message) {
 
 void Link::send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
                 Released released) {
-  const auto [entry, fresh] = queues_.try_emplace(stream);
-  Queue& queue = entry->second;
-  if (fresh) {
-    queue.priority = priority;
-    let_wait(stream, queue, kTurn);
-  } else if (priority > queue.priority) {
-    // Messages of a stream keep their order, so an urgent one lifts those before it as well: it
-    // could not overtake them.
-    lines_[queue.line].erase(stream, queue.priority);
-    queue.priority = priority;
-    let_wait(stream, queue, queue.line);
-  }
-  queue.messages.push_back(
-      std::make_shared<Message>(Message{std::move(head), body, {}, std::move(released)}));
+  claims_.send(stream, priority, std::move(head), body, std::move(released));
 }
 
-void Link::let_wait(Stream stream, Queue& queue, Line line) {
-  lines_[line].push(stream, queue.priority);
-  queue.line = line;
-}
-
-// Streams that may not be sent now are put aside on the way, and come back when that changes.
-std::optional<Stream> Link::next_stream() {
-  while (const auto stream = lines_[kTurn].pop()) {
-    Queue& queue = queues_.find(*stream)->second;
-    if (stream->group == 0) return stream;
-    if (paused_ && !asked_.contains(*stream)) {
-      let_wait(*stream, queue, kHeld);
-      continue;
-    }
-    const bool begins = queue.at == 0 && queue.messages.front()->bytes() > Assembler::kChunkBytes;
-    if (!begins || begun_ < most_begun()) return stream;
-    let_wait(*stream, queue, kLate);
-  }
-  return std::nullopt;
-}
-
-// The stream then goes to the end of the line, so that every stream gets a chunk in turn. Returns
-// false when there is nothing that may be sent.
-bool Link::make_chunk() {
-  const auto next = next_stream();
-  if (!next) return false;
-  const Stream stream = *next;
-  const auto entry = queues_.find(stream);
-  Queue& queue = entry->second;
-  const auto& message = queue.messages.front();
-  Chunk& chunk =
-      writing_.emplace_back(Chunk{{},
-                                  stream,
-                                  message,
-                                  queue.at,
-                                  std::min(message->bytes() - queue.at, Assembler::kChunkBytes),
-                                  false});
-  const ChunkHeader header{.length = static_cast<std::uint32_t>(chunk.bytes),
-                           .stream = stream,
-                           .total = message->bytes()};
-  std::memcpy(chunk.header.data(), &header, sizeof header);
-  writing_bytes_ += chunk.bytes;
-  queue.at += chunk.bytes;
-  chunk.last = queue.at == message->bytes();
-  if (paused_) {
-    if (const auto asked = asked_.find(stream); asked != asked_.end()) {
-      asked->second -= std::min(asked->second, window_cost(chunk.bytes));
-      if (asked->second == 0) asked_.erase(asked);
-    }
-  }
-  if (!chunk.last && chunk.begin == 0) ++begun_;
-  if (chunk.last) {
-    if (chunk.begin > 0) --begun_;
-    queue.messages.pop_front();
-    queue.at = 0;
-  }
-  if (queue.messages.empty()) {
-    queues_.erase(entry);
-  } else {
-    let_wait(stream, queue, kTurn);
-  }
-  if (begun_ < most_begun() && !lines_[kLate].empty()) {
-    const Stream late = *lines_[kLate].pop();
-    let_wait(late, queues_.find(late)->second, kTurn);
-  }
-  return true;
-}
-
-void Link::obey(const FlowMessage& message) {
-  if (message.what == FlowMessage::kPause) paused_ = true;
-  if (message.what == FlowMessage::kResume) {
-    paused_ = false;
-    asked_.clear();
-    while (const auto stream = lines_[kHeld].pop())
-      let_wait(*stream, queues_.find(*stream)->second, kTurn);
-  }
-  if (message.what == FlowMessage::kAsk && paused_) {
-    asked_[message.stream] += message.bytes;
-    const auto entry = queues_.find(message.stream);
-    if (entry == queues_.end() || entry->second.line == kTurn) return;
-    lines_[entry->second.line].erase(message.stream, entry->second.priority);
-    let_wait(message.stream, entry->second, kTurn);
-  }
-}
-
+// Each rail writes a piece at a time, so that a message is spread over all that have room. What
+// rail 0 announces gives the others work, and a message that is claimed may make room for the next
+// one of its stream on rail 0.
 bool Link::flush() {
-  for (;;) {
-    for (bool more = true;
-         more && writing_bytes_ < kBytesAhead && writing_.size() < kMaxChunksAhead;)
-      more = make_chunk();
-    // One system call writes what is left of all chunks: of each the rest of its header, then the
-    // part of the message that it carries. A message is `head` followed by `body`; `begin` and
-    // `end` are positions in it.
-    if (writing_.empty()) return true;
-    iovec parts[3 * kMaxChunksAhead];
-    std::size_t count = 0;
-    std::size_t wanted = 0;
-    for (const Chunk& chunk : writing_) {
-      const std::size_t header_left =
-          chunk.header.size() - std::min(chunk.sent, chunk.header.size());
-      const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size());
-      const std::size_t end = chunk.begin + chunk.bytes;
-      const Message& m = *chunk.message;
-      for (const iovec part :
-           {iovec{const_cast<std::byte*>(chunk.header.data()) + chunk.header.size() - header_left,
-                  header_left},
-            part_in(m.head, 0, begin, end), part_in(m.body, m.head.size(), begin, end)}) {
-        if (part.iov_len == 0) continue;
-        parts[count++] = part;
-        wanted += part.iov_len;
+  if (rails_.size() == 1) return rails_[0]->flush(claims_, Claims::Kind::kAny);
+  for (std::uint64_t before = ~std::uint64_t{0}; before != claims_.claimed();) {
+    before = claims_.claimed();
+    for (std::size_t i = 0; i < rails_.size(); ++i) {
+      const std::size_t at = i == 0 ? 0 : 1 + (turn_ + i) % (rails_.size() - 1);
+      if (!rails_[at]) continue;
+      try {
+        if (at > 0) {
+          rails_[at]->flush_one(claims_, Claims::Kind::kPiece);
+        } else if (!rails_[0]->blocked()) {
+          rails_[0]->flush(claims_, Claims::Kind::kSmall);
+        }
+      } catch (const Error&) {
+        // Whoever reads this rail meets the break.
+        rails_[at]->set_broken();
       }
     }
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = count;
-    const ssize_t n = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0) {
-      if (errno == EAGAIN) return false;
-      if (errno == EINTR) continue;
-      throw system_error(ErrorKind::kPeerLost, "send", "the connection broke");
-    }
-    wrote(static_cast<std::size_t>(n));
-    // After a short write the kernel's buffer is full, and another call would only say so.
-    if (static_cast<std::size_t>(n) < wanted) return false;
+    ++turn_;
   }
+  return std::none_of(rails_.begin(), rails_.end(),
+                      [](const auto& rail) { return rail && rail->blocked(); });
 }
 
-void Link::finish_sending() { ::shutdown(fd(), SHUT_WR); }
+void Link::finish_sending() {
+  for (const auto& rail : rails_)
+    if (rail) ::shutdown(rail->fd(), SHUT_WR);
+}
 
-void Link::wrote(std::size_t bytes) {
-  bytes_sent_ += bytes;
-  while (!writing_.empty()) {
-    Chunk& chunk = writing_.front();
-    const std::size_t n = std::min(bytes, chunk.header.size() + chunk.bytes - chunk.sent);
-    chunk.sent += n;
-    bytes -= n;
-    if (chunk.sent < chunk.header.size() + chunk.bytes) return;
-    writing_bytes_ -= chunk.bytes;
-    // The kernel has copied the last byte, so the memory is not read again.
-    if (chunk.last) release(*chunk.message);
-    writing_.pop_front();
+bool Link::receive(int rail, ChunkSink& sink) {
+  Rail& from = *rails_[static_cast<std::size_t>(rail)];
+  if (rails_.size() == 1) return from.receive(sink);
+  if (rail == 0) {
+    Gathering::Messages messages(gathering_, sink);
+    return from.receive(messages);
   }
-}
-
-void Link::release(Message& message) {
-  if (!message.released) return;
-  // The sender may overwrite or free the memory from here on; it loads the flag with acquire.
-  message.released->store(true, std::memory_order_release);
-  message.released.reset();
-  ++releases_;
-}
-
-void Link::copy_body(Message& message) {
-  if (!message.released) return;
-  // Chunks in `writing_` refer to the message and not to its memory: one that is partly written
-  // goes on from the copy.
-  message.own_body.assign(message.body.begin(), message.body.end());
-  message.body = message.own_body;
-  release(message);
-}
-
-void Link::adopt(Stream stream) {
-  if (const auto entry = queues_.find(stream); entry != queues_.end())
-    for (auto& message : entry->second.messages) copy_body(*message);
-  for (Chunk& chunk : writing_)
-    if (chunk.stream == stream) copy_body(*chunk.message);
-}
-
-// The rest of the message is not sent any more: the chunk becomes a message of its own.
-void Link::keep_chunk_alone(Chunk& chunk) {
-  Message& whole = *chunk.message;
-  auto alone = std::make_shared<Message>();
-  alone->head.reserve(chunk.bytes);
-  for (const iovec part :
-       {part_in(whole.head, 0, chunk.begin, chunk.begin + chunk.bytes),
-        part_in(whole.body, whole.head.size(), chunk.begin, chunk.begin + chunk.bytes)}) {
-    const auto* bytes = static_cast<const std::byte*>(part.iov_base);
-    alone->head.insert(alone->head.end(), bytes, bytes + part.iov_len);
-  }
-  release(whole);
-  chunk.message = std::move(alone);
-  chunk.begin = 0;
-}
-
-void Link::drop_all() {
-  std::erase_if(writing_, [&](Chunk& chunk) {
-    if (chunk.stream.group == 0) return false;
-    if (chunk.sent > 0) {
-      keep_chunk_alone(chunk);
-      return false;
-    }
-    writing_bytes_ -= chunk.bytes;
-    release(*chunk.message);
-    return true;
-  });
-  std::erase_if(queues_, [&](auto& entry) {
-    if (entry.first.group == 0) return false;
-    for (auto& message : entry.second.messages) release(*message);
-    return true;
-  });
-  const auto dropped = [](Stream stream) { return stream.group != 0; };
-  for (Turns& line : lines_) line.erase_if(dropped);
-  // Messages of group 0 have one chunk, so none of them is begun.
-  begun_ = 0;
-}
-
-void Link::abandon() {
-  writing_.clear();
-  writing_bytes_ = 0;
-  queues_.clear();
-  for (Turns& line : lines_) line.erase_if([](Stream) { return true; });
-  begun_ = 0;
-}
-
-bool Link::idle(Stream stream) const {
-  return !queues_.contains(stream) &&
-         std::none_of(writing_.begin(), writing_.end(),
-                      [&](const Chunk& chunk) { return chunk.stream == stream; });
-}
-
-// One system call reads the rest of what is being received straight to where it belongs, and what
-// follows into the buffer: within a chunk that is the next header at most, between chunks whatever
-// small messages come together.
-bool Link::receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took) {
-  buffer_.resize(kBuffer);
-  const auto first = assembler_.wanted();
-  iovec parts[2] = {
-      {first.data(), first.size()},
-      {buffer_.data(), assembler_.within_chunk() ? Assembler::kHeaderBytes : buffer_.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  const ssize_t n = recvmsg(fd(), &message, MSG_DONTWAIT);
-  if (n == 0) return false;
-  if (n < 0) {
-    if (errno == EAGAIN || errno == EINTR) return true;
-    throw system_error(ErrorKind::kPeerLost, "receive", "the connection broke");
-  }
-  const auto bytes = static_cast<std::size_t>(n);
-  const auto direct = std::min(bytes, first.size());
-  bytes_received_ += bytes;
-  took(direct, std::span(buffer_).first(bytes - direct));
-  return true;
-}
-
-bool Link::receive(ChunkSink& sink) {
-  return receive_some([&](std::size_t direct, std::span<const std::byte> more) {
-    assembler_.took(direct, sink);
-    assembler_.feed(more, sink);
-  });
+  Gathering::Pieces pieces(gathering_, sink);
+  return from.receive(pieces);
 }
 
 bool Link::receive(const std::function<void(Stream, Bytes)>& message) {
-  // The bound lets other connections have their turn while a peer sends without pause.
-  for (int turn = 0; turn < 64; ++turn) {
-    const auto before = bytes_received_;
-    const bool open = receive_some([&](std::size_t direct, std::span<const std::byte> more) {
-      assembler_.took(direct, message);
-      assembler_.feed(more, message);
-    });
-    if (!open || bytes_received_ == before) return open;
+  return rails_[0]->receive(message);
+}
+
+// A piece that is arriving in a place that is forgotten is read to its end all the same, elsewhere.
+void Link::forget_places(std::optional<Stream> stream) {
+  rails_[0]->assembler().forget_places(stream);
+  for (std::size_t i = 1; i < rails_.size(); ++i) {
+    if (!rails_[i]) continue;
+    const auto piece = rails_[i]->assembler().placed_piece();
+    if (piece && gathering_.is_placed(piece->first, piece->second, stream))
+      rails_[i]->assembler().forget_places();
   }
-  return true;
+  gathering_.forget_places(stream);
+}
+
+void Link::adopt(Stream stream) {
+  claims_.adopt(stream);
+  for (const auto& rail : rails_)
+    if (rail) rail->adopt(claims_, stream);
+}
+
+// Several rails may write pieces of one message: its memory is released when each has its copy.
+void Link::drop_all() {
+  std::vector<std::shared_ptr<Claims::Message>> dropped;
+  for (const auto& rail : rails_)
+    if (rail) rail->drop_all(dropped);
+  for (const auto& message : dropped) claims_.release(*message);
+  claims_.drop_all();
+}
+
+void Link::abandon() {
+  for (const auto& rail : rails_)
+    if (rail) rail->abandon();
+  claims_.abandon();
+}
+
+bool Link::idle() const {
+  return claims_.idle() && std::all_of(rails_.begin(), rails_.end(),
+                                       [](const auto& rail) { return !rail || rail->idle(); });
+}
+
+bool Link::idle(Stream stream) const {
+  return claims_.idle(stream) && std::all_of(rails_.begin(), rails_.end(), [&](const auto& rail) {
+           return !rail || rail->idle(stream);
+         });
+}
+
+std::uint64_t Link::bytes_sent() const {
+  std::uint64_t bytes = 0;
+  for (const auto& rail : rails_) bytes += rail ? rail->bytes_sent() : 0;
+  return bytes;
+}
+
+std::uint64_t Link::bytes_received() const {
+  std::uint64_t bytes = 0;
+  for (const auto& rail : rails_) bytes += rail ? rail->bytes_received() : 0;
+  return bytes;
 }
 
 }  // namespace shoal::wire

@@ -1,65 +1,77 @@
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "shoal/wire/assembler.h"
-#include "shoal/wire/closed_in_children.h"
+#include "shoal/wire/claims.h"
 #include "shoal/wire/flow_message.h"
+#include "shoal/wire/gathering.h"
 #include "shoal/wire/local_rendezvous.h"
+#include "shoal/wire/rail.h"
 #include "shoal/wire/transport.h"
-#include "shoal/wire/turns.h"
 
 namespace shoal::wire {
 
-/// One connection that carries many streams. Large messages are sent in chunks that take turns,
-/// those of higher priority first, so that a small message waits for at most one chunk of each
-/// stream. Of the large ones at most kMostBegun are on their way at a time, because the receiver
-/// keeps an account of each. The socket is closed in processes that this one forks. Not
-/// thread-safe.
+/// The connections to one peer, which carry many streams: one, or several *rails* over a long
+/// distance, where one carries less than the link could. Large messages are sent in chunks that
+/// take turns, those of higher priority first, so that a small message waits for at most one chunk
+/// of each stream. With several rails the first one, rail 0, carries small messages alone, so that
+/// they do not wait behind large ones at all, and the pieces of large ones go to whichever other
+/// rail has room (see Claims and Gathering). Both ends have the same number. Not thread-safe.
 class Link {
  public:
-  static constexpr std::size_t kMostBegun = 1024;
   explicit Link(Descriptor socket, std::uint64_t most_bytes = std::uint64_t{1} << 42,
-                std::shared_ptr<ChunkPool> pool = nullptr)
-      : socket_(std::move(socket)),
-        guard_(socket_.get()),
-        assembler_(most_bytes, std::move(pool)) {}
+                std::shared_ptr<ChunkPool> pool = nullptr, int rails = 1);
   /// Releases all memory that is still to be sent.
   ~Link();
   Link(Link&&) = default;
-  int fd() const { return socket_.get(); }
+
+  /// Adds a connection. Rails from 1 on may come in any order.
+  void add_rail(int rail, Descriptor socket);
+  int rails() const { return static_cast<int>(rails_.size()); }
+  bool has_rail(int rail) const { return rails_[static_cast<std::size_t>(rail)] != nullptr; }
+  /// Returns true once all rails are there.
+  bool ready() const;
+  int fd(int rail = 0) const { return rails_[static_cast<std::size_t>(rail)]->fd(); }
 
   /// Queues a message.
   void send(Stream stream, int priority, Bytes message);
   /// Queues a message of `head` and `body`. `body` is not copied: it is read until `released`.
   void send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
             Released released);
-  /// Writes what the kernel and the receiver take. Returns false when the kernel takes no more.
-  /// Throws Error(peer_lost).
+  /// Writes what the kernel and the receiver take. Returns false when the kernel takes no more on
+  /// some rail. Throws Error(peer_lost) where the only rail is broken; of several, the broken one
+  /// is found when it is read.
   bool flush();
-  /// Ends this direction: behind what was written the peer reads the end of the connection.
+  /// Returns true where the kernel took no more on this rail. `writable` says that it does again.
+  bool blocked(int rail) const { return rails_[static_cast<std::size_t>(rail)]->blocked(); }
+  void writable(int rail) { rails_[static_cast<std::size_t>(rail)]->writable(); }
+  /// Returns true where writing to one of several rails has failed.
+  bool broken(int rail) const { return rails_[static_cast<std::size_t>(rail)]->broken(); }
+  void set_broken(int rail) { rails_[static_cast<std::size_t>(rail)]->set_broken(); }
+  /// Ends this direction: behind what was written the peer reads the end of each connection.
   void finish_sending();
-  /// Reads once what is there, up to about a chunk. Returns false at the end of the connection.
-  /// Throws Error(peer_lost) or Error(data).
-  bool receive(ChunkSink& sink);
-  /// As above, for whole messages.
+  /// Reads once what is there on a rail, up to about a chunk. Returns false at the end of the
+  /// connection. Throws Error(peer_lost) or Error(data).
+  bool receive(int rail, ChunkSink& sink);
+  bool receive(ChunkSink& sink) { return receive(0, sink); }
+  /// As above, for whole messages; where there is one rail.
   bool receive(const std::function<void(Stream, Bytes)>& message);
-  void forget_places(std::optional<Stream> stream = std::nullopt) {
-    assembler_.forget_places(stream);
-  }
+  void forget_places(std::optional<Stream> stream = std::nullopt);
+  /// Returns true when every message that was announced has been received.
+  bool complete() const { return gathering_.complete(); }
+  /// Returns the bytes that have been received and wait for others of their stream.
+  std::uint64_t held_bytes() const { return gathering_.held_bytes(); }
 
   /// Follows what the receiver says about the messages that it can take. While it has paused, only
   /// streams of group 0 and what it asks for are sent.
-  void obey(const FlowMessage& message);
+  void obey(const FlowMessage& message) { claims_.obey(message); }
 
   /// Copies what is still to be sent of a stream, so that the callers' memory is released.
   void adopt(Stream stream);
@@ -71,71 +83,22 @@ class Link {
   void abandon();
 
   /// Returns true when nothing is left to be written, of any stream or of one.
-  bool idle() const { return queues_.empty() && writing_.empty(); }
+  bool idle() const;
   bool idle(Stream stream) const;
-  std::uint64_t bytes_sent() const { return bytes_sent_; }  ///< headers included
-  std::uint64_t bytes_received() const { return bytes_received_; }
+  std::uint64_t bytes_sent() const;  ///< headers included
+  std::uint64_t bytes_received() const;
   /// Counts the messages whose memory was released.
-  std::uint64_t releases() const { return releases_; }
+  std::uint64_t releases() const { return claims_.releases(); }
 
  private:
-  struct Message {
-    Bytes head;
-    std::span<const std::byte> body;
-    Bytes own_body;  ///< holds `body` once it is adopted
-    Released released;
-    std::size_t bytes() const { return head.size() + body.size(); }
-  };
-  /// Where a stream waits: among those that may be sent, those whose large message may not begin
-  /// yet, or those of which the receiver takes no chunk at present.
-  enum Line : std::uint8_t { kTurn, kLate, kHeld };
-  /// The messages of one stream that are still to be divided into chunks.
-  struct Queue {
-    int priority = 0;
-    std::deque<std::shared_ptr<Message>> messages;
-    std::size_t at = 0;  // bytes of the first message that are in chunks already
-    Line line = kTurn;
-  };
-  /// A chunk that is being written.
-  struct Chunk {
-    std::array<std::byte, Assembler::kHeaderBytes> header;
-    Stream stream;
-    std::shared_ptr<Message> message;
-    std::size_t begin;
-    std::size_t bytes;
-    bool last;
-    std::size_t sent = 0;  // header included
-  };
-  /// So many bytes are cut into chunks ahead of time: enough for one sendmsg, and few enough that
-  /// an urgent message does not wait long behind them.
-  static constexpr std::size_t kBytesAhead = 512 << 10;
-  static constexpr std::size_t kMaxChunksAhead = 8;
-  bool make_chunk();
-  std::optional<Stream> next_stream();
-  /// Those that were begun before the receiver paused may stay as they are: what it asks for does
-  /// not wait for them.
-  std::size_t most_begun() const { return paused_ ? Assembler::kMaxOpenStreams : kMostBegun; }
-  void let_wait(Stream stream, Queue& queue, Line line);
-  void keep_chunk_alone(Chunk& chunk);
-  void wrote(std::size_t bytes);
-  void release(Message& message);
-  void copy_body(Message& message);
-  bool receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took);
+  Assembler assembler(int rail) const;
 
-  Descriptor socket_;
-  ClosedInChildren guard_;
-  Assembler assembler_;
-  std::map<Stream, Queue> queues_;
-  std::array<Turns, 3> lines_;  // by Line; each stream of queues_ waits in one of them
-  std::size_t begun_ = 0;       // messages of which some chunks, not all, are cut
-  bool paused_ = false;
-  std::map<Stream, std::uint64_t> asked_;  // while paused: what the receiver takes all the same
-  std::deque<Chunk> writing_;
-  std::size_t writing_bytes_ = 0;
-  Bytes buffer_;
-  std::uint64_t bytes_sent_ = 0;
-  std::uint64_t bytes_received_ = 0;
-  std::uint64_t releases_ = 0;
+  std::uint64_t most_bytes_;
+  std::shared_ptr<ChunkPool> pool_;
+  Claims claims_;
+  Gathering gathering_;
+  std::vector<std::unique_ptr<Rail>> rails_;
+  std::size_t turn_ = 0;  ///< the rail that may claim a piece next
 };
 
 }  // namespace shoal::wire

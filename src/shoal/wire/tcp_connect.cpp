@@ -8,8 +8,12 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <cstring>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -30,12 +34,32 @@ constexpr Duration kHandshakeLimit = std::chrono::seconds(10);
 /// Bytes that the kernel takes beyond what it has sent, for a peer on another host. More would
 /// delay urgent messages, which wait behind them.
 constexpr int kMostUnsent = 256 << 10;
+/// As above for each of several rails. Messages are divided among them by what their kernels take,
+/// so this is also by how much one may end later than the others.
+constexpr int kMostUnsentOfSeveral = 128 << 10;
 
-Hello hello_of(int rank, int size) {
-  const std::int32_t fields[4] = {rank, size, 0, 0};
-  Hello hello;
-  std::memcpy(hello.data(), fields, sizeof fields);
-  return hello;
+/// Calls `body` for each number of [first, last), on several threads where there are many. Throws
+/// the first error, after which it begins no more.
+void at_once(int first, int last, const std::function<void(int)>& body) {
+  std::atomic<int> next{first};
+  std::mutex mutex;
+  std::optional<Error> failed;
+  const auto some = [&] {
+    for (int i = next++; i < last; i = next++) {
+      try {
+        body(i);
+      } catch (const Error& error) {
+        const std::lock_guard lock(mutex);
+        if (!failed) failed = error;
+        next = last;
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < std::min(last - first, kMostConnecting); ++i) helpers.emplace_back(some);
+  some();
+  for (std::thread& helper : helpers) helper.join();
+  if (failed) throw Error(*failed);
 }
 
 void check_descriptor(const Descriptor& descriptor) {
@@ -43,13 +67,13 @@ void check_descriptor(const Descriptor& descriptor) {
     throw system_error(ErrorKind::kResource, "connect", "no descriptors left");
 }
 
-/// A process may usually have 1,024 descriptors and may raise that limit by itself. Each rank needs
-/// one, and the program and callers in their handshake need some more.
-void allow_descriptors_for(int ranks) {
+/// A process may usually have 1,024 descriptors and may raise that limit by itself. The program and
+/// callers in their handshake need some more than there are connections.
+void allow_descriptors_for(int connections) {
   constexpr rlim_t kOthers = 768;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t wanted = std::min(limit.rlim_max, static_cast<rlim_t>(ranks) + kOthers);
+  const rlim_t wanted = std::min(limit.rlim_max, static_cast<rlim_t>(connections) + kOthers);
   if (limit.rlim_cur >= wanted) return;
   limit.rlim_cur = wanted;
   // Where it fails, the connection that gets no descriptor says so.
@@ -72,7 +96,9 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   SHOAL_USER_CHECK(size >= 1 && rank >= 0 && rank < size, "connect", "rank {} of {}", rank, size);
   check_descriptor(ready_);
   check_descriptor(wake_);
-  allow_descriptors_for(size);
+  SHOAL_USER_CHECK(options.rails >= 0 && options.rails <= kMostRails, "connect",
+                   "{} connections between two ranks: at most {}", options.rails, kMostRails);
+  allow_descriptors_for(size * (options.rails > 0 ? options.rails : kMostRails));
   const auto others = static_cast<std::uint64_t>(std::max(size - 1, 1));
   for (Peer& peer : peers_)
     peer.inbox = Inbox(std::max(options.inbox_bytes / others, kLeastInboxBytes));
@@ -125,29 +151,35 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
     if (!address_of(r)) missing += fmt::format(" {}", r);
   if (!missing.empty()) throw did_not_come(missing);
 
-  std::atomic<int> next{first};
-  std::mutex mutex;
-  std::optional<Error> failed;
-  const auto connect_some = [&] {
-    for (int r = next++; r < last; r = next++) {
-      try {
-        connect_to_rank(r, parse_endpoint(*address_of(r)), deadline);
-      } catch (const Error& error) {
-        const std::lock_guard lock(mutex);
-        if (!failed) failed = error;
-        next = last;
-      }
-    }
-  };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < std::min(last - first, kMostConnecting); ++i)
-    helpers.emplace_back(connect_some);
-  connect_some();
-  for (std::thread& helper : helpers) helper.join();
-  if (failed) throw Error(*failed);
+  at_once(first, last,
+          [&](int r) { connect_to_rank(r, parse_endpoint(*address_of(r)), deadline); });
 }
 
+// The listener learns with rail 0 how many there will be, and takes the others as they come.
 void TcpTransport::connect_to_rank(int r, const Endpoint& address, Deadline deadline) {
+  PeerHello hello{.rank = rank_,
+                  .size = size_,
+                  .rails = static_cast<std::uint16_t>(options_.rails),
+                  .connection = std::random_device()()};
+  Descriptor first = call(r, address, hello, deadline);
+  {
+    const std::lock_guard lock(mutex_);
+    add_peer(hello, r, std::move(first));
+  }
+  at_once(1, hello.rails, [&](int rail) {
+    PeerHello of_rail = hello;
+    of_rail.rail = static_cast<std::uint16_t>(rail);
+    Descriptor socket = call(r, address, of_rail, deadline);
+    const std::lock_guard lock(mutex_);
+    // The peer may have ended meanwhile: `check` or `await_all` says so.
+    if (peers_[r].link) add_rail(r, rail, std::move(socket));
+  });
+}
+
+// Connects and completes the handshake. Where the number of rails is open, the round trip that the
+// kernel has measured decides it.
+Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, Deadline deadline) {
+  const bool open = hello.rails == 0;
   for (;;) {
     check();
     try {
@@ -155,9 +187,9 @@ void TcpTransport::connect_to_rank(int r, const Endpoint& address, Deadline dead
       Descriptor socket = connect_once(address, deadline);
       if (socket.get() >= 0) {
         const Deadline end = Deadline::in(std::min<Duration>(deadline.left(), kHandshakeLimit));
-        handshake_as_caller(socket.get(), options_.key, hello_of(rank_, size_), end);
-        const std::lock_guard lock(mutex_);
-        return add_peer(r, std::move(socket));
+        if (open) hello.rails = static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get())));
+        handshake_as_caller(socket.get(), options_.key, hello.encode(), end);
+        return socket;
       }
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kTimeout) {
@@ -186,7 +218,8 @@ void TcpTransport::await_all(Deadline deadline) {
     {
       const std::lock_guard lock(mutex_);
       for (int r = 0; r < size_; ++r)
-        if (r != rank_ && !peers_[r].link && !peers_[r].gone) missing += fmt::format(" {}", r);
+        if (r != rank_ && !(peers_[r].link && peers_[r].link->ready()) && !peers_[r].gone)
+          missing += fmt::format(" {}", r);
     }
     if (missing.empty()) return;
     // A rank that did come may report why the missing ones did not.
@@ -198,30 +231,37 @@ void TcpTransport::await_all(Deadline deadline) {
 }
 
 // Runs in the thread. A connection that claims to be a rank that is here already, a lower rank
-// (which never connects), or a rank of a world of another size is closed.
-void TcpTransport::admit(Descriptor socket, const Hello& hello) {
-  std::int32_t fields[4];
-  std::memcpy(fields, hello.data(), sizeof fields);
-  const auto [rank, size] = std::pair(fields[0], fields[1]);
+// (which never connects), or a rank of a world of another size is closed. So is a rail that the
+// peer has already, or one of an earlier attempt to connect.
+void TcpTransport::admit(Descriptor socket, const Hello& bytes) {
+  const PeerHello hello = PeerHello::decode(bytes);
+  const int rank = hello.rank;
   const std::lock_guard lock(mutex_);
-  if (rank <= rank_ || rank >= size_ || size != size_ || peers_[rank].link || peers_[rank].gone)
+  if (rank <= rank_ || rank >= size_ || hello.size != size_ || peers_[rank].gone) return;
+  if (hello.rails < 1 || hello.rails > kMostRails || hello.rail >= hello.rails) return;
+  const Peer& peer = peers_[rank];
+  if (hello.rail == 0 && peer.link) return;
+  if (hello.rail > 0 && (!peer.link || peer.link->rails() != hello.rails ||
+                         peer.connection != hello.connection || peer.link->has_rail(hello.rail)))
     return;
   try {
-    add_peer(rank, std::move(socket));
+    if (hello.rail == 0) {
+      add_peer(hello, rank, std::move(socket));
+    } else {
+      add_rail(rank, hello.rail, std::move(socket));
+    }
   } catch (const Error&) {  // it has closed the connection already
   }
 }
 
-void TcpTransport::add_peer(int rank, Descriptor socket) {
+// Throws where the connection cannot be watched. It has closed it then.
+void TcpTransport::add_peer(const PeerHello& hello, int rank, Descriptor socket) {
   const bool here = local_endpoint(socket.get()).host == remote_endpoint(socket.get()).host;
-  if (!here)
-    setsockopt(socket.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMostUnsent, sizeof kMostUnsent);
-  epoll_event event{.events = EPOLLIN, .data = {.u32 = static_cast<std::uint32_t>(rank)}};
-  if (epoll_ctl(ready_.get(), EPOLL_CTL_ADD, socket.get(), &event) != 0)
-    throw system_error(ErrorKind::kResource, "connect", "cannot watch a connection");
+  set_up(socket, rank, 0, hello.rails);
   Peer& peer = peers_[rank];
-  peer.watched_events = EPOLLIN;
-  peer.link = std::make_unique<Link>(std::move(socket), std::uint64_t{1} << 42, pool_);
+  peer.link = std::make_unique<Link>(std::move(socket), std::uint64_t{1} << 42, pool_, hello.rails);
+  peer.rails.assign(hello.rails, {.watched_events = EPOLLIN});
+  peer.connection = hello.connection;
   peer.last_heard = awake_.total();
   if (here) ++ranks_here_;
   spins_ = SpinPolicy::for_ranks(ranks_here_).spins() > 1;
@@ -232,6 +272,33 @@ void TcpTransport::add_peer(int rank, Descriptor socket) {
   }
   signal_event();
   wake_driver();
+}
+
+void TcpTransport::add_rail(int rank, int rail, Descriptor socket) {
+  Link& link = *peers_[rank].link;
+  set_up(socket, rank, rail, link.rails());
+  link.add_rail(rail, std::move(socket));
+  signal_event();
+  wake_driver();
+}
+
+void TcpTransport::set_up(const Descriptor& socket, int rank, int rail, int rails) {
+  const int fd = socket.get();
+  if (local_endpoint(fd).host != remote_endpoint(fd).host) {
+    const int& most = rails > 1 ? kMostUnsentOfSeveral : kMostUnsent;
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
+  }
+  if (rail > 0) {
+    // Heartbeats go over rail 0: a cut that meets this rail alone shows when what it has sent is
+    // not acknowledged.
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence).count();
+    const unsigned limit = static_cast<unsigned>(std::clamp<long long>(ms, 1, 1 << 30));
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
+  }
+  epoll_event event{.events = EPOLLIN,
+                    .data = {.u32 = static_cast<std::uint32_t>(rank * kMostRails + rail)}};
+  if (epoll_ctl(ready_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    throw system_error(ErrorKind::kResource, "connect", "cannot watch a connection");
 }
 
 }  // namespace shoal::wire

@@ -75,11 +75,15 @@ bool TcpTransport::finish_sending(Clock::time_point now) {
 }
 
 std::uint64_t TcpTransport::acknowledged_by(const Peer& peer) {
-  // It counts what was handed to this kernel and not acknowledged, whether it was sent or not.
-  int outstanding = 0;
-  ioctl(peer.link->fd(), SIOCOUTQ, &outstanding);
-  return peer.link->bytes_sent() -
-         std::min(peer.link->bytes_sent(), static_cast<std::uint64_t>(std::max(outstanding, 0)));
+  // They count what was handed to this kernel and not acknowledged, whether it was sent or not.
+  std::uint64_t outstanding = 0;
+  for (int rail = 0; rail < peer.link->rails(); ++rail) {
+    int of_rail = 0;
+    const bool open = peer.link->has_rail(rail) && !peer.link->broken(rail);
+    if (open) ioctl(peer.link->fd(rail), SIOCOUTQ, &of_rail);
+    outstanding += static_cast<std::uint64_t>(std::max(of_rail, 0));
+  }
+  return peer.link->bytes_sent() - std::min(peer.link->bytes_sent(), outstanding);
 }
 
 bool TcpTransport::is_done(int r, Clock::time_point now) {

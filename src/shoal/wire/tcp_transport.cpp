@@ -20,6 +20,8 @@ constexpr Duration kSpin = std::chrono::microseconds(100);
 constexpr Duration kTakeOverAfter = std::chrono::milliseconds(1);
 /// The thread looks so often whether the driver is still there.
 constexpr Duration kPollDriver = std::chrono::milliseconds(5);
+/// A peer that ends tells why on rail 0: that is awaited for so long when another rail breaks.
+constexpr Duration kAwaitCause = std::chrono::seconds(1);
 /// After an exception that is no failure of a peer the thread goes on, but not in a busy loop.
 constexpr Duration kAfterException = std::chrono::milliseconds(10);
 
@@ -77,6 +79,7 @@ bool TcpTransport::run_once(bool& watching) {
   {
     const std::lock_guard lock(mutex_);
     if (Clock::now() >= next_heartbeat_) send_heartbeats();
+    if (rail_lost_) fail_for_lost_rails();
     if (stopping_) {
       if (finish_sending(Clock::now())) return false;
       limit = std::chrono::milliseconds(10);
@@ -147,8 +150,10 @@ void TcpTransport::move_bytes(std::unique_lock<std::mutex>& lock, Duration limit
   const int n = epoll_wait(ready_.get(), events, 16, static_cast<int>(ms));
   lock.lock();
   for (int i = 0; i < n; ++i) {
-    if (events[i].data.u32 != kWake) {
-      serve(static_cast<int>(events[i].data.u32), events[i].events);
+    const std::uint32_t what = events[i].data.u32;
+    if (what != kWake) {
+      serve(static_cast<int>(what / kMostRails), static_cast<int>(what % kMostRails),
+            events[i].events);
       continue;
     }
     std::uint64_t count;
@@ -156,44 +161,100 @@ void TcpTransport::move_bytes(std::unique_lock<std::mutex>& lock, Duration limit
   }
 }
 
-void TcpTransport::serve(int r, std::uint32_t events) {
+void TcpTransport::serve(int r, int rail, std::uint32_t events) {
   Peer& peer = peers_[r];
   // The connection may have been closed while the lock was released.
-  if (!peer.link) return;
+  if (!peer.link || peer.rails[rail].ended) return;
   // EPOLLERR and EPOLLHUP come without being asked for. They are read like data, because bytes that
   // the peer sent before its end come first.
-  if (events & EPOLLOUT) flush_peer(r);
+  if (events & EPOLLOUT) {
+    peer.link->writable(rail);
+    flush_peer(r);
+  }
   if ((events & ~std::uint32_t{EPOLLOUT}) == 0) return;
   const auto lost = [&](const std::string& how) {
     return Error(ErrorKind::kPeerLost, "receive", fmt::format("rank {} {}", r, how))
         .at(rank_, size_)
         .from(r);
   };
-  // A peer that has received this rank's goodbye may close without one of its own.
-  const auto may_close = [&] { return peer.goodbye || left_ || stopping_; };
   try {
     PeerSink sink(*this, r);
-    const bool open = peer.link->receive(sink);
-    peer.last_heard = awake_.total();
+    const bool open = peer.link->receive(rail, sink);
+    if (open) peer.last_heard = awake_.total();
+    if (peer.link->rails() > 1) note_arrivals(r);
     if (open) return;
-    if (!may_close()) {
-      fail(lost("closed its connection and left no error report: its process ended")
-               .hint("look at its log"));
-    }
+    // The kernel tells the reason once, and may have told it when this rank wrote.
+    if (rail > 0 && peer.link->broken(rail))
+      throw Error(ErrorKind::kPeerLost, "receive", "the connection broke");
+    const std::string how =
+        rail == 0 ? "closed its connection and left no error report: its process ended"
+                  : fmt::format("closed connection {} of {} and left no error report", rail,
+                                peer.link->rails());
+    // A peer that leaves ends all rails alike, and its goodbye may take longer on rail 0.
+    end_of_rail(r, rail, lost(how).hint("look at its log"), options_.silence);
   } catch (const Error& error) {
-    if (!may_close()) fail(lost("is lost: " + error.message()));
+    if (rail > 0) peer.link->set_broken(rail);
+    const std::string which =
+        rail == 0 ? "" : fmt::format("connection {} of {}: ", rail, peer.link->rails());
+    end_of_rail(r, rail, lost("is lost: " + which + error.message()),
+                std::min<Duration>(kAwaitCause, options_.silence));
   }
-  close(r);
+}
+
+// What waits for other pieces takes room too, and a goodbye counts when all that was sent before it
+// is here.
+void TcpTransport::note_arrivals(int r) {
+  Peer& peer = peers_[r];
+  peer.inbox.hold(peer.link->held_bytes());
+  if (peer.inbox.has_flow_messages()) send_flow_messages(r);
+  if (!peer.says_goodbye || peer.goodbye || !peer.link->complete()) return;
+  peer.goodbye = true;
+  signal_event();
+}
+
+// A peer that has received this rank's goodbye may close without one of its own.
+bool TcpTransport::may_close(const Peer& peer) const {
+  return peer.says_goodbye || left_ || stopping_ || failure_;
+}
+
+// The end of rail 0 is that of the peer. That of another rail may overtake the goodbye or the error
+// that the peer has sent on rail 0, which is therefore given time.
+void TcpTransport::end_of_rail(int r, int rail, const Error& how, Duration patience) {
+  Peer& peer = peers_[r];
+  if (rail == 0 && !may_close(peer)) {
+    fail(how);
+    return close(r);
+  }
+  epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(rail), nullptr);
+  peer.rails[rail].ended = true;
+  const bool all = std::all_of(peer.rails.begin(), peer.rails.end(),
+                               [](const RailState& state) { return state.ended; });
+  if (all) return close(r);
+  if (may_close(peer) || peer.lost_rail) return;
+  peer.lost_rail = LostRail{Clock::now() + patience, how};
+  rail_lost_ = true;
+}
+
+void TcpTransport::fail_for_lost_rails() {
+  rail_lost_ = false;
+  for (Peer& peer : peers_) {
+    if (!peer.lost_rail || !peer.link || may_close(peer)) continue;
+    if (Clock::now() >= peer.lost_rail->patience_ends) return fail(Error(peer.lost_rail->error));
+    rail_lost_ = true;
+  }
 }
 
 void TcpTransport::close(int r) {
   Peer& peer = peers_[r];
-  epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(), nullptr);
-  peer.watched_events = 0;
+  for (int rail = 0; rail < peer.link->rails(); ++rail) {
+    if (peer.link->has_rail(rail) && !peer.rails[rail].ended)
+      epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(rail), nullptr);
+  }
   // A message that was not sent keeps its operation waiting, which then finds that the peer is
   // gone. Nothing reads its memory any more.
   if (!failure_) peer.link->abandon();
   peer.link.reset();
+  peer.rails.clear();
   peer.inbox.forget_posted();
   peer.gone = true;
   signal_event();
@@ -217,7 +278,8 @@ void TcpTransport::send_flow_messages(int r) {
 void TcpTransport::handle_control(int r, std::uint64_t what, const ReceivedChunk& chunk) {
   if (what == kAbort) fail(decode_error({chunk.data(), chunk.bytes()}));
   if (what == kGoodbye) {
-    peers_[r].goodbye = true;
+    peers_[r].says_goodbye = true;
+    if (peers_[r].link->complete()) peers_[r].goodbye = true;
     signal_event();
   }
   if (what == kFlow) {
@@ -270,10 +332,9 @@ void TcpTransport::wake_driver() {
 void TcpTransport::flush_peer(int r) {
   Peer& peer = peers_[r];
   peer.unflushed = false;
-  bool done = true;
   const auto before = peer.link->releases();
   try {
-    done = peer.link->flush();
+    peer.link->flush();
   } catch (const Error&) {
   }
   if (before != peer.link->releases()) signal_event();
@@ -283,11 +344,19 @@ void TcpTransport::flush_peer(int r) {
     return flush_peer(r);
   }
   // EPOLLOUT is watched only while the kernel's buffer is full: it is level-triggered.
-  const std::uint32_t wanted = done ? EPOLLIN : EPOLLIN | EPOLLOUT;
-  if (wanted == peer.watched_events) return;
-  epoll_event event{.events = wanted, .data = {.u32 = static_cast<std::uint32_t>(r)}};
-  epoll_ctl(ready_.get(), EPOLL_CTL_MOD, peer.link->fd(), &event);
-  peer.watched_events = wanted;
+  for (int rail = 0; rail < peer.link->rails(); ++rail) {
+    if (peer.link->has_rail(rail))
+      watch_rail(r, rail, peer.link->blocked(rail) ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  }
+}
+
+void TcpTransport::watch_rail(int r, int rail, std::uint32_t events) {
+  RailState& state = peers_[r].rails[rail];
+  if (state.ended || events == state.watched_events) return;
+  epoll_event event{.events = events,
+                    .data = {.u32 = static_cast<std::uint32_t>(r * kMostRails + rail)}};
+  epoll_ctl(ready_.get(), EPOLL_CTL_MOD, peers_[r].link->fd(rail), &event);
+  state.watched_events = events;
 }
 
 bool TcpTransport::send(int r, Stream stream, int priority, Bytes head,
@@ -404,6 +473,12 @@ std::uint64_t TcpTransport::bytes_received(int r) const {
   const std::lock_guard lock(mutex_);
   const auto& peer = peers_.at(static_cast<std::size_t>(r));
   return peer.link ? peer.link->bytes_received() : 0;
+}
+
+int TcpTransport::rails(int r) const {
+  const std::lock_guard lock(mutex_);
+  const auto& peer = peers_.at(static_cast<std::size_t>(r));
+  return peer.link ? peer.link->rails() : 0;
 }
 
 }  // namespace shoal::wire

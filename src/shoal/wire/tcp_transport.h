@@ -19,12 +19,15 @@
 #include "shoal/wire/inbox.h"
 #include "shoal/wire/key_values.h"
 #include "shoal/wire/link.h"
+#include "shoal/wire/peer_hello.h"
+#include "shoal/wire/rail_count.h"
 #include "shoal/wire/transport.h"
 
 namespace shoal::wire {
 
-/// Holds one TCP connection of this rank to every other rank, and the messages that have arrived on
-/// them.
+/// Holds the TCP connections of this rank to every other rank, and the messages that have arrived
+/// on them. Two ranks have one connection, or several where they are far apart (see Link and
+/// rail_count.h). The loss of any of them is the loss of the peer.
 ///
 /// Threads: a caller that waits moves the bytes of all connections itself (it is the *driver*).
 /// Other callers that wait at the same time sleep until the driver reports an event. When no caller
@@ -50,6 +53,9 @@ class TcpTransport final : public Transport {
     /// together; each has at least kLeastInboxBytes. A peer that has filled its part sends no more
     /// until some of it is taken, but for what this rank waits for.
     std::uint64_t inbox_bytes = std::uint64_t{256} << 20;
+    /// Connections to each lower rank, at most kMostRails: of two ranks the higher one connects, so
+    /// its number counts for both. 0: `rails_for` the round trip between them.
+    int rails = 0;
   };
   /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout), which
   /// names the ranks that have not connected by `deadline`.
@@ -87,16 +93,30 @@ class TcpTransport final : public Transport {
   std::vector<std::optional<Bytes>> ask(std::uint64_t group, Duration longest) override;
   std::uint64_t bytes_sent(int peer) const override;
   std::uint64_t bytes_received(int peer) const;
+  /// Returns how many connections there are to `peer`; 0 where they are closed.
+  int rails(int peer) const;
 
  private:
   class PeerSink;
-  struct Peer {
-    std::unique_ptr<Link> link;  ///< null before the connection is made and after it is closed
-    Inbox inbox;
+  struct RailState {
     std::uint32_t watched_events = 0;  ///< events that epoll watches
+    bool ended = false;                ///< nothing more is read from it
+  };
+  /// A rail other than the first that has ended, though its peer has not said why yet.
+  struct LostRail {
+    Clock::time_point patience_ends;
+    Error error;
+  };
+  struct Peer {
+    std::unique_ptr<Link> link;  ///< null before rail 0 is connected and after all are closed
+    std::vector<RailState> rails;
+    std::uint32_t connection = 0;  ///< as in PeerHello
+    Inbox inbox;
     bool unflushed = false;
-    Duration last_heard{};  ///< when a byte came last, as `awake_` counts
+    Duration last_heard{};      ///< when a byte came last, as `awake_` counts
+    bool says_goodbye = false;  ///< what it has sent before may still be on its way on other rails
     bool goodbye = false;
+    std::optional<LostRail> lost_rail;
     bool goodbye_due = false;  ///< this rank's goodbye follows what is queued
     bool finished = false;     ///< nothing more is sent there
     bool gone = false;         ///< the connection was closed
@@ -113,8 +133,12 @@ class TcpTransport final : public Transport {
   Error did_not_come(const std::string& ranks) const;
   void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
   void connect_to_rank(int rank, const Endpoint& address, Deadline deadline);
+  Descriptor call(int rank, const Endpoint& address, PeerHello& hello, Deadline deadline);
   void admit(Descriptor socket, const Hello& hello);
-  void add_peer(int rank, Descriptor socket);
+  void add_peer(const PeerHello& hello, int rank, Descriptor socket);
+  void add_rail(int rank, int rail, Descriptor socket);
+  void set_up(const Descriptor& socket, int rank, int rail, int rails);
+  void watch_rail(int rank, int rail, std::uint32_t events);
   void await_all(Deadline deadline);
   void run();
   bool run_once(bool& watching);
@@ -125,7 +149,11 @@ class TcpTransport final : public Transport {
   static std::uint64_t acknowledged_by(const Peer& peer);
   void watch_connections(bool watch);
   void move_bytes(std::unique_lock<std::mutex>& lock, Duration limit);
-  void serve(int peer, std::uint32_t events);
+  void serve(int peer, int rail, std::uint32_t events);
+  void note_arrivals(int peer);
+  bool may_close(const Peer& peer) const;
+  void end_of_rail(int peer, int rail, const Error& how, Duration patience);
+  void fail_for_lost_rails();
   void deliver(int peer, Stream stream, ReceivedChunk chunk, std::size_t bytes);
   void handle_control(int peer, std::uint64_t what, const ReceivedChunk& chunk);
   void answer_question(int peer, const ReceivedChunk& question);
@@ -159,6 +187,7 @@ class TcpTransport final : public Transport {
   std::optional<Clock::time_point> stopping_;  ///< since when
   Descriptor ready_;                           ///< an epoll set of all connections and of `wake_`
   Descriptor wake_;                            ///< an eventfd that ends the driver's wait
+  bool rail_lost_ = false;                     ///< some peer has a lost rail
   bool driving_ = false;
   int waiters_ = 0;                ///< callers that wait for the driver's events
   Clock::time_point last_driven_;  ///< when a driver last stopped

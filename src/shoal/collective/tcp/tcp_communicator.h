@@ -92,7 +92,7 @@ class TcpCommunicator final : public Communicator {
   /// Returns the record of the last collectives of this rank in this group.
   const FlightRecorder& recorder() const { return *recorder_; }
   /// Returns the bytes that this rank has sent in this group to ranks of other hosts, as `hosts`
-  /// names them: headers included, heartbeats not.
+  /// names them: headers included, as one connection carries them, heartbeats not.
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
   /// As above, over all groups on these connections and with heartbeats.
   std::uint64_t bytes_between_hosts_of_all() const;

@@ -29,6 +29,11 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
       .key("ports", &P::ports, any(),
            "TCP: on which ports a rank listens, \"7000-7100\": the first that is free; 0: "
            "whichever the system gives")
+      .key(
+          "rails", &P::rails, between(0, 64),
+          "TCP: connections between two ranks, which share the work of every large message; of two "
+          "ranks the higher one's number counts; 0: one below a round trip of 5 ms, else one more "
+          "for every 12 ms of it")
       .key("algorithms", &P::algorithms, any(),
            "TCP: algorithms in place of those that are predicted to be fastest: "
            "\"all_reduce=ring,broadcast=direct\"; `shoal bench collectives "

@@ -235,8 +235,8 @@ void validate_transport(const Job& job, bool one_host) {
   const bool tcp = p.transport == Transport::kTcp || (p.transport == Transport::kAuto && !one_host);
   if (mpi) {
     reject_if_set(job,
-                  {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
-                   "parallelism.link_costs"},
+                  {"parallelism.interface", "parallelism.ports", "parallelism.rails",
+                   "parallelism.algorithms", "parallelism.link_costs"},
                   "belongs to TCP, and parallelism.transport is \"mpi\"");
     if (p.in_rank_order) {
       reject_if_set(job, {"parallelism.in_rank_order"},
@@ -244,8 +244,8 @@ void validate_transport(const Job& job, bool one_host) {
     }
   } else if (!tcp) {
     reject_if_set(job,
-                  {"parallelism.interface", "parallelism.ports", "parallelism.algorithms",
-                   "parallelism.link_costs"},
+                  {"parallelism.interface", "parallelism.ports", "parallelism.rails",
+                   "parallelism.algorithms", "parallelism.link_costs"},
                   "belongs to TCP, and all ranks are on one host, where shared memory carries the "
                   "bytes unless parallelism.transport is \"tcp\"");
   }

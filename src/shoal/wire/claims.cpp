@@ -1,0 +1,207 @@
+#include "shoal/wire/claims.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "shoal/wire/chunk_header.h"
+
+namespace shoal::wire {
+
+void Claims::send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
+                  Released released) {
+  const auto [entry, fresh] = queues_.try_emplace(stream);
+  Queue& queue = entry->second;
+  if (fresh) {
+    queue.priority = priority;
+    let_wait(stream, queue, kTurn);
+  } else if (priority > queue.priority) {
+    // Messages of a stream keep their order, so an urgent one lifts those before it as well: it
+    // could not overtake them.
+    lines_[queue.line].erase(stream, queue.priority);
+    queue.priority = priority;
+    let_wait(stream, queue, queue.line);
+  }
+  auto message = std::make_shared<Message>();
+  message->head = std::move(head);
+  message->body = body;
+  message->released = std::move(released);
+  queue.messages.push_back(std::move(message));
+}
+
+void Claims::let_wait(Stream stream, Queue& queue, Line line) {
+  lines_[line].push(stream, queue.priority);
+  queue.line = line;
+}
+
+bool Claims::is_large(Stream stream, const Message& message) const {
+  const std::size_t most = in_pieces_ ? kMostSmall : Assembler::kChunkBytes;
+  return stream.group != 0 && message.bytes() > most;
+}
+
+// Streams that may not be sent now are put aside on the way, and come back when that changes. The
+// receiver asks for whole chunks, so one of which a piece was claimed is always completed.
+std::optional<Stream> Claims::next_stream(Line line) {
+  while (const auto stream = lines_[line].pop()) {
+    Queue& queue = queues_.find(*stream)->second;
+    if (stream->group == 0) return stream;
+    const bool begins_chunk = queue.at % Assembler::kChunkBytes == 0;
+    if (paused_ && begins_chunk && !asked_.contains(*stream)) {
+      let_wait(*stream, queue, kHeld);
+      continue;
+    }
+    const bool begins = queue.at == 0 && !queue.number && is_large(*stream, *queue.messages[0]);
+    if (!begins || begun_ < most_begun()) return stream;
+    let_wait(*stream, queue, kLate);
+  }
+  return std::nullopt;
+}
+
+std::optional<Claims::Chunk> Claims::claim(Kind kind) {
+  const auto stream = next_stream(kind == Kind::kPiece ? kPieces : kTurn);
+  if (!stream) return std::nullopt;
+  ++claimed_;
+  Queue& queue = queues_.find(*stream)->second;
+  if (kind == Kind::kPiece) return cut(*stream, queue, Assembler::kPieceBytes);
+  if (in_pieces_ && is_large(*stream, *queue.messages[0])) return announce(*stream, queue);
+  return cut(*stream, queue, Assembler::kChunkBytes);
+}
+
+Claims::Chunk Claims::announce(Stream stream, Queue& queue) {
+  const auto& message = queue.messages.front();
+  Chunk chunk{.header = {}, .stream = stream, .message = message};
+  const ChunkHeader header{.length = 0, .stream = stream, .total = message->bytes()};
+  std::memcpy(chunk.header.data(), &header, sizeof header);
+  ++message->unwritten;
+  queue.number = announced_++;
+  ++begun_;
+  let_wait(stream, queue, kPieces);
+  return chunk;
+}
+
+Claims::Chunk Claims::cut(Stream stream, Queue& queue, std::size_t most_bytes) {
+  Chunk chunk{.header = {}, .stream = stream, .message = queue.messages.front(), .begin = queue.at};
+  Message& message = *chunk.message;
+  const std::size_t total = message.bytes();
+  chunk.bytes = std::min(total - queue.at, most_bytes);
+  const auto length = static_cast<std::uint32_t>(chunk.bytes);
+  if (queue.number) {
+    const PieceHeader header{
+        .length = length, .message = *queue.number, .offset = queue.at, .total = total};
+    std::memcpy(chunk.header.data(), &header, sizeof header);
+  } else {
+    const ChunkHeader header{.length = length, .stream = stream, .total = total};
+    std::memcpy(chunk.header.data(), &header, sizeof header);
+  }
+  // The receiver counts what it gets chunk by chunk, in whatever pieces they travel.
+  if (queue.at % Assembler::kChunkBytes == 0)
+    count_asked(stream, std::min(total - queue.at, Assembler::kChunkBytes));
+  ++message.unwritten;
+  queue.at += chunk.bytes;
+  message.all_claimed = queue.at == total;
+  const bool in_pieces = queue.number.has_value();
+  if (!in_pieces && !message.all_claimed && chunk.begin == 0) ++begun_;
+  if (message.all_claimed) {
+    if (in_pieces || chunk.begin > 0) --begun_;
+    queue.messages.pop_front();
+    queue.at = 0;
+    queue.number.reset();
+  }
+  end_turn(stream, queue);
+  return chunk;
+}
+
+void Claims::count_asked(Stream stream, std::size_t bytes) {
+  if (!paused_) return;
+  const auto asked = asked_.find(stream);
+  if (asked == asked_.end()) return;
+  asked->second -= std::min(asked->second, window_cost(bytes));
+  if (asked->second == 0) asked_.erase(asked);
+}
+
+// The stream goes to the end of its line, so that every stream gets a chunk in turn.
+void Claims::end_turn(Stream stream, Queue& queue) {
+  if (queue.messages.empty()) {
+    queues_.erase(stream);
+  } else {
+    let_wait(stream, queue, line_of(queue));
+  }
+  if (begun_ < most_begun() && !lines_[kLate].empty()) {
+    const Stream late = *lines_[kLate].pop();
+    let_wait(late, queues_.find(late)->second, kTurn);
+  }
+}
+
+void Claims::obey(const FlowMessage& message) {
+  if (message.what == FlowMessage::kPause) paused_ = true;
+  if (message.what == FlowMessage::kResume) {
+    paused_ = false;
+    asked_.clear();
+    while (const auto stream = lines_[kHeld].pop()) {
+      Queue& queue = queues_.find(*stream)->second;
+      let_wait(*stream, queue, line_of(queue));
+    }
+  }
+  if (message.what == FlowMessage::kAsk && paused_) {
+    asked_[message.stream] += message.bytes;
+    const auto entry = queues_.find(message.stream);
+    if (entry == queues_.end()) return;
+    Queue& queue = entry->second;
+    if (queue.line == kTurn || queue.line == kPieces) return;
+    lines_[queue.line].erase(message.stream, queue.priority);
+    let_wait(message.stream, queue, line_of(queue));
+  }
+}
+
+void Claims::wrote(const Chunk& chunk) {
+  Message& message = *chunk.message;
+  // Connections write the chunks of a message in any order.
+  if (--message.unwritten == 0 && message.all_claimed) release(message);
+}
+
+void Claims::release(Message& message) {
+  if (!message.released) return;
+  // The sender may overwrite or free the memory from here on; it loads the flag with acquire.
+  message.released->store(true, std::memory_order_release);
+  message.released.reset();
+  ++releases_;
+}
+
+void Claims::copy_body(Message& message) {
+  if (!message.released) return;
+  // Chunks refer to the message and not to its memory: one that is partly written goes on from the
+  // copy.
+  message.own_body.assign(message.body.begin(), message.body.end());
+  message.body = message.own_body;
+  release(message);
+}
+
+void Claims::adopt(Stream stream) {
+  if (const auto entry = queues_.find(stream); entry != queues_.end())
+    for (auto& message : entry->second.messages) copy_body(*message);
+}
+
+void Claims::drop_all() {
+  std::erase_if(queues_, [&](auto& entry) {
+    if (entry.first.group == 0) return false;
+    for (auto& message : entry.second.messages) release(*message);
+    return true;
+  });
+  const auto dropped = [](Stream stream) { return stream.group != 0; };
+  for (Turns& line : lines_) line.erase_if(dropped);
+  // Messages of group 0 have one chunk, so none of them is begun.
+  begun_ = 0;
+}
+
+void Claims::abandon() {
+  queues_.clear();
+  for (Turns& line : lines_) line.erase_if([](Stream) { return true; });
+  begun_ = 0;
+}
+
+void Claims::release_all() {
+  for (auto& [stream, queue] : queues_)
+    for (auto& message : queue.messages) release(*message);
+}
+
+}  // namespace shoal::wire

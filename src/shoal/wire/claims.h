@@ -1,0 +1,124 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "shoal/wire/assembler.h"
+#include "shoal/wire/flow_message.h"
+#include "shoal/wire/transport.h"
+#include "shoal/wire/turns.h"
+
+namespace shoal::wire {
+
+/// The messages for one peer that wait to be sent. Whichever connection has room claims the next
+/// chunk of them. Streams take turns chunk by chunk, those of higher priority first; what a stream
+/// sends is claimed in the order in which it was sent.
+///
+/// Where one connection carries everything, it claims chunks of any kind. Where there are several,
+/// the first of them claims small messages, and of each large one an announcement, a header without
+/// bytes; the others claim the large ones piece by piece. Announcements are counted on both sides:
+/// the n-th one, from 0, is that of message n, whose pieces name it. So the first connection
+/// decides the order of a stream's messages, and pieces may arrive in any order.
+///
+/// Of the large messages at most kMostBegun are on their way at a time, because the receiver keeps
+/// an account of each. Not thread-safe.
+class Claims {
+ public:
+  static constexpr std::size_t kMostBegun = 1024;
+  /// Larger messages travel in pieces where there are several connections.
+  static constexpr std::size_t kMostSmall = 16 << 10;
+
+  struct Message {
+    Bytes head;
+    std::span<const std::byte> body;
+    Bytes own_body;  ///< holds `body` once it is adopted
+    Released released;
+    std::size_t unwritten = 0;  ///< chunks that are claimed and not yet written
+    bool all_claimed = false;
+    std::size_t bytes() const { return head.size() + body.size(); }
+  };
+  /// Bytes `[begin, begin + bytes)` of a message and the header in front of them.
+  struct Chunk {
+    std::array<std::byte, Assembler::kHeaderBytes> header;
+    Stream stream;
+    std::shared_ptr<Message> message;
+    std::size_t begin = 0;
+    std::size_t bytes = 0;
+    std::size_t sent = 0;  ///< header included
+  };
+  enum class Kind : std::uint8_t { kAny, kSmall, kPiece };
+
+  /// `in_pieces`: there are several connections.
+  explicit Claims(bool in_pieces = false) : in_pieces_(in_pieces) {}
+  Claims(Claims&&) = default;
+
+  /// As Transport::send. A message of group 0 is never large.
+  void send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
+            Released released);
+  /// Returns the next chunk of that kind; nothing where there is none that may be sent.
+  std::optional<Chunk> claim(Kind kind);
+  /// Tells that the kernel has taken all of the chunk: its memory is not read again.
+  void wrote(const Chunk& chunk);
+  /// As Link::obey.
+  void obey(const FlowMessage& message);
+
+  /// Copies what is still to be claimed of a stream, so that the callers' memory is released.
+  void adopt(Stream stream);
+  void copy_body(Message& message);
+  void release(Message& message);
+  /// Drops all messages but those of group 0, and releases their memory.
+  void drop_all();
+  /// Drops all messages without releasing their memory.
+  void abandon();
+  /// Releases the memory of all messages.
+  void release_all();
+
+  bool idle() const { return queues_.empty(); }
+  bool idle(Stream stream) const { return !queues_.contains(stream); }
+  /// Count the chunks that were claimed, and the messages whose memory was released.
+  std::uint64_t claimed() const { return claimed_; }
+  std::uint64_t releases() const { return releases_; }
+
+ private:
+  /// Where a stream waits: for its next chunk, among those whose announced message is claimed in
+  /// pieces, those whose large message may not begin yet, or those of which the receiver takes no
+  /// chunk at present.
+  enum Line : std::uint8_t { kTurn, kPieces, kLate, kHeld };
+  /// The messages of one stream that are still to be divided into chunks.
+  struct Queue {
+    int priority = 0;
+    std::deque<std::shared_ptr<Message>> messages;
+    std::size_t at = 0;                   ///< bytes of the first message that are claimed already
+    std::optional<std::uint64_t> number;  ///< of the first message, once it is announced
+    Line line = kTurn;
+  };
+  std::optional<Stream> next_stream(Line line);
+  Chunk cut(Stream stream, Queue& queue, std::size_t most_bytes);
+  Chunk announce(Stream stream, Queue& queue);
+  void end_turn(Stream stream, Queue& queue);
+  void count_asked(Stream stream, std::size_t bytes);
+  bool is_large(Stream stream, const Message& message) const;
+  /// Those that were begun before the receiver paused may stay as they are: what it asks for does
+  /// not wait for them.
+  std::size_t most_begun() const { return paused_ ? Assembler::kMaxOpenStreams : kMostBegun; }
+  void let_wait(Stream stream, Queue& queue, Line line);
+  static Line line_of(const Queue& queue) { return queue.number ? kPieces : kTurn; }
+
+  bool in_pieces_;
+  std::map<Stream, Queue> queues_;
+  std::array<Turns, 4> lines_;   // by Line; each stream of queues_ waits in one of them
+  std::size_t begun_ = 0;        // messages of which some chunks, not all, are claimed
+  std::uint64_t announced_ = 0;  // messages
+  bool paused_ = false;
+  std::map<Stream, std::uint64_t> asked_;  // while paused: what the receiver takes all the same
+  std::uint64_t claimed_ = 0;
+  std::uint64_t releases_ = 0;
+};
+
+}  // namespace shoal::wire

@@ -1,0 +1,197 @@
+#include "shoal/wire/rail.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+
+#include "shoal/base/system_error.h"
+
+namespace shoal::wire {
+namespace {
+
+/// Many small messages are read at a time.
+constexpr std::size_t kBuffer = 16 << 10;
+
+/// `bytes` begin at position `at` of a message; returns those of them within `[begin, end)`.
+iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begin,
+              std::size_t end) {
+  const std::size_t from = std::clamp(begin, at, at + bytes.size());
+  const std::size_t to = std::clamp(end, from, at + bytes.size());
+  return {const_cast<std::byte*>(bytes.data()) + (from - at), to - from};
+}
+
+}  // namespace
+
+bool Rail::claim(Claims& claims, Claims::Kind kind) {
+  auto chunk = claims.claim(kind);
+  if (!chunk) return false;
+  writing_bytes_ += chunk->bytes;
+  writing_.push_back(std::move(*chunk));
+  return true;
+}
+
+bool Rail::flush(Claims& claims, Claims::Kind kind) {
+  for (;;) {
+    for (bool more = true;
+         more && writing_bytes_ < kBytesAhead && writing_.size() < kMaxChunksAhead;)
+      more = claim(claims, kind);
+    blocked_ = false;
+    if (writing_.empty()) return true;
+    blocked_ = !write_some(claims);
+    if (blocked_) return false;
+  }
+}
+
+void Rail::flush_one(Claims& claims, Claims::Kind kind) {
+  if (blocked_ || broken_) return;
+  if (writing_.empty()) claim(claims, kind);
+  if (!writing_.empty()) blocked_ = !write_some(claims);
+}
+
+// One system call writes what is left of all chunks: of each the rest of its header, then the part
+// of the message that it carries. A message is `head` followed by `body`; `begin` and `end` are
+// positions in it. Returns false when the kernel takes no more.
+bool Rail::write_some(Claims& claims) {
+  iovec parts[3 * kMaxChunksAhead];
+  std::size_t count = 0;
+  std::size_t wanted = 0;
+  for (const Claims::Chunk& chunk : writing_) {
+    const std::size_t header_left = chunk.header.size() - std::min(chunk.sent, chunk.header.size());
+    const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size());
+    const std::size_t end = chunk.begin + chunk.bytes;
+    const Claims::Message& m = *chunk.message;
+    for (const iovec part :
+         {iovec{const_cast<std::byte*>(chunk.header.data()) + chunk.header.size() - header_left,
+                header_left},
+          part_in(m.head, 0, begin, end), part_in(m.body, m.head.size(), begin, end)}) {
+      if (part.iov_len == 0) continue;
+      parts[count++] = part;
+      wanted += part.iov_len;
+    }
+  }
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = count;
+  const ssize_t n = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (n < 0) {
+    if (errno == EAGAIN) return false;
+    if (errno == EINTR) return true;
+    throw system_error(ErrorKind::kPeerLost, "send", "the connection broke");
+  }
+  wrote(claims, static_cast<std::size_t>(n));
+  // After a short write the kernel's buffer is full, and another call would only say so.
+  return static_cast<std::size_t>(n) == wanted;
+}
+
+void Rail::wrote(Claims& claims, std::size_t bytes) {
+  bytes_sent_ += bytes;
+  while (!writing_.empty()) {
+    Claims::Chunk& chunk = writing_.front();
+    const std::size_t n = std::min(bytes, chunk.header.size() + chunk.bytes - chunk.sent);
+    chunk.sent += n;
+    bytes -= n;
+    if (chunk.sent < chunk.header.size() + chunk.bytes) return;
+    writing_bytes_ -= chunk.bytes;
+    claims.wrote(chunk);
+    writing_.pop_front();
+  }
+}
+
+void Rail::adopt(Claims& claims, Stream stream) {
+  for (Claims::Chunk& chunk : writing_)
+    if (chunk.stream == stream) claims.copy_body(*chunk.message);
+}
+
+// The rest of the message is not sent any more: the chunk becomes a message of its own.
+void Rail::keep_alone(Claims::Chunk& chunk) {
+  const Claims::Message& whole = *chunk.message;
+  auto alone = std::make_shared<Claims::Message>();
+  alone->head.reserve(chunk.bytes);
+  for (const iovec part :
+       {part_in(whole.head, 0, chunk.begin, chunk.begin + chunk.bytes),
+        part_in(whole.body, whole.head.size(), chunk.begin, chunk.begin + chunk.bytes)}) {
+    const auto* bytes = static_cast<const std::byte*>(part.iov_base);
+    alone->head.insert(alone->head.end(), bytes, bytes + part.iov_len);
+  }
+  alone->unwritten = 1;
+  alone->all_claimed = true;
+  chunk.message = std::move(alone);
+  chunk.begin = 0;
+}
+
+void Rail::drop_all(std::vector<std::shared_ptr<Claims::Message>>& dropped) {
+  std::erase_if(writing_, [&](Claims::Chunk& chunk) {
+    if (chunk.stream.group == 0) return false;
+    dropped.push_back(chunk.message);
+    if (chunk.sent > 0) {
+      keep_alone(chunk);
+      return false;
+    }
+    writing_bytes_ -= chunk.bytes;
+    return true;
+  });
+}
+
+void Rail::abandon() {
+  writing_.clear();
+  writing_bytes_ = 0;
+}
+
+void Rail::release_all(Claims& claims) {
+  for (Claims::Chunk& chunk : writing_) claims.release(*chunk.message);
+}
+
+bool Rail::idle(Stream stream) const {
+  return std::none_of(writing_.begin(), writing_.end(),
+                      [&](const Claims::Chunk& chunk) { return chunk.stream == stream; });
+}
+
+// One system call reads the rest of what is being received straight to where it belongs, and what
+// follows into the buffer: within a chunk that is the next header at most, between chunks whatever
+// small messages come together.
+bool Rail::receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took) {
+  buffer_.resize(kBuffer);
+  const auto first = assembler_.wanted();
+  iovec parts[2] = {
+      {first.data(), first.size()},
+      {buffer_.data(), assembler_.within_chunk() ? Assembler::kHeaderBytes : buffer_.size()}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  const ssize_t n = recvmsg(fd(), &message, MSG_DONTWAIT);
+  if (n == 0) return false;
+  if (n < 0) {
+    if (errno == EAGAIN || errno == EINTR) return true;
+    throw system_error(ErrorKind::kPeerLost, "receive", "the connection broke");
+  }
+  const auto bytes = static_cast<std::size_t>(n);
+  const auto direct = std::min(bytes, first.size());
+  bytes_received_ += bytes;
+  took(direct, std::span(buffer_).first(bytes - direct));
+  return true;
+}
+
+bool Rail::receive(ChunkSink& sink) {
+  return receive_some([&](std::size_t direct, std::span<const std::byte> more) {
+    assembler_.took(direct, sink);
+    assembler_.feed(more, sink);
+  });
+}
+
+bool Rail::receive(const std::function<void(Stream, Bytes)>& message) {
+  // The bound lets other connections have their turn while a peer sends without pause.
+  for (int turn = 0; turn < 64; ++turn) {
+    const auto before = bytes_received_;
+    const bool open = receive_some([&](std::size_t direct, std::span<const std::byte> more) {
+      assembler_.took(direct, message);
+      assembler_.feed(more, message);
+    });
+    if (!open || bytes_received_ == before) return open;
+  }
+  return true;
+}
+
+}  // namespace shoal::wire

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shoal/wire/assembler.h"
+#include "shoal/wire/claims.h"
+#include "shoal/wire/closed_in_children.h"
+#include "shoal/wire/descriptor.h"
+
+namespace shoal::wire {
+
+/// One connection of a Link: writes the chunks that it claims, and reads into its Assembler. The
+/// socket is closed in processes that this one forks. Not thread-safe.
+class Rail {
+ public:
+  Rail(Descriptor socket, Assembler assembler)
+      : socket_(std::move(socket)), guard_(socket_.get()), assembler_(std::move(assembler)) {}
+  int fd() const { return socket_.get(); }
+  Assembler& assembler() { return assembler_; }
+
+  /// Claims and writes chunks until there is none, or the kernel takes no more: then it returns
+  /// false. Throws Error(peer_lost).
+  bool flush(Claims& claims, Claims::Kind kind);
+  /// Claims one chunk at most, unless the kernel took no more the last time and `writable` was not
+  /// called since. Throws Error(peer_lost).
+  void flush_one(Claims& claims, Claims::Kind kind);
+  bool blocked() const { return blocked_; }
+  bool broken() const { return broken_; }
+  void set_broken() { broken_ = true; }
+  void writable() { blocked_ = false; }
+
+  /// Reads once what is there, up to about a chunk. Returns false at the end of the connection.
+  /// Throws Error(peer_lost) or Error(data).
+  bool receive(ChunkSink& sink);
+  /// As above, for whole messages, and as long as there is something.
+  bool receive(const std::function<void(Stream, Bytes)>& message);
+
+  void adopt(Claims& claims, Stream stream);
+  /// Drops the chunks of which nothing is written, but for group 0. One that is partly written is
+  /// completed from a copy, because the receiver counts its bytes. Adds the messages of both to
+  /// `dropped`: the caller releases them when all connections have made their copies.
+  void drop_all(std::vector<std::shared_ptr<Claims::Message>>& dropped);
+  void abandon();
+  void release_all(Claims& claims);
+  /// Returns true when nothing is left that can be written: a broken connection takes no more.
+  bool idle() const { return writing_.empty() || broken_; }
+  bool idle(Stream stream) const;
+  std::uint64_t bytes_sent() const { return bytes_sent_; }  ///< headers included
+  std::uint64_t bytes_received() const { return bytes_received_; }
+
+ private:
+  /// So many bytes are claimed ahead of time: enough for one sendmsg, and few enough that an urgent
+  /// message does not wait long behind them.
+  static constexpr std::size_t kBytesAhead = 512 << 10;
+  static constexpr std::size_t kMaxChunksAhead = 8;
+  bool claim(Claims& claims, Claims::Kind kind);
+  bool write_some(Claims& claims);
+  void wrote(Claims& claims, std::size_t bytes);
+  static void keep_alone(Claims::Chunk& chunk);
+  bool receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took);
+
+  Descriptor socket_;
+  ClosedInChildren guard_;
+  Assembler assembler_;
+  std::deque<Claims::Chunk> writing_;
+  std::size_t writing_bytes_ = 0;
+  bool blocked_ = false;
+  bool broken_ = false;
+  Bytes buffer_;
+  std::uint64_t bytes_sent_ = 0;
+  std::uint64_t bytes_received_ = 0;
+};
+
+}  // namespace shoal::wire

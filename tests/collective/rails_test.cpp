@@ -1,0 +1,131 @@
+// Collectives over several connections between each two ranks: the bits of one connection, and a
+// connection that breaks in the middle.
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "shoal/collective/tcp/tcp_communicator.h"
+#include "shoal/wire/tcp_transport.h"
+#include "tests/collective/kind_check.h"
+#include "tests/collective/network_ranks.h"
+
+namespace shoal::collective::rails_test {
+namespace {
+
+using std::chrono::milliseconds;
+
+std::shared_ptr<wire::TcpTransport> join(const wire::Endpoint& store, int rank, int size, int rails,
+                                         std::uint64_t inbox_bytes = 64 << 20) {
+  wire::StoreClient client(store, "key", soon());
+  return std::make_shared<wire::TcpTransport>(
+      wire::TcpTransport::Options{.key = "key", .inbox_bytes = inbox_bytes, .rails = rails}, client,
+      rank, size, soon());
+}
+
+/// Returns what every rank has after several all-reduces of numbers whose sums round, some at once.
+std::vector<std::vector<float>> sums(int ranks, int rails, std::uint64_t inbox_bytes) {
+  constexpr std::size_t kCounts[] = {1, 5000, 70001, 400001};
+  std::vector<std::vector<float>> all(static_cast<std::size_t>(ranks));
+  expect_none(on_network(ranks, [&](const wire::Endpoint& store, int rank) {
+    const auto transport = join(store, rank, ranks, rails, inbox_bytes);
+    EXPECT_EQ(transport->rails((rank + 1) % ranks), rails);
+    TcpCommunicator c(transport, {});
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::vector<std::vector<float>> buffers;
+    for (const std::size_t count : kCounts) {
+      buffers.emplace_back(count);
+      for (float& x : buffers.back()) x = static_cast<float>(random()) * 1e-9F;
+    }
+    std::vector<Handle> handles;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      handles.push_back(
+          c.start({.kind = Kind::kAllReduce,
+                   .type = ElementType::kF32,
+                   .buffer = {buffers[i].data(), buffers[i].data(), buffers[i].size()},
+                   .priority = static_cast<int>(i) % 2}));
+    }
+    for (const Handle handle : handles) c.wait(handle, soon());
+    auto& result = all[static_cast<std::size_t>(rank)];
+    for (const auto& buffer : buffers) result.insert(result.end(), buffer.begin(), buffer.end());
+    c.run({.kind = Kind::kBarrier}, soon());
+  }));
+  return all;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST(Rails, AnyNumberOfThemGivesTheBitsOfOne) {
+  for (const int ranks : {3, 4}) {
+    const auto want = sums(ranks, 1, 64 << 20);
+    for (const int rails : {2, 3, 8}) {
+      // The second time with hardly any room for what nobody waits for yet.
+      for (const std::uint64_t inbox_bytes : {std::uint64_t{64} << 20, std::uint64_t{1} << 20}) {
+        const auto got = sums(ranks, rails, inbox_bytes);
+        for (std::size_t r = 0; r < want.size(); ++r)
+          EXPECT_TRUE(same_bits(got[r], want[r]))
+              << ranks << " ranks, " << rails << " rails: " << r;
+      }
+    }
+  }
+}
+
+TEST(Rails, EveryKindEqualsItsDefinition) {
+  expect_none(on_network(3, [](const wire::Endpoint& store, int rank) {
+    TcpCommunicator c(join(store, rank, 3, 3), {});
+    for (const Kind kind : kKinds)
+      EXPECT_EQ(check<std::int32_t>(c, kind, ElementType::kI32, 30011, 2), "");
+    c.run({.kind = Kind::kBarrier}, soon());
+  }));
+}
+
+/// Breaks one of the connections between ranks of this process, so that both ends meet an error.
+bool break_a_connection() {
+  for (int fd = 1023; fd > 2; --fd) {
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
+    if (address.sin_family != AF_INET) continue;
+    sockaddr nowhere{};
+    nowhere.sa_family = AF_UNSPEC;
+    return connect(fd, &nowhere, sizeof nowhere) == 0;
+  }
+  return false;
+}
+
+TEST(Rails, OneThatBreaksInTheMiddleIsALostPeer) {
+  const auto before = Clock::now();
+  std::atomic<int> running{0};
+  std::atomic<bool> broken{false};
+  const auto errors = on_network(3, [&](const wire::Endpoint& store, int rank) {
+    TcpCommunicator c(join(store, rank, 3, 4), {});
+    c.run({.kind = Kind::kBarrier}, soon());
+    ++running;
+    std::vector<float> x(1 << 20, 1);
+    for (int round = 0;; ++round) {
+      if (rank == 0 && round == 3) broken = break_a_connection();
+      c.run({.kind = Kind::kAllReduce,
+             .type = ElementType::kF32,
+             .buffer = {x.data(), x.data(), x.size()}},
+            soon());
+    }
+  });
+  EXPECT_TRUE(broken);
+  EXPECT_EQ(running, 3);
+  for (const auto& error : errors) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kPeerLost) << error->what();
+  }
+  EXPECT_LT(Clock::now() - before, std::chrono::seconds(10));
+}
+
+}  // namespace
+}  // namespace shoal::collective::rails_test
