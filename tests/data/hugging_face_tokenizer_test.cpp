@@ -169,6 +169,8 @@ TEST(HuggingFaceTokenizer, NamesWhatItDoesNotCarryOut) {
   says(R"({"model": {"byte_fallback": true}})", "model.byte_fallback is not supported");
   says(R"({"model": {"end_of_word_suffix": "</w>"}})", "model.end_of_word_suffix is not");
   says(R"({"model": {"unk_token": "<unk>"}})", "model.unk_token \"<unk>\" is not in");
+  says(R"({"model": {"merges": null}})", "model.merges is missing");
+  says(R"({"model": {"merges": "a b"}})", "model.merges is missing");
   says(R"({"model": {"merges": ["a z"]}})", "the merge of 'a' and 'z' is not one");
   says(R"({"model": {"merges": ["a b c"]}})", "is no pair of entries");
   says(R"({"model": {"vocab": {"zz": 1}}})", "two entries have the id 1");

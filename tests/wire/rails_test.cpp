@@ -99,6 +99,25 @@ TEST(Rails, ARailThatIsStuckHoldsLittle) {
   EXPECT_TRUE(a.idle());
 }
 
+// Whoever sends is told when a full socket has room again, and never about one that is not full.
+TEST(Rails, ARailWithRoomHasWorkOrThereIsNone) {
+  auto [a, b] = two_ends(2);
+  const Bytes body(8 << 20, std::byte{1});
+  a.send({1, 1}, 0, {}, body, nullptr);
+  a.flush();
+  Counting sink;
+  for (const Deadline end = soon(); !a.idle() && !end.passed();) {
+    ASSERT_TRUE(a.blocked(1));
+    for (int rail = 0; rail < 2; ++rail) b.receive(rail, sink);
+    a.writable(1);
+    a.flush();
+  }
+  for (const Deadline end = soon(); !b.complete() && !end.passed();)
+    for (int rail = 0; rail < 2; ++rail) b.receive(rail, sink);
+  EXPECT_EQ(sink.order, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(sink.wrong, 0u);
+}
+
 TEST(Rails, PiecesThatAreUnderWayOnSeveralArriveWholeWhenAllIsDropped) {
   auto [a, b] = two_ends(4);
   Bytes body(16 << 20, std::byte{1});
@@ -239,8 +258,8 @@ TEST_F(TransportWithThreeSockets, ARailThatBreaksIsALostPeer) {
 }
 
 TEST_F(TransportWithThreeSockets, ARailThatIsClosedIsALostPeerAfterTheTimeOfSilence) {
-  shutdown(peer_[1].get(), SHUT_WR);
   const auto begin = Clock::now();
+  shutdown(peer_[1].get(), SHUT_WR);
   const Bytes heartbeat;
   while (failure().empty() && Clock::now() - begin < seconds(10)) {
     message({0, kHeartbeat}, heartbeat);
@@ -253,7 +272,7 @@ TEST_F(TransportWithThreeSockets, ARailThatIsClosedIsALostPeerAfterTheTimeOfSile
 // A rank that fails and ends: its error may come later than the end of another rail.
 TEST_F(TransportWithThreeSockets, TheCauseCountsThoughAnotherRailEndsBefore) {
   reset(1);
-  EXPECT_FALSE(within(milliseconds(200), [&] { return !failure().empty(); }));
+  EXPECT_FALSE(within(milliseconds(50), [&] { return !failure().empty(); }));
   message({0, kAbort}, encode(Error(ErrorKind::kData, "read", "the shard is truncated").at(1, 2)));
   EXPECT_TRUE(within(seconds(10), [&] { return !failure().empty(); }));
   EXPECT_THAT(failure(), HasSubstr("the shard is truncated"));
@@ -264,7 +283,7 @@ TEST_F(TransportWithThreeSockets, TheEndOfTheFirstIsTheEndOfThePeer) {
   peer_[0] = Descriptor();
   EXPECT_TRUE(within(seconds(10), [&] { return !failure().empty(); }));
   EXPECT_THAT(failure(), HasSubstr("rank 1 closed its connection"));
-  EXPECT_LT(Clock::now() - begin, seconds(1));
+  EXPECT_LT(Clock::now() - begin, seconds(5));
 }
 
 TEST(Rails, OfTwoNumbersThatOfTheHigherRankCounts) {

@@ -53,11 +53,12 @@ void Link::send(Stream stream, int priority, Bytes head, std::span<const std::by
 
 // Each rail writes a piece at a time, so that a message is spread over all that have room. What
 // rail 0 announces gives the others work, and a message that is claimed may make room for the next
-// one of its stream on rail 0.
+// one of its stream on rail 0. It goes on while anything is claimed or written: a rail that has
+// written the rest of a piece claims the next one, for nobody asks it again while it has room.
 bool Link::flush() {
   if (rails_.size() == 1) return rails_[0]->flush(claims_, Claims::Kind::kAny);
-  for (std::uint64_t before = ~std::uint64_t{0}; before != claims_.claimed();) {
-    before = claims_.claimed();
+  for (std::uint64_t before = ~std::uint64_t{0}; before != claims_.claimed() + bytes_sent();) {
+    before = claims_.claimed() + bytes_sent();
     for (std::size_t i = 0; i < rails_.size(); ++i) {
       const std::size_t at = i == 0 ? 0 : 1 + (turn_ + i) % (rails_.size() - 1);
       if (!rails_[at]) continue;

@@ -14,8 +14,8 @@ constexpr int kMostRails = 64;
 /// find out how much they may have on their way.
 int rails_for(Duration round_trip);
 
-/// Returns the shortest round trip that the kernel has measured on a connected socket; zero where
-/// it has measured none.
+/// Returns the round trip that the kernel has measured on a connected socket, of which nothing was
+/// sent yet: that of the connecting packet. Zero where it has measured none.
 Duration round_trip_of(int socket);
 
 }  // namespace shoal::wire

@@ -193,6 +193,8 @@ Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, 
       }
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kTimeout) {
+        // Where this rank knows already that the other one is lost, that is the cause.
+        check();
         throw Error(error.kind(), "connect",
                     fmt::format("rank {} at {}: {}", r, address.text(), error.message()))
             .at(rank_, size_)
@@ -294,6 +296,13 @@ void TcpTransport::set_up(const Descriptor& socket, int rank, int rail, int rail
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence).count();
     const unsigned limit = static_cast<unsigned>(std::clamp<long long>(ms, 1, 1 << 30));
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
+    // A rail that carries nothing for long is forgotten by firewalls and address translators.
+    const int on = 1;
+    const int idle_s = 15;
+    const int between_s = 5;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
   }
   epoll_event event{.events = EPOLLIN,
                     .data = {.u32 = static_cast<std::uint32_t>(rank * kMostRails + rail)}};

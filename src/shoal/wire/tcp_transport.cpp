@@ -263,6 +263,8 @@ void TcpTransport::close(int r) {
 void TcpTransport::deliver(int r, Stream stream, ReceivedChunk chunk, std::size_t bytes) {
   if (stream.group == 0) return handle_control(r, stream.sequence, chunk);
   Inbox& inbox = peers_[r].inbox;
+  // What was held for a missing piece until now counts once.
+  if (peers_[r].link->rails() > 1) inbox.hold(peers_[r].link->held_bytes());
   inbox.arrived(stream, std::move(chunk), bytes);
   if (inbox.has_flow_messages()) send_flow_messages(r);
   signal_event();
