@@ -58,9 +58,10 @@ const char* name(c10d::ErrorType error) {
 }
 
 void install(int ranks_on_host) {
-  if (!comm::installed_arena())
+  if (!comm::installed_arena()) {
     comm::install_arena(
         std::make_shared<wire::Arena>(wire::Arena::Options{.ranks_on_host = ranks_on_host}));
+  }
 }
 
 std::string memory() {

@@ -89,9 +89,10 @@ std::shared_ptr<Channel> rendezvous(const c10::intrusive_ptr<c10d::Store>& store
   Fabric::Options settings = settings_of(options.network, rank, size, timeout);
   // Rank 0 draws a name, under which ranks of one host find each other's memory, and a secret key,
   // with which every connection opens.
-  if (rank == 0)
+  if (rank == 0) {
     keys.set("rendezvous", std::string(kNamePrefix) + random_text() + " " + random_text(),
              deadline);
+  }
   const std::string name_and_key = keys.wait("rendezvous", deadline);
   settings.name = name_and_key.substr(0, name_and_key.find(' '));
   settings.key = name_and_key.substr(name_and_key.find(' ') + 1);

@@ -31,9 +31,10 @@ std::vector<std::string> short_words() {
 TEST(EditDistance, EqualsThePlainOne) {
   const auto words = short_words();
   ASSERT_EQ(words.size(), 1u + 3 + 9 + 27 + 81);
-  for (const std::string& a : words)
+  for (const std::string& a : words) {
     for (const std::string& b : words)
       ASSERT_EQ(edit_distance(a, b), plain_distance(a, b)) << a << " and " << b;
+  }
 }
 
 std::string nearest_of(const char* word, const std::vector<std::string>& candidates) {

@@ -70,9 +70,10 @@ TEST(Rails, AnyNumberOfThemGivesTheBitsOfOne) {
       // The second time with hardly any room for what nobody waits for yet.
       for (const std::uint64_t inbox_bytes : {std::uint64_t{64} << 20, std::uint64_t{1} << 20}) {
         const auto got = sums(ranks, rails, inbox_bytes);
-        for (std::size_t r = 0; r < want.size(); ++r)
+        for (std::size_t r = 0; r < want.size(); ++r) {
           EXPECT_TRUE(same_bits(got[r], want[r]))
               << ranks << " ranks, " << rails << " rails: " << r;
+        }
       }
     }
   }

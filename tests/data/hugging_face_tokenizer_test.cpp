@@ -150,9 +150,10 @@ TEST(HuggingFaceTokenizer, SurvivesTheFile) {
   const std::string saved = tokenizer->serialize();
   for (const std::string& damaged :
        {saved.substr(0, saved.size() - 1), saved + "../evil 1\nx", saved + "x",
-        std::string("shoal-tokenizer 1 hugging_face\n"), saved + "a 99999999999999999999\n"})
+        std::string("shoal-tokenizer 1 hugging_face\n"), saved + "a 99999999999999999999\n"}) {
     EXPECT_NE(complaint([&] { parse_tokenizer(damaged, "some/file"); }).find("some/file"),
               std::string::npos);
+  }
 }
 
 TEST(HuggingFaceTokenizer, NamesWhatItDoesNotCarryOut) {

@@ -36,9 +36,10 @@ TEST(Layout, LocalBoxesOfAllCoordinatesTile) {
     for (int rank = 0; rank < 24; ++rank) {
       const auto boxes = local_boxes({5, 7}, layout, degrees, rank);
       EXPECT_EQ(boxes.size(), cut == Cut::kZigzag ? 2u : 1u);
-      for (const Box& box : boxes)
+      for (const Box& box : boxes) {
         for (std::int64_t i = box.begin[0]; i < box.end[0]; ++i)
           for (std::int64_t j = box.begin[1]; j < box.end[1]; ++j) ++owners[i * 7 + j];
+      }
     }
     for (const int count : owners)
       EXPECT_EQ(count, 2);  // once for each coordinate of the replicated axis

@@ -39,11 +39,11 @@ TEST(ModelLimits, EverySizeOfATransformer) {
       {"kv_heads", &ModelSpec::kv_heads}, {"head_size", &ModelSpec::head_size},
       {"ffn", &ModelSpec::ffn},           {"vocab", &ModelSpec::vocab},
       {"sequence", &ModelSpec::sequence}};
-  for (const auto& [name, size] : sizes) {
+  for (const auto& [name, member] : sizes) {
     for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{-1}, kLargest + 1}) {
       expect_refused("llama-tiny",
                      fmt::format("{} = {}: must lie between 1 and 2147483648", name, bad),
-                     [&](ModelSpec& spec) { spec.*size = bad; });
+                     [size = member, bad](ModelSpec& spec) { spec.*size = bad; });
     }
   }
   expect_taken("gpt2-tiny", [](ModelSpec& spec) { spec.sequence = kLargest; });

@@ -219,9 +219,10 @@ void TcpTransport::await_all(Deadline deadline) {
     std::string missing;
     {
       const std::lock_guard lock(mutex_);
-      for (int r = 0; r < size_; ++r)
+      for (int r = 0; r < size_; ++r) {
         if (r != rank_ && !(peers_[r].link && peers_[r].link->ready()) && !peers_[r].gone)
           missing += fmt::format(" {}", r);
+      }
     }
     if (missing.empty()) return;
     // A rank that did come may report why the missing ones did not.
