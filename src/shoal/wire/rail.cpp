@@ -12,6 +12,7 @@
 namespace shoal::wire {
 namespace {
 
+constexpr std::uint64_t kMostAtATime = 4 << 20;
 /// Many small messages are read at a time.
 constexpr std::size_t kBuffer = 16 << 10;
 
@@ -33,14 +34,16 @@ bool Rail::claim(Claims& claims, Claims::Kind kind) {
   return true;
 }
 
+// A peer that reads as fast as this rank writes would be sent all there is before its word to pause
+// is read: whoever drives the connection comes back after kMostAtATime.
 bool Rail::flush(Claims& claims, Claims::Kind kind) {
-  for (;;) {
+  for (const std::uint64_t before = bytes_sent_;;) {
     for (bool more = true;
          more && writing_bytes_ < kBytesAhead && writing_.size() < kMaxChunksAhead;)
       more = claim(claims, kind);
     blocked_ = false;
     if (writing_.empty()) return true;
-    blocked_ = !write_some(claims);
+    blocked_ = !write_some(claims) || bytes_sent_ - before >= kMostAtATime;
     if (blocked_) return false;
   }
 }

@@ -249,6 +249,9 @@ TEST_F(WatchedJob, AJobThatItsLauncherStartsAgainIsNotWaitedFor) {
   for (const char* command : {"stop", "save"}) {
     // With one rank that stands still the job does not what it is asked.
     ASSERT_EQ(::kill(process_of(1), SIGSTOP), 0);
+    ASSERT_TRUE(becomes("run", [](const Json& now) {
+      return now["ranks"].size() == 2 && now["ranks"][0]["age_s"] > 0.2;
+    }));
     Program asking({shoal_program(), command, "run"}, folder.path());
     std::this_thread::sleep_for(300ms);
     asking.signal(SIGSTOP);

@@ -120,6 +120,8 @@ void add_transfers(EventList& events, std::size_t rank, const SpanLog& log, Matc
     }
     *free = end;
     const auto thread = static_cast<std::size_t>(free - threads.begin()) + 1;
+    // A wait notices the completion and then ends: it may last a moment longer than the operation.
+    const std::int64_t blocked = std::min(transfer.blocked, end - transfer.begin);
     const bool message = transfer.source >= 0 || transfer.destination >= 0;
     const std::string ends = message
                                  ? fmt::format(R"(,"source":{},"destination":{},"tag":{})",
@@ -130,7 +132,7 @@ void add_transfers(EventList& events, std::size_t rank, const SpanLog& log, Matc
         R"("group":"{}","group_id":"{:x}","ranks":{},"number":{},"bytes":{},"blocked_us":{}{}{}}}}})",
         rank, thread_number(rank, thread), transfer.name, events.time(transfer.begin),
         EventList::micro(end - transfer.begin), transfer.group, transfer.group_id, transfer.ranks,
-        transfer.number, transfer.bytes, EventList::micro(transfer.blocked), ends,
+        transfer.number, transfer.bytes, EventList::micro(blocked), ends,
         transfer.end > 0 ? "" : R"(,"unfinished":true)");
     // Sends and receives have different names and match all the same.
     matches[{transfer.group_id, message ? "" : transfer.name, transfer.source, transfer.destination,
