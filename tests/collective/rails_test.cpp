@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -97,7 +99,8 @@ bool break_a_connection() {
     if (address.sin_family != AF_INET) continue;
     sockaddr nowhere{};
     nowhere.sa_family = AF_UNSPEC;
-    return connect(fd, &nowhere, sizeof nowhere) == 0;
+    // As a call of its own: ThreadSanitizer takes connect() for the making of a descriptor.
+    return syscall(SYS_connect, fd, &nowhere, sizeof nowhere) == 0;
   }
   return false;
 }
