@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "shoal/base/clock.h"
+#include "shoal/base/host_name.h"
 #include "shoal/base/system_error.h"
 #include "shoal/wire/descriptor.h"
 
@@ -39,12 +40,6 @@ bool lock_soon(int file) {
   }
 }
 
-std::string name_of_this_host() {
-  char name[256] = {};
-  // The last byte stays 0: a name that is too long is cut without one.
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
-}
-
 /// The lock file's two lines are its holder's process id and host.
 LockHolder holder_in(int file) {
   char text[320] = {};
@@ -52,7 +47,7 @@ LockHolder holder_in(int file) {
   LockHolder holder;
   if (length > 0) std::istringstream(text) >> holder.process >> holder.host;
   if (holder.process <= 0) holder.process = -1;
-  if (holder.host == name_of_this_host()) holder.host.clear();
+  if (holder.host == host_name()) holder.host.clear();
   return holder;
 }
 
@@ -76,7 +71,7 @@ int take_lock(const std::string& directory) {
         .hint("wait until it has ended, or choose another directory with --run-dir");
   }
   // For people and other terminals; the lock itself is the kernel's.
-  const std::string holder = fmt::format("{}\n{}\n", ::getpid(), name_of_this_host());
+  const std::string holder = fmt::format("{}\n{}\n", ::getpid(), host_name());
   if (::ftruncate(file, 0) != 0 ||
       ::pwrite(file, holder.data(), holder.size(), 0) != static_cast<ssize_t>(holder.size())) {
     const Error error =
@@ -137,7 +132,7 @@ RunDirectory::~RunDirectory() {
 
 std::string LockHolder::text() const {
   const std::string number = process > 0 ? std::to_string(process) : "of an unknown number";
-  return fmt::format("process {}{}{}", number, host.empty() ? "" : " on ", host);
+  return fmt::format("process {}{}{}", number, is_here() ? "" : " on ", host);
 }
 
 std::optional<LockHolder> lock_holder(const std::string& run_directory) {

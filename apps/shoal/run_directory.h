@@ -35,6 +35,7 @@ struct LockHolder {
   int process = -1;    ///< -1: not known
   std::string host{};  ///< where it runs; empty: on this host
 
+  bool is_here() const { return host.empty(); }
   /// "process 4711 on node2".
   std::string text() const;
 };

@@ -26,8 +26,8 @@ constexpr int kRows = 8, kWidth = 32, kBlocks = 12, kMicroBatches = 6, kSteps = 
 constexpr auto kForward = std::chrono::microseconds(667), kBackward = 2 * kForward;
 constexpr auto kColumn = std::chrono::milliseconds(2);  // of a character in the drawings
 
-/// What a rank does in a step: 1 is the forward pass of micro-batch 1, -1 its backward pass. A way
-/// to train is the number of forward passes that a rank runs before its first backward pass.
+/// The passes of a rank in a step: 1 is the forward pass of micro-batch 1, -1 its backward pass. A
+/// way to train is the number of forward passes that a rank runs before its first backward pass.
 std::vector<int> actions(const std::string& way, int rank, int ranks) {
   int ahead = way == "gpipe" ? kMicroBatches : 1;
   // One for each rank from here to the last: then the first gradient comes back.

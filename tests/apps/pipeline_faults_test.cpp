@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 
 #include "tests/apps/program.h"
+#include "tests/apps/text_job.h"
 
 namespace shoal::apps::testing::pipeline_faults_test {
 namespace {
@@ -31,34 +31,7 @@ struct PipelineFault {
 class PipelineFaults : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string text;
-    std::uint32_t state = 1;
-    for (int i = 0; i < 4000; ++i) {
-      state = state * 1664525 + 1013904223;
-      text += static_cast<char>('a' + (state >> 24) % 26);
-    }
-    folder.write("text/0.txt", text);
-    folder.write("text/1.txt", text.substr(0, 1000));
-    folder.write("job.toml", R"([model]
-name = "gpt2-tiny"
-layers = 4
-hidden = 16
-heads = 2
-kv_heads = 2
-ffn = 32
-vocab = 0
-[data]
-source = "tokens"
-folders = ["corpus"]
-prepare = "files"
-prepare_from = ["text"]
-tokenizer = "byte"
-[training]
-global_batch_sequences = 4
-sequence_length = 16
-micro_batch = 1
-steps = 6
-[validation]
+    write_text_job(folder, 4, 6, R"([validation]
 interval = 2
 batches = 1
 sample_tokens = 0

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "tests/apps/program.h"
+#include "tests/apps/text_job.h"
 
 namespace shoal::apps::testing::trained_run_test {
 namespace {
@@ -67,6 +68,13 @@ timeout_s = 60
     }
     return found;
   }
+  std::map<std::string, std::string> weights() const {
+    auto found = results();
+    std::erase_if(found, [](const auto& file) {
+      return file.first.find(".safetensors") == std::string::npos;
+    });
+    return found;
+  }
   void expect_refused(const std::vector<std::string>& more, int code,
                       const std::vector<std::string>& says) {
     const auto before = results();
@@ -83,13 +91,6 @@ timeout_s = 60
 // Sums of two ranks do not depend on their order, so the weights after 20 steps must be the same to
 // the last bit, whatever carried the gradients.
 TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
-  const auto weights = [&] {
-    auto found = results();
-    std::erase_if(found, [](const auto& file) {
-      return file.first.find(".safetensors") == std::string::npos;
-    });
-    return found;
-  };
   ASSERT_EQ(train({}).code, 0);
   const auto expected = weights();
   ASSERT_FALSE(expected.empty());
@@ -124,37 +125,7 @@ TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
 
 #ifdef SHOAL_MPIRUN
 TEST_F(TrainedRun, MpiTrainsTheSameWeightsAsSharedMemory) {
-  const auto weights = [&] {
-    auto found = results();
-    std::erase_if(found, [](const auto& file) {
-      return file.first.find(".safetensors") == std::string::npos;
-    });
-    return found;
-  };
-  std::string text;
-  for (int i = 0; i < 400; ++i) text += "Line " + std::to_string(i * i) + " of a text.\n";
-  folder.write("text/0.txt", text);
-  folder.write("text/1.txt", text.substr(0, 2000));
-  folder.write("job.toml", R"([model]
-name = "gpt2-tiny"
-layers = 2
-hidden = 16
-heads = 2
-kv_heads = 2
-ffn = 32
-vocab = 0
-[data]
-source = "tokens"
-folders = ["corpus"]
-prepare = "files"
-prepare_from = ["text"]
-tokenizer = "byte"
-[training]
-global_batch_sequences = 4
-sequence_length = 16
-micro_batch = 1
-steps = 10
-[validation]
+  write_text_job(folder, 2, 10, R"([validation]
 interval = 0
 [checkpoint]
 interval = 0

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "shoal/comm/world.h"
@@ -63,6 +64,18 @@ std::vector<Placement> placements(std::size_t dims) {
   return list;
 }
 
+/// All pairs of placements between which a tensor of so many dimensions can be moved.
+std::vector<std::pair<Placement, Placement>> moves(std::size_t dims) {
+  std::vector<std::pair<Placement, Placement>> pairs;
+  for (const Placement& from : placements(dims)) {
+    for (const Placement& to : placements(dims)) {
+      if (from.kind == Kind::kReplicate && to.kind == Kind::kPartial) continue;
+      pairs.emplace_back(from, to);
+    }
+  }
+  return pairs;
+}
+
 /// The whole tensor that all ranks' tensors in this placement stand for: the same on every rank.
 at::Tensor whole_of(const at::Tensor& local, const Placement& placement, const comm::Group& group,
                     const std::vector<std::int64_t>& shape) {
@@ -94,25 +107,22 @@ TEST(Redistribute, EveryPairKeepsValueAndGradient) {
       comm::run_on_threads(
           {.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
           [&](const comm::Group& group) {
-            for (const Placement& from : placements(shape.size())) {
-              for (const Placement& to : placements(shape.size())) {
-                if (from.kind == Kind::kReplicate && to.kind == Kind::kPartial) continue;
-                const std::string what =
-                    fmt::format("{} to {} of {} on {} ranks", from.text(), to.text(), shape, ranks);
-                const at::Tensor value = numbers(shape, 0.5);
-                const at::Tensor x = local_of(value, from, ranks, group.rank()).requires_grad_();
-                const at::Tensor y = redistribute(x, group, from, to, shape);
-                const at::Tensor found = whole_of(y.detach(), to, group, shape);
-                EXPECT_LT((found - value).abs().max().item<double>(), 1e-12) << what;
-                const at::Tensor slope = numbers(shape, 2.5);
-                y.backward(local_of(slope, mesh::dual(to), ranks, group.rank()));
-                const at::Tensor back = whole_of(x.grad(), mesh::dual(from), group, shape);
-                EXPECT_LT((back - slope).abs().max().item<double>(), 1e-12) << what;
-                if (to.kind == Kind::kReplicate) {
-                  const at::Tensor first = y.detach().clone();
-                  group.broadcast(first, 0);
-                  EXPECT_TRUE(at::equal(y.detach(), first)) << what << ": ranks differ";
-                }
+            for (const auto& [from, to] : moves(shape.size())) {
+              const std::string what =
+                  fmt::format("{} to {} of {} on {} ranks", from.text(), to.text(), shape, ranks);
+              const at::Tensor value = numbers(shape, 0.5);
+              const at::Tensor x = local_of(value, from, ranks, group.rank()).requires_grad_();
+              const at::Tensor y = redistribute(x, group, from, to, shape);
+              const at::Tensor found = whole_of(y.detach(), to, group, shape);
+              EXPECT_LT((found - value).abs().max().item<double>(), 1e-12) << what;
+              const at::Tensor slope = numbers(shape, 2.5);
+              y.backward(local_of(slope, mesh::dual(to), ranks, group.rank()));
+              const at::Tensor back = whole_of(x.grad(), mesh::dual(from), group, shape);
+              EXPECT_LT((back - slope).abs().max().item<double>(), 1e-12) << what;
+              if (to.kind == Kind::kReplicate) {
+                const at::Tensor first = y.detach().clone();
+                group.broadcast(first, 0);
+                EXPECT_TRUE(at::equal(y.detach(), first)) << what << ": ranks differ";
               }
             }
           });
@@ -120,24 +130,22 @@ TEST(Redistribute, EveryPairKeepsValueAndGradient) {
   }
 }
 
-// What is counted of a move is what its formula says, for all pairs whose parts are equal.
+// The bytes that a group counts for a move are those of its formula, for all pairs of placements
+// with equal parts.
 TEST(Redistribute, SendsWhatTheFormulaSays) {
   const std::vector<std::int64_t> shape{8, 16};
   for (const int ranks : {2, 4}) {
     comm::run_on_threads(
         {.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
         [&](const comm::Group& group) {
-          for (const Placement& from : placements(shape.size())) {
-            for (const Placement& to : placements(shape.size())) {
-              if (from.kind == Kind::kReplicate && to.kind == Kind::kPartial) continue;
-              const at::Tensor x = local_of(numbers(shape, 0.5), from, ranks, group.rank());
-              const double before = group.bytes_sent();
-              redistribute(x, group, from, to, shape);
-              const auto elements =
-                  mesh::elements_sent(mesh::move_between(from, to), shape, ranks, group.rank());
-              EXPECT_EQ(group.bytes_sent() - before, 8.0 * static_cast<double>(elements))
-                  << from.text() << " to " << to.text() << " on " << ranks << " ranks";
-            }
+          for (const auto& [from, to] : moves(shape.size())) {
+            const at::Tensor x = local_of(numbers(shape, 0.5), from, ranks, group.rank());
+            const double before = group.bytes_sent();
+            redistribute(x, group, from, to, shape);
+            const auto elements =
+                mesh::elements_sent(mesh::move_between(from, to), shape, ranks, group.rank());
+            EXPECT_EQ(group.bytes_sent() - before, 8.0 * static_cast<double>(elements))
+                << from.text() << " to " << to.text() << " on " << ranks << " ranks";
           }
         });
   }

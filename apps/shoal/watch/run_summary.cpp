@@ -98,7 +98,7 @@ RunSummary look_at_run(const std::string& directory, Deadline deadline, const st
   RunSummary run = read_run_files(directory, recent_bytes);
   run.job = std::move(job);
   run.holder = holder;
-  if (holder && holder->host.empty() && holder->process > 0)
+  if (holder && holder->is_here() && holder->process > 0)
     run.holder_state = state_of_process(holder->process);
   return run;
 }

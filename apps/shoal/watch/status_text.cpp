@@ -38,7 +38,7 @@ std::string silence_of(const RunSummary& run) {
     return fmt::format("It stands still: a signal has stopped {} (kill -CONT {}).",
                        run.holder->text(), run.holder->process);
   }
-  if (!run.holder->host.empty())
+  if (!run.holder->is_here())
     return fmt::format("It is run by {}, and answers only there.", run.holder->text());
   return fmt::format("It is used by {}, which does not answer: it begins or ends.",
                      run.holder->text());

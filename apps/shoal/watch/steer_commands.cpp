@@ -51,7 +51,7 @@ Error nothing_runs(const RunSummary& run) {
 }
 
 Error no_answer(const RunSummary& run) {
-  const bool is_here = run.holder->host.empty();
+  const bool is_here = run.holder->is_here();
   const char* why = !is_here ? " here: it is on another host"
                     : run.holder_state == ProcessState::kStopped
                         ? ", for a signal has stopped it"
@@ -77,8 +77,8 @@ RunSummary ask(const std::string& directory, const std::string& request) {
     RunSummary run = look_at_run(directory, end, request, kFewBytes);
     if (run.job) return run;
     if (!run.runs()) throw nothing_runs(run);
-    // What is on another host cannot begin to answer here.
-    if (end.passed() || !run.holder->host.empty()) throw no_answer(run);
+    // A job on another host never answers here.
+    if (end.passed() || !run.holder->is_here()) throw no_answer(run);
     std::this_thread::sleep_for(kAskEvery);
   }
 }

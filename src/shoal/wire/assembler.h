@@ -43,8 +43,9 @@ class ChunkSink {
 /// Puts messages together from the chunks in which they travel. A chunk is a header of 32 bytes
 /// (magic, length, stream, bytes of the whole message) and at most kChunkBytes; only the last chunk
 /// of a message is shorter. Memory grows with what has arrived, never with what was announced.
-/// Where a peer has several connections, one carries small messages and announces the others, whose
-/// pieces the rest carry: at most kPieceBytes behind a header that says where they belong.
+/// A peer with several connections sends small messages on one of them, and announcements of the
+/// others, whose pieces the rest carry: at most kPieceBytes behind a header that says where they
+/// belong.
 class Assembler {
  public:
   static constexpr std::size_t kChunkBytes = 256 << 10;

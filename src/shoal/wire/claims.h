@@ -20,9 +20,9 @@ namespace shoal::wire {
 /// chunk of them. Streams take turns chunk by chunk, those of higher priority first; what a stream
 /// sends is claimed in the order in which it was sent.
 ///
-/// Where one connection carries everything, it claims chunks of any kind. Where there are several,
-/// the first of them claims small messages, and of each large one an announcement, a header without
-/// bytes; the others claim the large ones piece by piece. Announcements are counted on both sides:
+/// A single connection claims chunks of any kind. Of several the first one claims small messages,
+/// and of each large one an announcement, a header without bytes; the others claim the large ones
+/// piece by piece. Announcements are counted on both sides:
 /// the n-th one, from 0, is that of message n, whose pieces name it. So the first connection
 /// decides the order of a stream's messages, and pieces may arrive in any order.
 ///

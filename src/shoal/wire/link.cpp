@@ -57,8 +57,10 @@ void Link::send(Stream stream, int priority, Bytes head, std::span<const std::by
 // written the rest of a piece claims the next one, for nobody asks it again while it has room.
 bool Link::flush() {
   if (rails_.size() == 1) return rails_[0]->flush(claims_, Claims::Kind::kAny);
-  for (std::uint64_t before = ~std::uint64_t{0}; before != claims_.claimed() + bytes_sent();) {
-    before = claims_.claimed() + bytes_sent();
+  const auto progress = [this] { return claims_.claimed() + bytes_sent(); };
+  std::uint64_t before = 0;
+  do {
+    before = progress();
     for (std::size_t i = 0; i < rails_.size(); ++i) {
       const std::size_t at = i == 0 ? 0 : 1 + (turn_ + i) % (rails_.size() - 1);
       if (!rails_[at]) continue;
@@ -74,7 +76,7 @@ bool Link::flush() {
       }
     }
     ++turn_;
-  }
+  } while (before != progress());
   return std::none_of(rails_.begin(), rails_.end(),
                       [](const auto& rail) { return rail && rail->blocked(); });
 }

@@ -327,15 +327,20 @@ void HierarchicalCommunicator::block_in_stage(const Pending& p, Duration longest
     if (!communicator->wait_briefly(handle, longest)) return;
 }
 
+/// Reports the communicator of a local stage, which counts the ranks of its node from 0.
+std::string HierarchicalCommunicator::on_own_host(const Communicator& local) const {
+  return fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}",
+                     fmt::join(layout_.members[static_cast<std::size_t>(layout_.host)], ", "),
+                     local.report());
+}
+
 /// Names what `p` waits for, for an error message.
 std::string HierarchicalCommunicator::awaited_by(const Pending& p) const {
   if (p.unmatched) return fmt::format("a message with tag {}", p.operation.tag);
   if (p.running.empty()) return "an earlier operation";
   const Stage stage = p.program.phases[p.phase].stage;
   if (!is_local(stage)) return "other hosts";
-  return fmt::format("ranks of its own host, {} (0, 1, ... in what follows: {})",
-                     fmt::join(layout_.members[static_cast<std::size_t>(layout_.host)], ", "),
-                     communicator_of(stage)->report());
+  return "ranks " + on_own_host(*communicator_of(stage));
 }
 
 void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
@@ -353,15 +358,13 @@ void HierarchicalCommunicator::check_times(Handle handle, Deadline deadline) {
     error.at(world_->world_rank(), world_->world_size()).in(p.handle);
     error.awaiting(fmt::format("{}; of all: {}", awaited_by(p), others));
     if (silent >= 0) error.from(silent);
-    throw Error(error);
+    throw error;
   }
 }
 
 std::string HierarchicalCommunicator::report() const {
   std::string text =
-      fmt::format("on the host of ranks {} (0, 1, ... in what follows): {}; between hosts: {}",
-                  fmt::join(layout_.members[static_cast<std::size_t>(layout_.host)], ", "),
-                  local_in_->report(), world_->report());
+      fmt::format("{}; between hosts: {}", on_own_host(*local_in_), world_->report());
   return across_ && !across_->idle() ? text + "; of the same local rank: " + across_->report()
                                      : text;
 }

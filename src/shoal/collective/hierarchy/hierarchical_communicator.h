@@ -107,6 +107,7 @@ class HierarchicalCommunicator final : public Communicator {
   void make_progress();
   bool wait_in_stage(Handle handle, Duration longest, Deadline deadline);
   void block_in_stage(const Pending& pending, Duration longest);
+  std::string on_own_host(const Communicator& local) const;
   std::string awaited_by(const Pending& pending) const;
   void check_times(Handle handle, Deadline deadline);
   template <class Body>

@@ -110,7 +110,6 @@ class TcpCommunicator final : public Communicator {
   void advance_operations();
   void advance_all();  ///< advances all operations, and sends what they have queued
   void check_times(Handle handle, Deadline deadline, std::uint64_t seen);
-  /// `blamed`: the rank for which this one waits, -1 for any; becomes one that does not answer.
 
   std::shared_ptr<wire::Transport> peers_;
   Options options_;

@@ -26,7 +26,7 @@ enum class SchedulerKind { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 /// How context-parallel ranks compute attention: keys and values travel, or columns become heads.
 enum class ContextParallelWay { kRing, kHeads };
-/// What is even between the stages of a pipeline.
+/// The quantity that is as even as possible between the stages of a pipeline.
 enum class StagesBy { kCost, kCount };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
 using RecomputeMode = model::RecomputePolicy::Mode;

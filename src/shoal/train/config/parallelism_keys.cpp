@@ -1,5 +1,6 @@
 #include "shoal/train/config/conditions.h"
 #include "shoal/train/config/key_lister.h"
+#include "shoal/wire/rail_count.h"
 
 namespace shoal::train {
 
@@ -30,7 +31,7 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
            "TCP: on which ports a rank listens, \"7000-7100\": the first that is free; 0: "
            "whichever the system gives")
       .key(
-          "rails", &P::rails, between(0, 64),
+          "rails", &P::rails, between(0, wire::kMostRails),
           "TCP: connections between two ranks, which share the work of every large message; of two "
           "ranks the higher one's number counts; 0: one below a round trip of 5 ms, else one more "
           "for every 12 ms of it")

@@ -233,21 +233,18 @@ void validate_transport(const Job& job, bool one_host) {
   }
   // Between hosts "auto" means TCP, so its keys have an effect.
   const bool tcp = p.transport == Transport::kTcp || (p.transport == Transport::kAuto && !one_host);
-  if (mpi) {
-    reject_if_set(job,
-                  {"parallelism.interface", "parallelism.ports", "parallelism.rails",
-                   "parallelism.algorithms", "parallelism.link_costs"},
-                  "belongs to TCP, and parallelism.transport is \"mpi\"");
-    if (p.in_rank_order) {
-      reject_if_set(job, {"parallelism.in_rank_order"},
-                    "MPI chooses the order of its sums, and parallelism.transport is \"mpi\"");
-    }
-  } else if (!tcp) {
-    reject_if_set(job,
-                  {"parallelism.interface", "parallelism.ports", "parallelism.rails",
-                   "parallelism.algorithms", "parallelism.link_costs"},
-                  "belongs to TCP, and all ranks are on one host, where shared memory carries the "
-                  "bytes unless parallelism.transport is \"tcp\"");
+  if (!tcp) {
+    reject_if_set(
+        job,
+        {"parallelism.interface", "parallelism.ports", "parallelism.rails",
+         "parallelism.algorithms", "parallelism.link_costs"},
+        mpi ? "belongs to TCP, and parallelism.transport is \"mpi\""
+            : "belongs to TCP, and all ranks are on one host, where shared memory carries the "
+              "bytes unless parallelism.transport is \"tcp\"");
+  }
+  if (mpi && p.in_rank_order) {
+    reject_if_set(job, {"parallelism.in_rank_order"},
+                  "MPI chooses the order of its sums, and parallelism.transport is \"mpi\"");
   }
   // Ranks that share the arena read all parameters in place (Sharding in parallel/shard). A file
   // that a run wrote names every key, so defaults are accepted.
@@ -302,15 +299,15 @@ void validate_sharding(const Job& job, std::int64_t data_ranks) {
                        "is a number of ranks, or -1 for the rest");
   }
   if (data_ranks % replicas != 0 || (shards > 0 && shards * replicas != data_ranks)) {
+    const std::string legal =
+        data_ranks % replicas == 0
+            ? fmt::format("{} shards do", data_ranks / replicas)
+            : fmt::format("{} replicas divide them", plan::nearest_divisors(data_ranks, replicas));
     throw config_error(
         job,
         shards > 0 ? "parallelism.data_parallel_shard_degree"
                    : "parallelism.data_parallel_replicate_degree",
-        fmt::format("shards x replicas must make the {} ranks: {}", data_ranks,
-                    data_ranks % replicas == 0
-                        ? fmt::format("{} shards do", data_ranks / replicas)
-                        : fmt::format("{} replicas divide them",
-                                      plan::nearest_divisors(data_ranks, replicas))));
+        fmt::format("shards x replicas must make the {} ranks: {}", data_ranks, legal));
   }
 }
 

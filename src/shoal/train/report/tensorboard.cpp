@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "shoal/base/host_name.h"
 #include "shoal/base/system_error.h"
 
 namespace shoal::train {
@@ -90,12 +91,11 @@ EventFile::EventFile(const std::string& folder, std::int64_t step) : file_(nullp
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
                            std::chrono::system_clock::now().time_since_epoch())
                            .count();
-  char host[256] = "host";
-  ::gethostname(host, sizeof(host) - 1);
+  const std::string host = host_name();
   // The order of names is the order in which TensorBoard reads: by time, then by the step at which
   // the run resumed.
-  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds, host, ::getpid(),
-                      step);
+  path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, seconds,
+                      host.empty() ? "host" : host, ::getpid(), step);
   file_.reset(std::fopen(path_.c_str(), "wbe"));
   if (!file_) throw system_error(ErrorKind::kOutput, "tensorboard", "cannot create " + path_);
   std::string first = new_event(0);
