@@ -36,6 +36,7 @@ std::string said_of(const Mistake& mistake) {
 TEST(ParallelMistakes, AreRefusedWithKeyAndRule) {
   const std::string two = "tensor_parallel_degree=2";
   const std::string pipe = "pipeline_parallel_degree=2";
+  const std::string early = "pipeline_parallel_post_validation=true";
   const auto layouts = [](const std::string& rule) { return "layouts=[\"" + rule + "\"]"; };
   const std::vector<Mistake> mistakes{
       {{"tensor_paralel_degree=2"}, 4, "tensor_paralel_degree", "tensor_parallel_degree"},
@@ -86,6 +87,11 @@ TEST(ParallelMistakes, AreRefusedWithKeyAndRule) {
        2,
        "reduce_every_micro_batch",
        "several micro-batches under way"},
+      {{early}, 2, "pipeline_parallel_post_validation", "degree is 1"},
+      {{pipe, early, "precision.type=fp16"}, 2, "post_validation", "loss scale"},
+      {{pipe, early, "zero_stage=3", "arena=false"}, 2, "post_validation", "stay in place"},
+      {{pipe, early, "optimizer.state_folder=/tmp"}, 2, "post_validation", "state_folder"},
+      {{pipe, early, "model.name=moe-tiny"}, 2, "post_validation", "mixtures"},
       {{"zero_stage=2", "data_parallel_replicate_degree=3"},
        4,
        "data_parallel_replicate_degree",

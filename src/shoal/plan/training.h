@@ -34,8 +34,11 @@ struct StateBytes {
   double gradient = 4;
   double master = 0;
   double moments = 8;
+  /// Copies of the optimizer's state and of the parameters that it updates, for updates that can be
+  /// taken back.
+  double undo = 0;
 
-  double optimizer() const { return master + moments; }
+  double optimizer() const { return master + moments + undo; }
   double all() const { return parameter + gradient + optimizer(); }
   bool operator==(const StateBytes&) const = default;
 };

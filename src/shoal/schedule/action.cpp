@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace shoal::schedule {
@@ -74,6 +75,21 @@ void add_transfers(Schedule& schedule) {
     }
     schedule.table[rank] = std::move(with);
   }
+}
+
+std::vector<std::size_t> repeatable(const Schedule& schedule) {
+  const int last = schedule.stages() - 1;
+  const auto ends = [last](const Action& action) {
+    if (action.kind == Kind::kForward) return action.stage == last;
+    return action.kind != Kind::kSendActivation && action.kind != Kind::kReceiveActivation &&
+           !moves_parameters(action.kind);
+  };
+  std::vector<std::size_t> counts;
+  for (const auto& actions : schedule.table) {
+    const auto end = std::find_if(actions.begin(), actions.end(), ends);
+    counts.push_back(static_cast<std::size_t>(end - actions.begin()));
+  }
+  return counts;
 }
 
 Schedule forward_only(const Schedule& schedule) {

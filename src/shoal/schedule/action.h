@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -64,6 +65,11 @@ struct Schedule {
 /// Adds the sends and receives to a table of computations: a receive just before its consumer, a
 /// send right after its producer.
 void add_transfers(Schedule& schedule);
+
+/// Returns the number of actions of each rank, from the first on, that compute no loss and need no
+/// gradient. They follow from the parameters alone and can run again when these have changed:
+/// nothing that they receive was sent behind such a part of another rank's actions.
+std::vector<std::size_t> repeatable(const Schedule& schedule);
 
 /// Returns the forward passes of a schedule and their messages, for an evaluation. It is free of
 /// deadlock if `schedule` is: forwards wait for forwards alone.

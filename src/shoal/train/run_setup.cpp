@@ -166,9 +166,12 @@ void RunSetup::build() {
     events.action = fault_at_action(
         job_, run_.table, [this_run = &run_] { return this_run->record.step + 1; },
         run_.group.rank(), run_.group.size());
+    const bool post_validation = config_.parallelism.pipeline_parallel_post_validation;
+    if (post_validation) events.confirm = [this_run = &run_] { return this_run->step->confirm(); };
     run_.pipeline.emplace(run_.mesh.along(mesh::Axis::kPipeline), run_.table, stages,
                           std::move(events));
     run_.step->run_through(*run_.pipeline, *run_.applied.tied);
+    if (post_validation) run_.step->post_validate();
   }
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
   run_.step->before_update([this_run = &run_] {

@@ -111,6 +111,7 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   // all. Of the gradient it squares the part that nobody else counts. One exchange for both, in
   // which every rank takes part whatever it holds: all run as many steps.
   const std::vector<at::Tensor> gradients = finish_gradients();
+  if (undo_ && input.may_end_early && !clipped_) return update_early(local, gradients, input);
   const auto [loss, squares] = sum_over_ranks(local, own_squares(gradients));
   result.loss = loss;
 
@@ -131,17 +132,85 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
     result.grad_norm = std::numeric_limits<double>::infinity();
     if (balance_) balance_->drop();
   } else {
-    // Where ranks share one copy of the parameters: none may still read while owners write, and
-    // none may read on before all have written.
-    reduction_.begin_update();
-    update(gradients, input.learning_rate,
-           factor * optim::clip_factor(result.grad_norm, input.clip_norm));
-    if (balance_) balance_->update();
-    reduction_.end_update();
+    const double clip = optim::clip_factor(result.grad_norm, input.clip_norm);
+    clipped_ = clip != 1;
+    write_update(gradients, input.learning_rate, factor * clip);
   }
   const ScopedSpan span(SpanKind::kOptimizer, "clear gradients");
   model_.clear_gradients();
   return result;
+}
+
+void TrainingStep::write_update(const std::vector<at::Tensor>& gradients, double learning_rate,
+                                double factor) {
+  // Where ranks share one copy of the parameters: none may still read while owners write, and none
+  // may read on before all have written.
+  reduction_.begin_update();
+  update(gradients, learning_rate, factor);
+  if (balance_) balance_->update();
+  reduction_.end_update();
+}
+
+StepResult TrainingStep::update_early(double local_loss, std::vector<at::Tensor> gradients,
+                                      const StepInput& input) {
+  EarlyUpdate& early = early_.emplace();
+  early.input = input;
+  early.sums = at::empty({2}, at::kDouble);
+  early.sums.data_ptr<double>()[0] = local_loss;
+  early.sums.data_ptr<double>()[1] = own_squares(gradients);
+  early.work = group_.all_reduce(early.sums, {.async = true});
+  // The same gradients are needed again if the update was wrong: they are cleared when it is
+  // validated, before the first backward pass of the next step.
+  early.gradients = std::move(gradients);
+  if (before_update_) before_update_();
+  {
+    const ScopedSpan span(SpanKind::kOptimizer, "keep old values");
+    undo_->record();
+  }
+  write_update(early.gradients, input.learning_rate, 1);
+  StepResult result;
+  result.validated = false;
+  return result;
+}
+
+bool TrainingStep::confirm() {
+  if (!early_) return true;
+  const EarlyUpdate early = std::move(*early_);
+  early_.reset();
+  comm::Work work = early.work;
+  work.order();
+  StepResult& result = confirmed_.emplace();
+  result.loss = early.sums.const_data_ptr<double>()[0];
+  result.grad_norm = std::sqrt(early.sums.const_data_ptr<double>()[1]);
+  const double clip = optim::clip_factor(result.grad_norm, early.input.clip_norm);
+  clipped_ = clip != 1;
+  const bool finite = std::isfinite(result.grad_norm);
+  const bool right = finite && !clipped_;
+  if (!right) {
+    const ScopedSpan span(SpanKind::kOptimizer, "take back the update");
+    // Other ranks may still run forward passes that read the parameters that this one owns.
+    reduction_.begin_update();
+    undo_->restore();
+    reduction_.end_update();
+    // Throws where it is not finite, with the parameters of before the step.
+    accepted(result.grad_norm, early.input);
+    write_update(early.gradients, early.input.learning_rate, clip);
+  }
+  model_.clear_gradients();
+  return right;
+}
+
+void TrainingStep::post_validate() {
+  SHOAL_USER_CHECK(pipeline_ && !scale_, "train",
+                   "post-validation is for pipelines without a loss scale, which follows from the "
+                   "norm of every step");
+  undo_.emplace(optimizer_);
+}
+
+StepResult TrainingStep::validated() {
+  if (!confirmed_) confirm();
+  SHOAL_CHECK(confirmed_, "no step has ended early");
+  return *std::exchange(confirmed_, std::nullopt);
 }
 
 std::vector<at::Tensor> TrainingStep::finish_gradients() {

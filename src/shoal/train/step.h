@@ -12,6 +12,7 @@
 #include "shoal/nn/module.h"
 #include "shoal/optim/loss_scale.h"
 #include "shoal/optim/optimizer.h"
+#include "shoal/optim/undo_log.h"
 #include "shoal/parallel/batch_share.h"
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/parallel/pipeline/pipeline.h"
@@ -42,9 +43,13 @@ struct StepInput {
   double clip_norm = 0;  ///< 0: no clipping
   double labels = 0;     ///< valid labels of the global batch, over all ranks
   Poison poison = Poison::kNone;
+  /// With post_validate: the step may end before the norm over all ranks is known.
+  bool may_end_early = false;
 };
 
 struct StepResult {
+  /// False: the update was made with the gradient as it is, and `validated` will tell the rest.
+  bool validated = true;
   double loss = 0;  ///< mean over the valid labels of the global batch
   /// Norm before clipping, without the loss scale; infinite in a step that was skipped.
   double grad_norm = 0;
@@ -80,6 +85,21 @@ class TrainingStep {
   /// outlive this. Without the call the whole model is the only stage, of a table of one rank.
   void run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied);
 
+  /// From now on a step whose input allows it does not wait for the other ranks to know the norm of
+  /// the gradient (Qi et al., "Zero Bubble Pipeline Parallelism", 2024, post-validation): it
+  /// updates as if the norm were finite and not clipped, and the next step validates that before
+  /// its first loss or gradient, in the event `confirm` of the pipeline. A wrong update is taken
+  /// back, made as it should have been, and the forward passes that have begun run again: bits are
+  /// those of steps that wait. After a step that was clipped the next one waits. Needs run_through
+  /// and no loss scale, and takes as much memory as the parameters and the state of the optimizer.
+  void post_validate();
+  /// Returns the result of the step that ended early; validates it where the next step has not done
+  /// so. Collective.
+  StepResult validated();
+  /// Is called by the pipeline: validates the step before this one. Returns false when its update
+  /// was wrong. Throws Error(non-finite) as `run` does.
+  bool confirm();
+
   /// From now on steps count the choices of routers and move their biases. It must outlive this.
   void balance_routers(RouterBalance& balance) { balance_ = &balance; }
 
@@ -106,6 +126,19 @@ class TrainingStep {
   void check_loss(double value, std::int64_t index) const;
   /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.
   std::pair<double, double> sum_over_ranks(double first, double second) const;
+  /// Lets the optimizer write, while no other rank reads what it owns.
+  void write_update(const std::vector<at::Tensor>& gradients, double learning_rate, double factor);
+  /// An update whose norm is on its way.
+  struct EarlyUpdate {
+    StepInput input;
+    std::vector<at::Tensor> gradients;
+    at::Tensor sums;  ///< loss and squares
+    comm::Work work;
+  };
+
+  /// Starts the exchange of the norm, and updates without it.
+  StepResult update_early(double local_loss, std::vector<at::Tensor> gradients,
+                          const StepInput& input);
   /// Waits for the gradients of this step, and returns what this rank updates with.
   std::vector<at::Tensor> finish_gradients();
   /// Returns the sum of squares of what this rank counts of the gradient.
@@ -129,6 +162,11 @@ class TrainingStep {
   std::optional<parallel::Pipeline> in_turn_;  ///< of this rank alone, with the whole model
   const parallel::TiedWeights* tied_ = nullptr;
   RouterBalance* balance_ = nullptr;
+  std::optional<optim::UndoLog> undo_;  ///< present with post_validate
+  std::optional<EarlyUpdate> early_;    ///< waits for its validation
+  std::optional<StepResult>
+      confirmed_;          ///< of an early update that was validated, until it is asked for
+  bool clipped_ = false;   ///< the last norm was above the limit
   std::int64_t step_ = 0;  ///< that runs
 };
 

@@ -47,25 +47,31 @@ int TrainingLoop::run() {
     std::optional<ScopedSpan> whole;
     whole.emplace(SpanKind::kStep, "step");
     whole->at(step);
-    const RankBatch batch = next_batch();
-    const Agreement agreed = agree(labels_of(batch));
+    Prepared prepared = ahead_ ? std::move(*ahead_) : prepare(run_.record.samples);
+    ahead_.reset();
+    const Agreement agreed = agreed_in(prepared);
     // Before the step: what was trained so far is saved, and no rank is in the middle of a
     // collective.
     if (agreed.signal != 0) {
       whole.reset();
       return stop(agreed.signal);
     }
+    // A rank that begins a step before others have ended the last one must not wait for them to
+    // agree: all tell what they know of the next step when they begin this one.
+    if (config_.parallelism.pipeline_parallel_post_validation && step < run_.total_steps)
+      ahead_ = prepare(run_.record.samples + run_.batch.global);
     if (agreed.save) {
       const auto before = Clock::now();
+      report_validated();
       save_as_asked();
       // As with the checkpoints of the interval, the step's time has none of it.
       begin += Clock::now() - before;
     }
 
     begin_memory(step);
-    StepMetrics metrics = one_step(batch, agreed.labels, poison, begin);
+    StepMetrics metrics = one_step(prepared.batch, agreed.labels, poison, begin);
     whole.reset();
-    waits_ = Waits{data_wait_s_, to_seconds(run_.trace.take_communication_time())};
+    waits_ = Waits{prepared.data_wait_s, to_seconds(run_.trace.take_communication_time())};
     metrics.data_wait_s = agreed.data_wait_s;
     metrics.comm_exposed_s = agreed.comm_exposed_s;
     const bool recorded = run_.memory.end_step();
@@ -75,8 +81,12 @@ int TrainingLoop::run() {
       metrics.memory_bytes = agreed.peak_bytes;
       metrics.memory = agreed.peak;
     }
-    if (evaluation_is_due()) metrics.evaluation = evaluate_now();
-    report_step(metrics);
+    if (unvalidated_) {
+      unvalidated_ = metrics;
+    } else {
+      if (evaluation_is_due(step)) metrics.evaluation = evaluate_now();
+      report_step(metrics);
+    }
     // poll() is collective while a checkpoint is under way: all ranks call it once a step, in the
     // same place.
     if (run_.saver) {
@@ -127,15 +137,6 @@ void TrainingLoop::plan_trace() {
                   run_.directory.trace());
 }
 
-RankBatch TrainingLoop::next_batch() {
-  const ScopedSpan span(SpanKind::kData, "data");
-  const auto begin = Clock::now();
-  // The samples follow from the position alone, which every rank and a resumed run know.
-  RankBatch batch = rank_batch(*run_.data, run_.record.samples, run_.batch, run_.share.rank());
-  data_wait_s_ = to_seconds(Clock::now() - begin);
-  return batch;
-}
-
 double TrainingLoop::labels_of(const RankBatch& batch) const {
   const ScopedSpan span(SpanKind::kData, "count labels");
   return count_labels(batch.micro_batches, run_.share);
@@ -170,36 +171,53 @@ bool TrainingLoop::save_is_asked() {
   return is_new;
 }
 
-/// One small all-reduce before every step keeps ranks together: all divide by the same count of
-/// labels, and all save or stop before the same step although a signal reaches each at another
-/// time.
-TrainingLoop::Agreement TrainingLoop::agree(double labels) {
+/// Reads this rank's samples of a step, and starts the one small all-reduce that keeps ranks
+/// together: all divide by the same count of labels, and all save or stop before the same step
+/// although a signal reaches each at another time.
+TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
+  Prepared prepared;
+  {
+    const ScopedSpan span(SpanKind::kData, "data");
+    const auto begin = Clock::now();
+    // The samples follow from the position alone, which every rank and a resumed run know.
+    prepared.batch = rank_batch(*run_.data, first_sample, run_.batch, run_.share.rank());
+    prepared.data_wait_s = to_seconds(Clock::now() - begin);
+  }
   const int signal = stop_signal();
   const MemoryPeak& peak = run_.memory.peak();
   // In double: counts up to 2^53 are exact, and one message carries everything.
   constexpr std::int64_t kSignals = kStopSignals.size();
-  const at::Tensor sums = at::zeros({5 + kSignals + kMemoryCategories}, at::kDouble);
-  auto* values = sums.data_ptr<double>();
+  prepared.sums = at::zeros({5 + kSignals + kMemoryCategories}, at::kDouble);
+  auto* values = prepared.sums.data_ptr<double>();
   double* asked = values + 3;
   double* categories = asked + kSignals;
   double* waits = categories + kMemoryCategories;
-  values[0] = labels;
+  values[0] = labels_of(prepared.batch);
   values[1] = peak.total;
   values[2] = save_is_asked();
   for (std::int64_t i = 0; i < kSignals; ++i) asked[i] = signal == kStopSignals[i];
   std::copy(peak.categories.begin(), peak.categories.end(), categories);
+  prepared.has_waits = waits_.has_value();
   if (waits_) {
     waits[0] = waits_->data;
     waits[1] = waits_->communication;
   }
-  run_.group.all_reduce(sums);
+  prepared.work = run_.group.all_reduce(prepared.sums, {.async = true});
+  return prepared;
+}
 
+TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
+  prepared.work.order();
+  const auto* values = prepared.sums.const_data_ptr<double>();
+  const double* asked = values + 3;
+  const double* categories = asked + kStopSignals.size();
+  const double* waits = categories + kMemoryCategories;
   Agreement agreement{.labels = values[0], .save = values[2] > 0, .peak_bytes = values[1]};
   // Of different signals the first of the list wins, on all ranks.
-  for (std::int64_t i = kSignals - 1; i >= 0; --i)
+  for (std::size_t i = kStopSignals.size(); i-- > 0;)
     if (asked[i] > 0) agreement.signal = kStopSignals[i];
   std::copy(categories, categories + kMemoryCategories, agreement.peak.begin());
-  if (waits_) {
+  if (prepared.has_waits) {
     agreement.data_wait_s = waits[0] / run_.group.size();
     agreement.comm_exposed_s = waits[1] / run_.group.size();
   }
@@ -211,11 +229,15 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
   RunRecord& record = run_.record;
   // The position advances only after the step: an error leaves the record at the last complete one.
   const double lr = optim::learning_rate(run_.schedule, record.step);
-  const StepResult result = run_.step->run(batch, {.step = record.step,
-                                                   .learning_rate = lr,
-                                                   .clip_norm = config_.optimizer.clip_norm,
-                                                   .labels = labels,
-                                                   .poison = poison});
+  const StepResult result =
+      run_.step->run(batch, {.step = record.step,
+                             .learning_rate = lr,
+                             .clip_norm = config_.optimizer.clip_norm,
+                             .labels = labels,
+                             .poison = poison,
+                             .may_end_early = may_end_early(record.step + 1)});
+  // The step before this one was validated within it.
+  report_validated();
   // The record is what a checkpoint of this step keeps.
   if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
   // The position counts samples of all ranks: it means the same on any number of them.
@@ -227,7 +249,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
   const double model_flops =
       static_cast<double>(tokens) *
       model::training_flops_per_token(record.model, run_.data->tokens_per_sample(), true);
-  return {
+  StepMetrics metrics{
       .step = record.step,
       .loss = result.loss,
       .grad_norm = result.grad_norm,
@@ -239,11 +261,31 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
       .loss_scale = result.loss_scale,
       .skipped = result.skipped,
       .evaluation = std::nullopt};
+  if (!result.validated) unvalidated_ = metrics;
+  return metrics;
 }
 
-bool TrainingLoop::evaluation_is_due() const {
+/// Returns true when nothing that follows the step needs all ranks, or the loss, at once.
+bool TrainingLoop::may_end_early(std::int64_t step) const {
+  // The first step of a start chooses how gradients are sent, and the ranks agree on it.
+  return config_.parallelism.pipeline_parallel_post_validation && step > first_step_ + 1 &&
+         step < run_.total_steps && !evaluation_is_due(step) && !save_is_due(step) &&
+         !(run_.saver && run_.saver->busy());
+}
+
+/// Reports the step that ended before it was validated, where there is one. Collective.
+void TrainingLoop::report_validated() {
+  if (!unvalidated_) return;
+  StepMetrics metrics = *unvalidated_;
+  unvalidated_.reset();
+  const StepResult result = run_.step->validated();
+  metrics.loss = result.loss;
+  metrics.grad_norm = result.grad_norm;
+  report_step(metrics);
+}
+
+bool TrainingLoop::evaluation_is_due(std::int64_t step) const {
   const std::int64_t interval = config_.validation.interval;
-  const std::int64_t step = run_.record.step;
   return step == run_.total_steps || (interval > 0 && step % interval == 0);
 }
 
@@ -270,8 +312,8 @@ Evaluation TrainingLoop::evaluate_now() {
           "checkpoints of earlier steps are intact");
 }
 
-/// Writes the checkpoint that another terminal asked for: the state before the step that begins.
-/// What is written behind training is answered when it is complete.
+/// Writes the checkpoint that another terminal asked for: the state before the step that begins. A
+/// checkpoint that is written behind training is answered when it is complete.
 void TrainingLoop::save_as_asked() {
   const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", "start");
   // The interval may just have saved this step, or may be writing it.
@@ -297,13 +339,16 @@ void TrainingLoop::saved(const checkpoint::Saved& saved) {
   answer_save();
 }
 
+bool TrainingLoop::save_is_due(std::int64_t step) const {
+  const std::int64_t interval = config_.checkpoint.interval;
+  const bool due = interval > 0 && step % interval == 0;
+  return due || (step == run_.total_steps && config_.checkpoint.at_end);
+}
+
 void TrainingLoop::save_if_due() {
   const std::int64_t step = run_.record.step;
-  const std::int64_t interval = config_.checkpoint.interval;
   const bool last = step == run_.total_steps;
-  const bool due = interval > 0 && step % interval == 0;
-  const bool due_at_end = last && config_.checkpoint.at_end;
-  if (!due && !due_at_end) return;
+  if (!save_is_due(step)) return;
   const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", last ? "save" : "start");
   // The process is about to end: the last checkpoint is written before that, and so is one that a
   // signal asks for.
@@ -340,6 +385,7 @@ std::string TrainingLoop::save() {
 }
 
 int TrainingLoop::stop(int signal) {
+  report_validated();
   show(RunPhase::kSaving);
   if (run_.trace.finish()) report_.traced(run_.trace.path());
   finish_saving();

@@ -30,7 +30,7 @@ class TrainingLoop {
     bool save = false;      ///< another terminal asked rank 0 for a checkpoint
     double peak_bytes = 0;  ///< the sum of all ranks' peaks so far
     MemoryByCategory peak{};
-    /// Of the step before, means over the ranks, in seconds; empty before the second step.
+    /// Means over the ranks in the step before, in seconds; empty before the second step.
     std::optional<double> data_wait_s{};
     std::optional<double> comm_exposed_s{};
   };
@@ -40,15 +40,27 @@ class TrainingLoop {
     double communication = 0;
   };
 
-  RankBatch next_batch();
+  /// The samples of a step, and the values that the ranks agree on before it, on their way.
+  struct Prepared {
+    RankBatch batch;
+    double data_wait_s = 0;
+    at::Tensor sums;
+    bool has_waits = false;  ///< of an earlier step
+    comm::Work work;
+  };
+
+  Prepared prepare(std::int64_t first_sample);
+  Agreement agreed_in(Prepared& prepared) const;
   double labels_of(const RankBatch& batch) const;
   void begin_memory(std::int64_t step);
   int stop_signal() const;
   bool save_is_asked();
-  Agreement agree(double labels);
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison,
                        Clock::time_point begin);
-  bool evaluation_is_due() const;
+  bool may_end_early(std::int64_t step) const;
+  void report_validated();
+  bool evaluation_is_due(std::int64_t step) const;
+  bool save_is_due(std::int64_t step) const;
   Evaluation evaluate_now();
 
   void begin_board();
@@ -74,7 +86,9 @@ class TrainingLoop {
   RunReport& report_;
   Clock::time_point began_;
   std::optional<Waits> waits_;     ///< of the step before
-  double data_wait_s_ = 0;         ///< of this step
+  std::optional<Prepared> ahead_;  ///< the next step, where the ranks agree a step early
+  /// Metrics of a step that ended before it was validated: without loss and norm.
+  std::optional<StepMetrics> unvalidated_;
   double plain_flops_ = 0;         ///< float32 FLOP/s of plain loops on all ranks
   std::int64_t first_step_ = 0;    ///< steps that were trained before this start
   std::int64_t first_tokens_ = 0;  ///< tokens likewise

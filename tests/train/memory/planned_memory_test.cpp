@@ -231,16 +231,19 @@ TEST_F(PlannedMemory, OfPipelines) {
   const std::string schedule = "parallelism.pipeline_parallel_schedule=";
   const std::string virtual_2 = "parallelism.pipeline_parallel_virtual_stages=2";
   const Sets zero_3{"parallelism.zero_stage=3"};
-  for (const auto& [ranks, sets] : {std::pair{2, kWhole},
-                                    {2, Sets{schedule + "gpipe"}},
-                                    {2, Sets{schedule + "zb-v"} + kUntied},
-                                    {2, kZeroBubble + kSelective},
-                                    {4, Sets{"parallelism.tensor_parallel_degree=2"}},
-                                    {4, zero_3},
-                                    {2, Sets{schedule + "interleaved", virtual_2}},
-                                    {2, Sets{schedule + "zb-h2"}},
-                                    {2, Sets{schedule + "dualpipe-v"} + kUntied},
-                                    {4, zero_3 + kTcp}}) {
+  const std::string post_validation = "parallelism.pipeline_parallel_post_validation=true";
+  for (const auto& [ranks, sets] :
+       {std::pair{2, kWhole},
+        {2, Sets{schedule + "gpipe"}},
+        {2, Sets{schedule + "zb-v"} + kUntied},
+        {2, kZeroBubble + kSelective},
+        {4, Sets{"parallelism.tensor_parallel_degree=2"}},
+        {4, zero_3},
+        {2, Sets{schedule + "interleaved", virtual_2}},
+        {2, Sets{schedule + "zb-h2"}},
+        {2, Sets{schedule + "zb-h2", post_validation, "training.steps=4"}},
+        {2, Sets{schedule + "dualpipe-v"} + kUntied},
+        {4, zero_3 + kTcp}}) {
     train_job(kPipeline + sets, ranks);
     EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
   }

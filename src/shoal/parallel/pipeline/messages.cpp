@@ -37,10 +37,13 @@ Messages::Messages(comm::Group group, const schedule::Schedule& table, at::Scala
                    "{} stages x {} micro-batches: a step has tags for {} messages", table.stages(),
                    table.micro_batches, std::numeric_limits<std::int32_t>::max());
   const int own = group_.rank();
+  const std::vector<std::size_t> repeatable = schedule::repeatable(table);
   for (int rank = 0; rank < table.ranks(); ++rank) {
     if (rank == own) continue;
-    for (const Action& action : table.table[rank]) {
+    for (std::size_t i = 0; i < table.table[rank].size(); ++i) {
+      const Action& action = table.table[rank][i];
       if (!schedule::is_send(action.kind) || action.peer != own) continue;
+      if (i < repeatable[rank]) ++sources_[rank].repeatable;
       auto& receives = sources_[rank].receives;
       const Action receive = receive_of(action, rank);
       places_.emplace(tag_of(receive), Place{rank, receives.size()});
@@ -86,6 +89,25 @@ void Messages::send(const Action& action, const at::Tensor& tensor) {
   sends_.push_back(group_.send(tensor, action.peer, tag_of(action), {.async = true}));
 }
 
+void Messages::take_back() {
+  for (Source& source : sources_) {
+    for (std::size_t i = 0; i < source.repeatable; ++i) {
+      Receive& receive = source.receives[i];
+      const bool taken = i < source.posted && !receive.tensor.defined();
+      if (taken) continue;
+      post(receive);
+      receive.work.order();
+      receive.work = {};
+      receive.tensor = at::Tensor();
+    }
+    // Receives beyond these were posted for messages that nobody has sent yet: `post` leaves them
+    // as they are.
+    source.posted = 0;
+  }
+  ahead_ = 0;
+  finish();
+}
+
 void Messages::finish() {
   for (comm::Work& work : sends_) work.order();
   sends_.clear();
@@ -99,6 +121,7 @@ const Messages::Place& Messages::place_of(const Action& action) const {
 }
 
 void Messages::post(Receive& receive) {
+  if (receive.tensor.defined()) return;  // before take_back, for the message that comes now
   const ScopedCategory category(MemoryCategory::kCommunication);
   receive.tensor = at::empty(shape_(receive.action), at::TensorOptions(type_));
   receive.work =

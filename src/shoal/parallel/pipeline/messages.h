@@ -39,6 +39,11 @@ class Messages {
   void send(const schedule::Action& send, const at::Tensor& tensor);
   /// Makes progress without waiting.
   void poll() { group_.poll(); }
+  /// Takes back all that this rank has sent and received in this step, which must be part of the
+  /// table's repeatable actions; the ranks of the table call it at the same time. The same messages
+  /// can then be sent and received again. Waits for those that peers have sent already, and drops
+  /// them.
+  void take_back();
   /// Ends a step: waits until all messages have been taken.
   void finish();
 
@@ -52,6 +57,7 @@ class Messages {
   struct Source {
     std::vector<Receive> receives;
     std::size_t posted = 0;
+    std::size_t repeatable = 0;  ///< so many are sent among the repeatable actions of the peer
   };
   /// The place of a receive among those of its source.
   struct Place {

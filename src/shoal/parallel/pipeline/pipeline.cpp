@@ -48,7 +48,8 @@ Pipeline::Pipeline(comm::Group group, Schedule table, Stages stages, PipelineEve
       events_(std::move(events)),
       type_(type),
       training_(checked(group_, table, stages_), table, type),
-      evaluation_(group_, schedule::forward_only(table), type) {
+      evaluation_(group_, schedule::forward_only(table), type),
+      repeatable_(schedule::repeatable(training_.table)[group_.rank()]) {
   const auto& actions = training_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i)
     if (schedule::is_compute(actions[i].kind)) last_use_[actions[i].stage] = i;
@@ -73,7 +74,15 @@ double Pipeline::run(const std::vector<MicroBatch>& batch) {
   begin(training_, batch);
   if (events_.begin) events_.begin();
   const auto& actions = training_.table.table[group_.rank()];
+  bool confirmed = !events_.confirm;
   for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (!confirmed && i == repeatable_) {
+      confirmed = true;
+      if (!events_.confirm()) {
+        take_back();
+        i = 0;
+      }
+    }
     const Action& action = actions[i];
     training_.messages.post_ahead(i);
     if (events_.action) events_.action(action);
@@ -87,6 +96,15 @@ double Pipeline::run(const std::vector<MicroBatch>& batch) {
     training_.messages.poll();
   }
   return finish(training_);
+}
+
+/// Forgets the forward passes of this step, before any of them had a backward pass.
+void Pipeline::take_back() {
+  training_.messages.take_back();
+  passes_.clear();
+  inputs_.clear();
+  outgoing_activations_.clear();
+  losses_.assign(losses_.size(), 0);
 }
 
 double Pipeline::evaluate(const std::vector<MicroBatch>& batch) {

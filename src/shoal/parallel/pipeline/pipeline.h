@@ -46,8 +46,12 @@ struct PipelineEvents {
   /// After that action: the gradients of the stage are complete on this rank, and may be reduced
   /// over the ranks that hold it while other stages still compute.
   std::function<void(int stage)> let_go;
-  /// Where the table gathers stages: to start it, before an action that reads the parameters, and
-  /// to free their memory.
+  /// Called once in each step of training, before the first loss or gradient is computed or
+  /// received. Returns false when parameters have changed since the step began: its forward passes
+  /// then run again. It must return the same on every rank. Not for tables that gather stages.
+  std::function<bool()> confirm;
+  /// Called when the table gathers a stage, before an action that reads its parameters, and when
+  /// the table releases it.
   std::function<void(int stage)> gather;
   std::function<void(int stage)> gathered;
   std::function<void(int stage)> release;
@@ -104,6 +108,7 @@ class Pipeline {
   };
 
   void advance_in_backward();
+  void take_back();
   void begin(Program& program, const std::vector<MicroBatch>& batch);
   double finish(Program& program);
   void move_parameters(const schedule::Action& action);
@@ -122,6 +127,7 @@ class Pipeline {
   at::ScalarType type_;
   Program training_;
   Program evaluation_;
+  std::size_t repeatable_;               ///< this rank's actions that can run again
   std::map<int, std::size_t> last_use_;  ///< by stage: its last computation in this rank's list
   std::map<Pass, std::unique_ptr<StagePass>> passes_;
   std::map<Pass, at::Tensor> inputs_;     ///< have arrived, or come from another stage of this rank

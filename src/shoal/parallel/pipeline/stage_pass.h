@@ -28,7 +28,7 @@ class StagePass {
 
   /// Runs the units, and returns the output, detached: the input of the next stage, or the loss (a
   /// scalar) of the last one. `input_wanted`: `x` comes from another stage, which gets its
-  /// gradient. Where autograd does not record, nothing follows.
+  /// gradient. Without recording by autograd there is no backward pass.
   at::Tensor forward(const at::Tensor& x, nn::Context context, bool input_wanted);
   /// Returns the sum of the losses that layers of this stage added to the main one.
   double extra_losses() const { return extra_; }

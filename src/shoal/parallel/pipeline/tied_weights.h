@@ -13,7 +13,7 @@ namespace shoal::parallel {
 /// Keeps the copies of weights that stages of several ranks use (the embedding, which is also the
 /// head's matrix) equal. They start from the same values, and each rank accumulates the gradient of
 /// its own uses. After the last backward pass of a step `reduce` replaces it by the sum over the
-/// ranks, in the order of their stages: all copies then get the same update. Where both uses lie on
+/// ranks, in the order of their stages: all copies then get the same update. If both uses lie on
 /// one rank (the schedules in a V) there is one parameter, and nothing is exchanged.
 class TiedWeights {
  public:

@@ -121,7 +121,7 @@ std::string of_a_pipeline(const JobConfig& job) {
       p.pipeline_parallel_schedule == unchanged.pipeline_parallel_schedule &&
       p.pipeline_parallel_schedule_csv.empty() && p.pipeline_parallel_virtual_stages == 1 &&
       p.pipeline_parallel_stage_units.empty() && p.pipeline_parallel_stages_by == StagesBy::kCost &&
-      p.pipeline_parallel_gathered_stages == 0;
+      p.pipeline_parallel_gathered_stages == 0 && !p.pipeline_parallel_post_validation;
   if (p.pipeline_parallel_degree > 1 || defaults) return {};
   return "says how to run a pipeline, and parallelism.pipeline_parallel_degree is 1";
 }

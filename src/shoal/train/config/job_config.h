@@ -143,6 +143,8 @@ struct ParallelismSection {
   std::int64_t pipeline_parallel_virtual_stages = 1;        ///< stages of a rank; "interleaved"
   std::vector<std::int64_t> pipeline_parallel_stage_units;  ///< empty: divided by cost or count
   StagesBy pipeline_parallel_stages_by = StagesBy::kCost;   ///< where no list is given
+  /// A rank updates before the norm over all ranks is known, and takes a wrong update back.
+  bool pipeline_parallel_post_validation = false;
   std::int64_t pipeline_parallel_gathered_stages = 0;  ///< with ZeRO-3, at once; 0: all of a rank
   std::int64_t gather_ahead = 1;      ///< stage 3: modules whose units are gathered early
   bool reshard_after_forward = true;  ///< stage 3

@@ -102,6 +102,11 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
            "units are divided so that the most expensive stage costs least, or so that their "
            "numbers are even")
       .only_with({of_a_pipeline, without_stage_units})
+      .key("pipeline_parallel_post_validation", &P::pipeline_parallel_post_validation, any(),
+           "a rank does not wait at the end of a step until all ranks know the norm of the "
+           "gradient: it updates as if nothing were clipped and goes on, and takes the update back "
+           "where that was wrong; it keeps a copy of its parameters and their state for that")
+      .only_with({of_a_pipeline})
       .key("pipeline_parallel_gathered_stages", &P::pipeline_parallel_gathered_stages,
            between(0, 64),
            "zero_stage 3 where parameters are gathered: so many stages of a rank are whole at a "

@@ -30,10 +30,13 @@ plan::StateBytes state_bytes(const JobConfig& config) {
   // SGD has one moment or none, always in fp32; AdamW has two.
   double moments = config.optimizer.momentum > 0 ? 4 : 0;
   if (config.optimizer.name == OptimizerKind::kAdamW) moments = 2 * bytes(p.moments);
-  return {.parameter = bytes(p.type),
-          .gradient = bytes(p.gradients),
-          .master = narrow && p.master_weights ? 4.0 : 0.0,
-          .moments = moments};
+  plan::StateBytes states{.parameter = bytes(p.type),
+                          .gradient = bytes(p.gradients),
+                          .master = narrow && p.master_weights ? 4.0 : 0.0,
+                          .moments = moments};
+  if (config.parallelism.pipeline_parallel_post_validation)
+    states.undo = states.parameter + states.master + states.moments;
+  return states;
 }
 
 /// The planner's name for the types of the job.

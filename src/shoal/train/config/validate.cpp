@@ -355,7 +355,34 @@ void validate_experts(const Job& job, const model::ModelSpec& spec) {
   require_rule(job, key, plan::experts_rule(spec, ep));
 }
 
-/// What a schedule asks of the number of micro-batches job_schedule checks.
+/// Ranks that go on early have to take back an update, and forward passes: both must be possible.
+void validate_post_validation(const Job& job, const model::ModelSpec& spec) {
+  const JobConfig& config = job.config;
+  if (!config.parallelism.pipeline_parallel_post_validation) return;
+  const char* const key = "parallelism.pipeline_parallel_post_validation";
+  if (config.precision.type == Precision::kFp16) {
+    throw config_error(job, key,
+                       "needs a step whose loss scale is known beforehand: fp16 adapts it to the "
+                       "gradient of every step; bf16 has none");
+  }
+  if (spec.experts > 0) {
+    throw config_error(job, key,
+                       "is not for mixtures of experts: their stages have losses and biases of "
+                       "their own, which follow the update at once");
+  }
+  if (config.parallelism.zero_stage == 3) {
+    throw config_error(job, key,
+                       "is for parameters that stay in place: with zero_stage = 3 they would be "
+                       "gathered again");
+  }
+  if (!config.optimizer.state_folder.empty()) {
+    throw config_error(job, key,
+                       "keeps a copy of the optimizer's state in memory, where "
+                       "optimizer.state_folder is to save it");
+  }
+}
+
+/// job_schedule checks the number of micro-batches.
 void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
   const ParallelismSection& p = job.config.parallelism;
   if (p.pipeline_parallel_degree == 1) return;
@@ -390,6 +417,7 @@ void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
     if (p.reshard_after_forward != unchanged.reshard_after_forward)
       throw config_error(job, "parallelism.reshard_after_forward", why);
   }
+  validate_post_validation(job, spec);
   if (p.zero_stage == 0) return;
   if (p.reduce_every_micro_batch) {
     throw config_error(job, "parallelism.reduce_every_micro_batch",
