@@ -86,8 +86,8 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
   return child;
 }
 
-/// What TCP would take for every operation and size among these ranks, and what it predicts for the
-/// alternatives.
+/// Prints the algorithm that TCP would take for every operation and size among these ranks, and the
+/// predicted times of all.
 int print_choice(const Options& options) {
   const BenchArguments& a = options.arguments;
   std::vector<int> hosts;

@@ -188,8 +188,8 @@ bool print_differences(const std::string& first, const std::string& second) {
   return differences.empty();
 }
 
-/// The tokenizer of a model. Where Shoal cannot carry it out it says why on stderr: the weights are
-/// of use without it.
+/// The tokenizer of a model. If Shoal cannot carry it out it says why on stderr: the weights are of
+/// use without it.
 std::shared_ptr<const data::Tokenizer> tokenizer_or_words(const train::ModelSource& source) {
   try {
     return train::tokenizer_of(source);
@@ -247,7 +247,7 @@ void import_model(const std::string& path, const std::string& directory) {
   fmt::print("{}\n", checkpoint);
 }
 
-/// What the subcommands are given on the command line.
+/// The arguments of the subcommands.
 struct Arguments {
   std::string path, other, type;
   bool json = false;

@@ -21,7 +21,7 @@ using plan::Cluster;
               fmt::format("{}:{}: {}", file, at.source().begin.line, what));
 }
 
-/// Where every number of a cluster lives, under its dotted key.
+/// Returns the place of every number of a cluster, under its dotted key.
 std::map<std::string, double*> numbers(Cluster& cluster) {
   plan::Device& device = cluster.device;
   plan::Efficiency& efficiency = device.efficiency;

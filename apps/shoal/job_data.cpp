@@ -17,7 +17,7 @@
 namespace shoal::apps {
 namespace {
 
-/// What is there already must be what the job says how to make; `data prepare` refuses a folder of
+/// Data that is there already must be made as the job says; `data prepare` refuses a folder of
 /// other data too.
 void check_prepared(const train::Job& job, const data::PrepareOptions& options) {
   const std::pair<const char*, const char*> keys[] = {{"corpus", "data.prepare"},

@@ -37,9 +37,9 @@ struct Reader {
       throw broken(launcher, fmt::format("{}={} is no whole number of at least 0", name, value));
     return *result;
   }
-  /// The values of the variables that are set, as one short word.
-  /// Every rank of one start computes the same key without having met. Where the launcher tells
-  /// them apart, another start of the same job computes another one.
+  /// The values of the variables that are set, as one short word. Every rank of one start computes
+  /// the same key without having met. If the launcher tells them apart, another start of the same
+  /// job computes another one.
   std::string key(std::initializer_list<const char*> names) const {
     std::string joined = launcher;
     for (const char* name : names) joined += fmt::format("|{}={}", name, text(name));

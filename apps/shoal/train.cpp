@@ -98,7 +98,7 @@ int run_here(const RankArguments& arguments, JobWatch* watch, const std::string&
   }
 }
 
-/// Where the ranks of this host compute.
+/// The cores on which the ranks of this host compute.
 struct Placement {
   int threads = 1;
   std::vector<std::vector<int>> pinned;  ///< by rank; empty: not pinned
@@ -206,7 +206,7 @@ int watched(JobWatch& watch, Run&& run) {
   }
 }
 
-/// What the tensors of one rank may take, where the ranks count them; else 0.
+/// Returns the bytes that the tensors of one rank may take, if the ranks count them; else 0.
 double bytes_of_a_rank(const train::Job& job, int ranks) {
   const auto& parallelism = job.config.parallelism;
   if (parallelism.memory_limit_mb > 0) return parallelism.memory_limit_mb * 1e6;

@@ -90,7 +90,7 @@ Case::Call call_named(const std::string& op) {
   return calls.at(op);
 }
 
-/// Of the three buffers those that the operation works on.
+/// Makes those of the three buffers that the operation works on.
 Case make_case(const BenchArguments& a, const std::string& op, std::int64_t bytes) {
   const at::ScalarType type = comm::scalar_type(*element_type(a.type));
   const auto size = static_cast<std::int64_t>(size_of(*element_type(a.type)));
@@ -133,7 +133,7 @@ bool holds(const at::Tensor& t, std::int64_t first, std::int64_t times, std::int
   return true;
 }
 
-/// Whether this rank has what the operation promises.
+/// Returns true when this rank has what the operation promises.
 bool is_right(const Case& c, int rank, int ranks) {
   const std::int64_t share = c.count / ranks;
   const std::int64_t total = static_cast<std::int64_t>(ranks) * (ranks + 1) / 2;
@@ -173,12 +173,12 @@ void check(const comm::Group& group, const Case& c) {
   group.barrier();
 }
 
-/// What one call moves from rank to rank one after the other.
+/// Returns the number of messages that one call moves from rank to rank one after the other.
 int in_a_row(const std::string& op) {
   return op == "ping_pong" ? 2 : op == "message_rate" ? kBurst : 1;
 }
 
-/// Of messages in a row the time of one, on the rank that knows it.
+/// Returns the seconds of one of several messages in a row, on the rank that knows it.
 double seconds_of(const comm::Group& group, const Case& c) {
   const auto start = Clock::now();
   run(group, c);

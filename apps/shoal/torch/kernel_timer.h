@@ -38,9 +38,9 @@ class KernelTimer {
     kOwn,      ///< each rank, until its time is up
     kTogether  ///< all ranks alike: the calls are collective
   };
-  /// Returns a clock's seconds. Where ranks share cores, calls in which they wait for each other
-  /// are timed by the processor time of this rank, times the ranks of a core: others compute
-  /// meanwhile, and their work is not to be counted twice.
+  /// Returns a clock's seconds. If ranks share cores, calls in which they wait for each other are
+  /// timed by the processor time of this rank, times the ranks of a core: others compute meanwhile,
+  /// and their work is not to be counted twice.
   double now(Calls calls) const;
 
   /// Calls `once` until the time is up, all ranks beginning together; the first call does not

@@ -32,7 +32,7 @@ namespace {
 constexpr std::int64_t kBetween = 6 << 20;
 /// With more rows a product hides where its weight comes from.
 constexpr std::int64_t kFewRows = 256;
-/// What an exchange goes through.
+/// The bytes that an exchange goes through.
 constexpr std::int64_t kExchanged = 24 << 20;
 constexpr std::int64_t kMostTensors = 256;
 /// Elements of all the copies that a timed optimizer updates in turn.
@@ -271,9 +271,9 @@ class Measuring {
 };
 
 /// Case by case what counts of all ranks' times. A step waits for its slowest rank, which may be
-/// this one now and that one a moment later: the longest. Where ranks wait for each other, the
-/// slowest one waits least: the shortest. Where ranks share cores, one computes while another
-/// waits, and what adds up is the work of all: the mean.
+/// this one now and that one a moment later: the longest. If ranks wait for each other, the slowest
+/// one waits least: the shortest. If ranks share cores, one computes while another waits, and what
+/// adds up is the work of all: the mean.
 TimedKernels of_all_ranks(const comm::Group& group, bool own_cores, TimedKernels own) {
   const auto reduce = [&](comm::Reduction reduction, bool waiting) {
     std::vector<double*> cells;

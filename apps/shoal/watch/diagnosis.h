@@ -26,9 +26,9 @@ struct Diagnosis {
   std::vector<std::string> lines;
 };
 
-/// Compares two looks, `apart_s` seconds apart. What stands still is a rank whose process is
-/// stopped or has ended, and an operation in which the same ranks wait in both looks although no
-/// step was completed in between.
+/// Compares two looks, `apart_s` seconds apart. A rank stands still when its process is stopped or
+/// has ended; an operation does in which the same ranks wait in both looks although no step was
+/// completed in between.
 Diagnosis diagnose(const JobLook& before, const JobLook& after, double apart_s);
 
 }  // namespace shoal::apps

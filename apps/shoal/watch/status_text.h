@@ -11,9 +11,9 @@ namespace shoal::apps {
 std::vector<std::string> headline(const RunSummary& run);
 /// One line for a rank of a job of `ranks` ranks: "rank 1 of 4  process 123  running  step 5 ...".
 std::string rank_line(const RankStatus& rank, std::size_t ranks);
-/// What `shoal status` prints, with line ends.
+/// Returns the text that `shoal status` prints, with line ends.
 std::string status_text(const RunSummary& run);
-/// The same as one JSON object with a line end. What is unknown is null.
+/// The same as one JSON object with a line end. Unknown values are null.
 std::string status_json(const RunSummary& run);
 
 }  // namespace shoal::apps

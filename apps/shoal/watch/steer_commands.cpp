@@ -20,7 +20,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kAskEvery = 100ms;
-/// Of the metrics one line is enough to wait for a step.
+/// One line of the metrics is enough to wait for a step.
 constexpr std::size_t kFewBytes = 4096;
 /// Between the looks of a diagnosis. With the time for the ranks' answers it stays below 5 seconds.
 constexpr auto kBetweenLooks = 1s;

@@ -45,7 +45,7 @@ constexpr std::array kLimits{
 /// A process has one processor and one limit, as it has one environment.
 std::atomic<bool> bf16_allowed{true};
 
-/// What Highway chooses from; 0 until the first question.
+/// The targets that Highway chooses from; 0 until the first question.
 std::atomic<std::int64_t> targets_in_use{0};
 
 /// hwy::SupportedTargets chooses among all that the processor has, whatever is disabled, before it

@@ -15,11 +15,11 @@
 namespace shoal {
 
 /// Records what one thread does and when, in memory that is taken when a recording begins. A
-/// recording that is full counts what it drops. Where nothing records, a place that opens a span
+/// recording that is full counts what it drops. A place that opens a span while nothing records
 /// reads one thread-local pointer.
 ///
-/// Whether it records or not, it measures the time that the thread spends in communication.
-/// Threads: only the one that it is installed on.
+/// Also without recording it measures the time that the thread spends in communication. Threads:
+/// only the one that it is installed on.
 class SpanRecorder {
  public:
   /// Spans and transfers that a recording holds: 17 and 5 MB.

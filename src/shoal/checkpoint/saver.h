@@ -39,9 +39,9 @@ struct Saved {
 ///     if (auto saved = saver.poll()) log(saved->path); // once a step
 ///
 /// The checkpoint gets its name after every rank has written; until then, and when a rank dies or
-/// writing fails, the one before stays the newest. Members are collective, but `busy`. Where
-/// writing failed on a rank, the next of poll, wait and start throws on every rank, as save does.
-/// Threads: one at a time.
+/// writing fails, the one before stays the newest. Members are collective, but `busy`. After a
+/// failure to write on one rank, the next of poll, wait and start throws on every rank, as save
+/// does. Threads: one at a time.
 class Saver {
  public:
   /// Throws Error(config) for options outside their range.

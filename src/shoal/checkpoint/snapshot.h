@@ -15,9 +15,9 @@ namespace shoal::checkpoint {
 /// Memory as it was at one instant, for a writer that reads it while its owner goes on:
 /// copy-on-write in software.
 ///
-/// The owner calls `detach` before it changes any of it. Of the blocks that the writer has not read
-/// by then, `detach` copies as many as staging holds, the last first. The owner waits while the
-/// writer reads the others.
+/// The owner calls `detach` before it changes any of it. `detach` copies the blocks that the writer
+/// has not read by then, as many as staging holds, the last first. The owner waits while the writer
+/// reads the others.
 ///
 /// Threads: one writer calls `read` and `rest`; one owner calls `detach`; `hurry` and `cancel` come
 /// from any.

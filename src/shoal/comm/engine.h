@@ -69,8 +69,9 @@ class Engine {
     std::shared_ptr<collective::Loan> loan;
     c10::Storage memory;
   };
-  /// What one rank has sent in a group; outlives its engine in those that count it. Atomic, because
-  /// a group may be used by a thread of its own; that thread alone writes.
+  /// The bytes and calls that one rank has sent in a group; they outlive its engine in those that
+  /// count it. Atomic, because a group may be used by a thread of its own; that thread alone
+  /// writes.
   struct Sent {
     /// Bytes that this rank gave to calls of each kind in which it sends.
     std::array<std::atomic<std::size_t>, static_cast<std::size_t>(collective::Kind::kBarrier) + 1>

@@ -30,9 +30,9 @@ struct Sample {
 /// in any order, and nothing is read to find one. Immutable and thread-safe.
 ///
 /// One epoch of a corpus cuts it into windows of `sequence_length` tokens from a random offset on
-/// and goes through all of them in random order (Permutation). Of several corpora each prefix of
-/// the samples holds each in proportion to its weight, within about one sample per doubling of
-/// their number; none waits for another to end.
+/// and goes through all of them in random order (Permutation). Each prefix of the samples holds
+/// every corpus in proportion to its weight, within about one sample per doubling of their number;
+/// none waits for another to end.
 class SampleCursor {
  public:
   /// Throws Error(usage) for no corpus, a weight that is not positive or a sequence length of 0,

@@ -18,7 +18,7 @@ struct AddedToken {
   bool normalized = false;  ///< looked for in the normalized text, not in the text itself
 };
 
-/// What a tokenizer.json of Hugging Face says, as far as Shoal carries it out: byte-level BPE.
+/// The part of a Hugging Face tokenizer.json that Shoal carries out: byte-level BPE.
 struct TokenizerJson {
   bool nfc = false;  ///< text is brought into Unicode's normalization form C
   /// Regular expressions that cut a text, one after the other: each cuts the pieces of those before

@@ -18,7 +18,7 @@ struct Drift {
 };
 
 /// Returns the drift that explains `now`, kernels by name that were measured again, with the least
-/// squares of relative errors. Where only one kind was measured, the other drifts alike.
+/// squares of relative errors. If only one kind was measured, the other is taken to drift alike.
 /// Throws Error(usage) where `now` is empty, names a kernel that the cluster does not have, or
 /// holds times that are not positive.
 Drift drift(const Cluster& cluster, const std::map<std::string, std::vector<TimedKernel>>& now);

@@ -123,9 +123,9 @@ class KernelStep {
   }
 
   /// Returns the time from the begin of a table to its end; `work`: the mean of its ranks. Kernels
-  /// were measured with all ranks at work. Where those share cores, a rank that waits leaves its
-  /// share to others: the table then takes the work of all, or, with a core for each that does not
-  /// wait, its own critical path.
+  /// were measured with all ranks at work. If those share cores, a rank that waits leaves its share
+  /// to others: the table then takes the work of all, or, with a core for each that does not wait,
+  /// its own critical path.
   double elapsed(const schedule::Timeline& timeline, double work) const {
     const double at_once = cluster_.host.devices_at_once;
     const auto ranks = static_cast<double>(cluster_.devices_per_host);

@@ -12,9 +12,9 @@ namespace shoal::forecast {
 /// Returns a micro-batch as one rank of the job runs it: of context ranks the one that has most.
 MicroBatch micro_batch(const ModelSpec& spec, const Training& training);
 
-/// What the units of a transformer hold while one micro-batch goes through them, in bytes on one
-/// rank: what stays from forward to backward, and the temporaries of their worst moments. Models of
-/// other families have blocks alone.
+/// The bytes that the units of a transformer hold on one rank while one micro-batch goes through
+/// them: those that stay from forward to backward, and the temporaries of their worst moments.
+/// Models of other families have blocks alone.
 class UnitMoments {
  public:
   UnitMoments(const ModelSpec& spec, const Training& training, const Cluster& cluster);
@@ -40,7 +40,8 @@ class UnitMoments {
   /// of the tables of positions.
   double data() const { return data_; }
 
-  /// What the head keeps beside the loss: its input, the input of its matmul, two numbers a row.
+  /// Returns the bytes that the head keeps beside the loss: its input, the input of its matmul, two
+  /// numbers a row.
   double head_input() const { return stream() + rounded(width()) + 8 * rows(); }
   /// A moment of the head: what it holds of the loss, and temporaries.
   struct Head {

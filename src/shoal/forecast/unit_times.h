@@ -12,12 +12,12 @@ namespace shoal::forecast {
 double kernel_seconds(const Cluster& cluster, const std::string& name,
                       const plan::KernelWork& work);
 
-/// What one rank needs for one micro-batch in one unit of a model, in seconds.
+/// The seconds that one rank needs for one micro-batch in one unit of a model.
 struct UnitTime {
   double forward = 0;
   double input_gradient = 0;   ///< backward but for what follows
   double weight_gradient = 0;  ///< the products that only weights want
-  /// Part of `forward` and `input_gradient`: activations between ranks. What attention exchanges
+  /// Part of `forward` and `input_gradient`: activations between ranks. The exchange of attention
   /// between context ranks is in the time of its kernel, and not here.
   double exchanged = 0;
   double recomputed = 0;  ///< part of `input_gradient`: what the block had not kept

@@ -40,8 +40,8 @@ class Layout {
 
   const Placement& along(Axis axis) const { return placements_[static_cast<std::size_t>(axis)]; }
   Layout& set(Axis axis, const Placement& placement);
-  /// The axes over which what the dimension cuts leave is divided flat, row-major. Where a rank's
-  /// range begins depends on the flat unit, so an OwnedRange holds it.
+  /// The axes over which what the dimension cuts leave is divided flat, row-major. The beginning of
+  /// a rank's range depends on the flat unit, so an OwnedRange holds it.
   AxisSet flat() const { return flat_; }
   Layout& set_flat(AxisSet axes);
 

@@ -65,7 +65,7 @@ struct Mask {
   }
 
  private:
-  /// What every element is multiplied by, in the type of `x`.
+  /// Returns the factor of every element, in the type of `x`.
   at::Tensor factors(const at::Tensor& x) const {
     const at::Tensor ones = at::empty_like(x, x.options().dtype(at::kFloat)).fill_(1);
     return (Mask(*this).apply(ones, {}) > 0).to(x.scalar_type()) * scale();

@@ -37,7 +37,7 @@ at::Tensor by_head(const at::Tensor& qkv, const HeadShape& shape) {
   return qkv.unflatten(2, {-1, shape.heads_per_group + 2, shape.head_size});
 }
 
-/// What the heads of one group are multiplied by: [heads_per_group + 1, head_size].
+/// Returns the factors of the heads of one group: [heads_per_group + 1, head_size].
 at::Tensor weights_by_head(const at::Tensor& query_weight, const at::Tensor& key_weight,
                            const HeadShape& shape) {
   return at::cat(

@@ -37,8 +37,8 @@ Stored stored(const at::Tensor& tensor) {
 }
 
 /// Calls `body` for the stretches of elements [begin, end) of a slice that follow each other in the
-/// whole parameter, with the number of the first there. Where nothing is drawn numbers are not
-/// needed, and the range is one stretch.
+/// whole parameter, with the number of the first there. Without stochastic rounding no numbers are
+/// drawn, and the range is one stretch.
 template <class Body>
 void for_stretches(const Place& place, std::int64_t begin, std::int64_t end, bool draws,
                    const Body& body) {

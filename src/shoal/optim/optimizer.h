@@ -79,7 +79,7 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   /// `gradients[i]` belongs to slices()[i]: contiguous float32, bfloat16 or float16 (SGD: float32)
-  /// with as many elements. Where it is undefined, the slice stays as it is, without decay, and its
+  /// with as many elements. If it is undefined, the slice stays as it is, without decay, and its
   /// step is not counted. Gradients are read once, multiplied by `gradient_scale`, never written.
   virtual void step(at::ArrayRef<at::Tensor> gradients, double learning_rate,
                     double gradient_scale = 1) = 0;

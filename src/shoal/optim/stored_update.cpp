@@ -24,9 +24,8 @@ class Block {
   }
   float* data() { return direct() ? static_cast<float*>(array_.data) : buffer_; }
 
-  /// What was written at data() reaches the array.
-  /// Each array rounds with a stream of its own: with one stream for all, the rounding errors of
-  /// parameter and moments would be correlated.
+  /// Stores the values at data() in the array. Each array rounds with a stream of its own: with one
+  /// stream for all, the rounding errors of parameter and moments would be correlated.
   void close(const RoundingDraws& draws, const char* purpose) {
     if (direct()) return;
     kernels::narrow_stochastically(draws.key.child(purpose).value(), draws.first, buffer_, count_,

@@ -11,8 +11,8 @@ namespace shoal::parallel {
 /// The part of every batch that a rank of a mesh runs. Data-parallel ranks run different samples;
 /// context-parallel ranks run some columns each of the same ones; tensor-parallel ranks run the
 /// same columns, and divide the rows of the residual stream; the ranks of a pipeline run the same
-/// ones too, and those with the last stage report the loss. What is counted (losses, labels, bytes)
-/// is a partition of the world: a rank counts its own rows alone.
+/// ones too, and those with the last stage report the loss. Sums over ranks (losses, labels, bytes)
+/// are partitions of the world: a rank counts its own rows alone.
 class BatchShare {
  public:
   /// One rank, which runs everything.

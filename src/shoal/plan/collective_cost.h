@@ -19,8 +19,8 @@ double ring_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link);
 double ring_reduce_scatter_s(std::int64_t n, double bytes, AlphaBeta link);
 /// A reduce-scatter without the reduction.
 double ring_all_gather_s(std::int64_t n, double bytes, AlphaBeta link);
-/// Recursive halving and doubling. Where n is no power of two, the ranks beyond one hand their
-/// buffers to another rank first.
+/// Recursive halving and doubling. If n is no power of two, the ranks beyond one hand their buffers
+/// to another rank first.
 double halving_doubling_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link);
 /// A binomial reduce, then a binomial broadcast.
 double tree_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link);

@@ -35,7 +35,7 @@ struct DataRanks {
   GroupShape replicas;
 };
 DataRanks dense_ranks(const Cluster& cluster, const Training& training);
-/// Returns the data ranks of the routed experts, which have fewer: Training::expert_data. Where the
+/// Returns the data ranks of the routed experts, which have fewer: Training::expert_data. If the
 /// cluster runs Shoal, all of them cut the state of experts that are divided, so that hybrid
 /// sharding has no copies of it.
 DataRanks expert_ranks(const Cluster& cluster, const Training& training);

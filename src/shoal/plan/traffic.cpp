@@ -12,7 +12,7 @@ namespace {
 double share(std::int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
 
 /// Returns the share of an all-gather, a reduce-scatter or an all-reduce that crosses the link
-/// between hosts. Where each host has several members, they divide that share among them.
+/// between hosts. If each host has several members, they divide that share among them.
 double between_share(const GroupShape& group) {
   if (group.hosts == 1) return 0;
   if (group.inside == 1) return 1;
@@ -110,8 +110,8 @@ class StepTraffic {
     return {bytes, bytes * between_share(dense_.replicas)};
   }
 
-  /// Over the link to the host's memory: gradients there, parameters back. Where the parameters
-  /// stay there too, their shard comes again for every gather.
+  /// Over the link to the host's memory: gradients there, parameters back. If the parameters stay
+  /// there too, their shard comes again for every gather.
   Bytes offload() const {
     if (!training_.offload_optimizer) return {};
     const double passes = training_.reshard_after_forward ? 2 : 1;

@@ -60,8 +60,8 @@ void write_weights(const std::string& folder, const std::vector<std::vector<Sour
   if (files.size() > 1) write_text(folder + "/" + kIndex, index.dump(2) + "\n", true);
 }
 
-/// Of an earlier export, what a reader would take for a part of this one. config.json goes first:
-/// without it the folder is no model.
+/// Removes the files of an earlier export that a reader would take for a part of this one.
+/// config.json goes first: without it the folder is no model.
 void remove_earlier(const std::string& folder) {
   for (const char* name :
        {kConfig, kWeights, kIndex, kGenerationConfig, "tokenizer.json", "tokenizer_config.json",

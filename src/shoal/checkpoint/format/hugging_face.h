@@ -9,7 +9,7 @@
 
 namespace shoal::checkpoint::format {
 
-/// What a Hugging Face folder says about text.
+/// The part of a Hugging Face folder that describes text.
 struct FolderText {
   /// Files of the tokenizer, name -> content; they are written as they are.
   std::map<std::string, std::string> files;

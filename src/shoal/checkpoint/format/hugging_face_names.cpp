@@ -184,7 +184,7 @@ nlohmann::ordered_json gpt2_config(const ModelSpec& spec) {
           {"attn_pdrop", spec.dropout}};
 }
 
-/// What Hugging Face calls an architecture: its class and its model_type.
+/// The names of an architecture at Hugging Face: its class and its model_type.
 struct Architecture {
   const char* type;
   const char* name;

@@ -12,8 +12,8 @@ namespace shoal::checkpoint::format {
 
 /// Returns every tensor of the Hugging Face model of that architecture, in its order:
 /// GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, MixtralForCausalLM, or
-/// Glm4MoeForCausalLM (the experts of DeepSeek-V3 with Llama's attention). What only training uses
-/// (capacity, balance) has no place there. GPT-2's linear layers are stored transposed there
+/// Glm4MoeForCausalLM (the experts of DeepSeek-V3 with Llama's attention). Options of training
+/// alone (capacity, balance) have no place there. GPT-2's linear layers are stored transposed there
 /// (Conv1D); our fused query-key-value rows are grouped by key-value head, theirs by kind; rotary
 /// pairs are the same. A tied output matrix is not listed. Throws Error(config) for a model that
 /// none of these architectures can express.

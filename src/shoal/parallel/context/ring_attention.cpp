@@ -159,7 +159,7 @@ class Visits {
     }
     sent_ = ring_.send(block_, ring_.at(-direction_), kKeysAndValues);
   }
-  /// Goes on to the next rank. Of messages, waits until the next block is here and this one has
+  /// Goes on to the next rank. With messages, waits until the next block is here and this one has
   /// been taken, and frees this one.
   void next() {
     ++step_;

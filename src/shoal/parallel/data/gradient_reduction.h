@@ -19,8 +19,8 @@ struct OwnedRange {
   std::int64_t end = 0;
   /// The parameter's own memory; flat, or of the parameter's shape when all of it is owned.
   at::Tensor values;
-  /// `copies` ranks own this same range, and this rank is number `copy` of them. What is counted
-  /// once over all ranks (a norm, the bytes of a checkpoint) is divided among them.
+  /// `copies` ranks own this same range, and this rank is number `copy` of them. A count that is
+  /// made once over all ranks (a norm, the bytes of a checkpoint) is divided among them.
   int copy = 0;
   int copies = 1;
   /// `ties` stages of a pipeline, on different ranks, have this same range of a tied weight, and

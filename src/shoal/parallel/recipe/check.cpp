@@ -205,7 +205,8 @@ class Placer {
                      table.text(), table.text()));
   }
 
-  /// What joins the residual stream lies as the stream does; a partial sum is summed into it.
+  /// An output that joins the residual stream lies as the stream does; a partial sum is summed into
+  /// it.
   void check_stream_end(const std::string& path) {
     PlacedModule& one = at(path);
     if (one.output == Boundary::kPartial) one.output = Boundary::kStream;

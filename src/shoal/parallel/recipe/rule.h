@@ -25,13 +25,13 @@ enum class Boundary : std::uint8_t {
 /// "stream", "replicate", "shard(-1)", "partial": as recipes write it.
 const char* name(Boundary boundary);
 
-/// Says how the ranks along the axis tp divide the modules whose path fits a pattern. What it
-/// leaves out follows from what it says, or is as in the default recipe.
+/// Says how the ranks along the axis tp divide the modules whose path fits a pattern. Entries that
+/// it leaves out follow from the others, or are as in the default recipe.
 struct Rule {
   std::string module;  ///< a pattern of paths, in which * stands for any text
   std::map<std::string, Placement> parameters;  ///< by local name: weight, bias
-  /// How the activation lies that the module takes, and that it gives. Where its parameters ask for
-  /// another input, or give another output, the module redistributes it.
+  /// How the activation lies that the module takes, and that it gives. The module redistributes an
+  /// input or output that differs from what its parameters need.
   std::optional<Boundary> input;
   std::optional<Boundary> output;
 

@@ -72,14 +72,14 @@ class Sharding : public GradientReduction {
   virtual void reshard() = 0;
   /// With Gathers::kByCaller. Starts to gather the units in which `parameters` lie; `wait_for`
   /// returns when they are there, and `release` frees them once it was called as often as `gather`.
-  /// Tensors that autograd has saved are valid again after the next gather. Where parameters are
-  /// resident, nothing is done. Collective.
+  /// Tensors that autograd has saved are valid again after the next gather. Nothing is done for
+  /// parameters that are resident. Collective.
   virtual void gather(const Parameters& parameters) = 0;
   virtual void wait_for(const Parameters& parameters) = 0;
   virtual void release(const Parameters& parameters) = 0;
   /// Returns the order of gathers and releases in one micro-batch; empty when there are none.
   /// Modules are numbered in the order in which `wrap` returns them, units in their order in
-  /// memory. Where holders differ it is the table of the first parameter's.
+  /// memory. If holders differ it is the table of the first parameter's.
   virtual const std::vector<schedule::ShardAction>& table() const = 0;
 };
 

@@ -11,7 +11,7 @@ namespace shoal::parallel {
 /// A linear layer whose weight [out, in] is cut along `out` (column-parallel), of ranks that share
 /// no memory. It takes this rank's rows of the stream, [b, t, in], and gathers the others itself,
 /// so that they arrive while it multiplies its own; it gives this rank's features of all rows, [B,
-/// T, out / ranks]. Where the ranks do not divide the rows evenly it gathers first, as GatheredNorm
+/// T, out / ranks]. If the ranks do not divide the rows evenly it gathers first, as GatheredNorm
 /// does.
 class ColumnLinear final : public nn::Linear {
  public:

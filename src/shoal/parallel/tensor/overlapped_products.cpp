@@ -68,14 +68,14 @@ at::Tensor gather_factor(const at::Tensor& own, const comm::Group& group, at::Sc
   return factors;
 }
 
-/// What backward must know of the layers of gathered_products.
+/// The data that backward needs of the layers of gathered_products.
 struct Sinks {
   std::shared_ptr<ops::GradientSink> weight;
   std::shared_ptr<ops::GradientSink> bias;
 };
 
-/// The operands of backward of gathered_products. Of layer i `saved` has the weight at 1 + 2 i and
-/// the bias behind it, as the inputs of the function stand; at 0 it has the factor of all rows.
+/// The operands of backward of gathered_products. `saved` has the factor of all rows at 0, and of
+/// layer i the weight at 1 + 2 i and the bias behind it, as the inputs of the function stand.
 class GatheredBackward {
  public:
   GatheredBackward(const ops::Wanted& wanted, std::vector<Sinks> sinks, comm::Group group,

@@ -23,7 +23,7 @@ constexpr std::uint32_t kProbe = 3;
 
 constexpr std::int64_t kProbeBytes = 1 << 20;
 
-/// Waits until nobody reads what was sent any more, and lets the group free it. What came from a
+/// Waits until nobody reads what was sent any more, and lets the group free it. The rows from a
 /// peer took as long, so this wait is short.
 void finish(std::vector<comm::Work>& sends, const comm::Group& group) {
   for (comm::Work& work : sends) work.order();

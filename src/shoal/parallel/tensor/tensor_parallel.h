@@ -22,7 +22,7 @@ namespace shoal::parallel {
 /// stream. Initial weights are those of one rank, bit for bit. Forward passes with gradients need
 /// Context::stream (cut_stream).
 ///
-/// Where no two ranks share memory, rows travel while products run. `seconds_per_byte` is then how
+/// If no two ranks share memory, rows travel while products run. `seconds_per_byte` is then how
 /// long a byte takes from one rank to another; it is measured unless it is given. It decides which
 /// products are cut, and no bit of a result.
 ///

@@ -17,7 +17,7 @@ using model::ModelSpec;
 
 constexpr std::int64_t kVocabMultiple = 64;
 
-/// The model whose weights a run starts from. Of its shape nothing may change: the weights would
+/// The model whose weights a run starts from. Nothing of its shape may change: the weights would
 /// not fit, or would not mean the same.
 ModelSpec source_model(const Job& job) {
   if (!job.config.model.name.empty())

@@ -8,7 +8,7 @@
 
 namespace shoal::train {
 
-/// Where the weights of a model lie: in a checkpoint of Shoal, a Hugging Face folder (config.json,
+/// The place of a model's weights: a checkpoint of Shoal, a Hugging Face folder (config.json,
 /// safetensors) or a GGUF file.
 struct ModelSource {
   enum class Kind { kCheckpoint, kHuggingFace, kGguf };

@@ -43,8 +43,8 @@ double crowding_bytes(const model::ModelSpec& spec, const plan::Training& traini
                       const plan::Cluster& host, double planned);
 
 /// Returns a warning with both figures where evenly spread tokens fit into the `limit` of a rank
-/// and crowding ones do not. Whether they will crowd nobody knows before the run: that such a job
-/// runs at all is its user's choice.
+/// and crowding ones do not. Nobody knows before the run how they will crowd: that such a job runs
+/// at all is its user's choice.
 std::optional<std::string> warn_of_crowding(double planned, double crowding, double limit);
 
 /// Throws Error(resource) when a rank of the job needs more than its `host.device.memory_bytes`:

@@ -15,7 +15,7 @@ struct ProfileRow {
 };
 
 /// Says where a traced step went. Every nanosecond of a step counts in one row: that of the
-/// innermost span at that time. What lies in no span but the step's own is `uncovered`.
+/// innermost span at that time. Time that lies in no span but the step's own is `uncovered`.
 struct Profile {
   std::int64_t first_step = 0;
   std::int64_t last_step = 0;

@@ -6,7 +6,7 @@
 
 namespace shoal::train {
 
-/// What a run is doing.
+/// The phase that a run is in.
 enum class RunPhase : std::uint8_t { kStarting, kTraining, kEvaluating, kSaving, kEnding };
 
 /// How far one rank is. The rank writes its line, the launcher the last two members.
@@ -18,8 +18,8 @@ struct alignas(64) RankLine {
   std::atomic<bool> ended{false};                ///< the process has ended
 };
 
-/// What the ranks of a run are asked, and what rank 0 answers for all. Requests are numbered from
-/// 1; a counter holds the number of the last one.
+/// The requests to the ranks of a run, and the answers of rank 0 for all. Requests are numbered
+/// from 1; a counter holds the number of the last one.
 struct alignas(64) RunLine {
   std::atomic<bool> stop_asked{false};  ///< save and stop, as at SIGTERM
   std::atomic<std::int64_t> saves_asked{0};

@@ -16,7 +16,7 @@ struct TraceHead {
   int threads = 1;  ///< of a rank
   std::string precision;
   double clock_error_us = 0;  ///< times of different ranks are wrong by at most this
-  /// What plain loops reach on each rank while all ranks run them; 0: not known.
+  /// The peaks that plain loops reach on each rank while all ranks run them; 0: not known.
   std::vector<double> peak_flops;  ///< float32 FLOP/s
   std::vector<double> peak_bytes;  ///< bytes/s that are read and written
 };

@@ -37,7 +37,7 @@ constexpr const char* kLlama3Pattern =
 constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-/// What a name of tokenizer.ggml.pre stands for.
+/// The way to split text that a name of tokenizer.ggml.pre stands for.
 struct PreTokenizer {
   const char* name;
   std::vector<std::string> patterns;  ///< each cuts the pieces of those before it
