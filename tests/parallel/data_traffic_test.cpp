@@ -120,7 +120,11 @@ TEST(DataTraffic, IsThatOfTheFormulas) {
     for (const int stage : {1, 2, 3}) ways.push_back({stage, shards});
     for (const int stage : {2, 3}) ways.push_back({stage, shards, true});
     ways.push_back({3, shards, false, false});
-    if (ranks == 4) ways.push_back({3, {.dp_replicate = 2, .dp_shard = 2}});
+    if (ranks == 4) {
+      const plan::Degrees hybrid{.dp_replicate = 2, .dp_shard = 2};
+      ways.push_back({3, hybrid});
+      for (const int stage : {2, 3}) ways.push_back({stage, hybrid, true});
+    }
     for (const Way& way : ways) {
       EXPECT_DOUBLE_EQ(sent_in_a_step(way), planned(way) + beyond(way))
           << fmt::format("zero={} ranks={} every={} reshard={}", way.stage, ranks,

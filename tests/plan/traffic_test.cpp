@@ -125,6 +125,49 @@ TEST(Traffic, TrafficOfAttentionAndExpertsByHand) {
   EXPECT_DOUBLE_EQ(sent("expert tensor"), 2 * n * L * 6 * rows * copies * 64 * 3 / 4);
 }
 
+// The first blocks of a mixture may be dense: they send no rows, and all of them is divided along
+// tp.
+TEST(Traffic, DenseBlocksOfAMixtureSendWhatDenseBlocksSend) {
+  ModelSpec spec = small();
+  spec.experts = 8;
+  spec.experts_per_token = 2;
+  const auto sent = [&](std::int64_t dense, Training training, const char* what) {
+    spec.dense_layers = dense;
+    spec.dense_ffn = dense > 0 ? 256 : 0;
+    training.degrees.ep = training.degrees.dp_shard;
+    return traffic_bytes(traffic(spec, training, hosts_of(8)), what);
+  };
+  EXPECT_DOUBLE_EQ(sent(1, on(4), "expert"), sent(0, on(4), "expert") * 3 / 4);
+  EXPECT_DOUBLE_EQ(sent(1, on(1, 4), "tensor"), sent(0, on(1, 4), "tensor") * (1 + 1.5) / 2);
+  // Two stages of two blocks: one sends more rows, the other more of the rest.
+  EXPECT_DOUBLE_EQ(sent(1, on(4, 1, 2), "expert"), sent(0, on(4, 1, 2), "expert"));
+  EXPECT_DOUBLE_EQ(sent(1, on(1, 4, 2), "tensor"), sent(0, on(1, 4, 2), "tensor") * (1 + 0.5));
+}
+
+// In Shoal each tensor rank has the gradients of its own rows for what it has whole: nine norms of
+// two vectors, the biases behind attention and feed-forward layer of four blocks, the positions.
+TEST(Traffic, TensorRanksOfShoalSumWhatTheyHaveWhole) {
+  const double whole = 9 * 2 * 64 + 4 * 2 * 64 + 128 * 64;
+  const double split = count_of(small()) - whole;
+  Cluster shoal = hosts_of(8);
+  const auto sent = [&](Training training, const char* what) {
+    training.precision = "fp32";
+    return traffic_bytes(traffic(small(), training, shoal), what);
+  };
+  EXPECT_EQ(sent(on(1, 2), "data"), 0);
+  shoal.runtime = Runtime::kShoal;
+  EXPECT_DOUBLE_EQ(sent(on(1, 2), "data"), 4 * 2 * whole / 2);
+  EXPECT_DOUBLE_EQ(sent(on(2, 2), "data"), 4 * 2 * (split / 2 / 2 + whole * 3 / 4));
+  Training hybrid = on(4, 2);
+  hybrid.zero_stage = 1;
+  hybrid.degrees.shard_over(2, 4);
+  EXPECT_DOUBLE_EQ(sent(hybrid, "shard"), 2 * 4 * (split / 2 / 2 + whole * 3 / 4));
+  EXPECT_DOUBLE_EQ(sent(hybrid, "replica"), 4 * (split / 2 / 2 + whole / 4));
+  // What each reduction brings is summed over the replicas.
+  hybrid.zero_stage = 2;
+  EXPECT_DOUBLE_EQ(sent(hybrid, "replica"), 3 * 4 * (split / 2 / 2 + whole / 4));
+}
+
 TEST(Traffic, TechniquesThatAJobDoesNotUseSendNothing) {
   const auto names = [](const Training& training) {
     std::vector<std::string> list;

@@ -104,9 +104,9 @@ double gradient_exchange(const ModelSpec& spec, const Training& training, const 
   for (const auto& [unit, elements] : units) {
     const Holders& holders = unit.second;
     if (holders.shards > 1) seconds += times * timed("reduce_scatter", true, elements);
-    // Hybrid sharding: what a rank owns is summed over the replicas once a step.
+    // Hybrid sharding: what a rank owns of each sum is summed over the replicas.
     if (holders.all > holders.shards)
-      seconds += timed("all_reduce", false, elements / holders.shards);
+      seconds += times * timed("all_reduce", false, elements / holders.shards);
   }
   return seconds;
 }

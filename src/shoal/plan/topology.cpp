@@ -39,8 +39,20 @@ DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
   return {shard_group(cluster, degrees), replica_group(cluster, degrees)};
 }
 
+DataRanks replicated_ranks(const Cluster& cluster, const Training& training) {
+  if (cluster.runtime != Runtime::kShoal) return dense_ranks(cluster, training);
+  const Degrees& degrees = training.degrees;
+  const std::int64_t all = degrees.dp() * degrees.cp * degrees.tp;
+  if (training.zero_stage == 0) return {group_shape(cluster, all, 1), {}};
+  return {group_shape(cluster, degrees.shard_ranks() * degrees.tp, 1),
+          replica_group(cluster, degrees)};
+}
+
 DataRanks expert_ranks(const Cluster& cluster, const Training& training) {
   const Degrees& degrees = training.degrees;
+  // No matrix of an expert is cut along tp there.
+  if (cluster.runtime == Runtime::kShoal && degrees.ep == 1 && training.expert_tensor == 1)
+    return replicated_ranks(cluster, training);
   const std::int64_t all = training.expert_data();
   const std::int64_t stride = degrees.ep * training.expert_tensor;
   // An expert has `all` data ranks, which may be fewer than ZeRO would shard over. Shoal cuts the

@@ -35,9 +35,13 @@ struct DataRanks {
   GroupShape replicas;
 };
 DataRanks dense_ranks(const Cluster& cluster, const Training& training);
+/// Returns the data ranks of what every tensor rank has whole (norms, routers, shared experts).
+/// If the cluster runs Shoal, tensor ranks are among them: each has the gradient of its own rows of
+/// the stream.
+DataRanks replicated_ranks(const Cluster& cluster, const Training& training);
 /// Returns the data ranks of the routed experts, which have fewer: Training::expert_data. If the
 /// cluster runs Shoal, all of them cut the state of experts that are divided, so that hybrid
-/// sharding has no copies of it.
+/// sharding has no copies of it; experts that are not divided lie as what is replicated does.
 DataRanks expert_ranks(const Cluster& cluster, const Training& training);
 bool pipeline_crosses_hosts(const Cluster& cluster, const Degrees& degrees);
 

@@ -50,64 +50,68 @@ class StepTraffic {
         micro_batches_(static_cast<double>(training.micro_batches())),
         held_(held_by_rank(spec, training)),
         dense_(dense_ranks(cluster, training)),
+        replicated_(replicated_ranks(cluster, training)),
         experts_(expert_ranks(cluster, training)) {
     if (spec.family == Family::kMlp) return;
     samples_ = static_cast<double>(training.micro_batch);
     length_ = static_cast<double>(training.length(spec)) / static_cast<double>(degrees_.cp);
     hidden_ = static_cast<double>(spec.hidden);
-    layers_ = most_blocks_of_a_rank();
+    layers_ = most_blocks_of_a_rank(1, 1);
+    mixtures_ = most_blocks_of_a_rank(0, 1);
   }
 
   struct Bytes {
     double all = 0;
     double between = 0;
+
+    Bytes operator+(const Bytes& other) const { return {all + other.all, between + other.between}; }
   };
 
   /// Gradients of replicated parameters: an all-reduce a step, or one a micro-batch.
   Bytes data() const {
     if (training_.zero_stage != 0) return {};
-    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
       // An all-reduce sends 2 (n - 1) / n of the buffer, the least that is possible.
-      return gradient_reductions() * 2 * share(ranks.shards.ranks()) * parameters * gradient();
+      return over_shards(gradient_reductions() * 2 * parameters * gradient(), ranks);
     });
-    return {bytes, bytes * between_share_of_shards()};
   }
 
   /// ZeRO: gradients are scattered to their owners, parameters gathered from them.
   Bytes shard() const {
     if (training_.zero_stage == 0) return {};
-    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
       // Gathers in 8 bits for the forward pass, gradients in 4; the second gather is
       // second_shard()'s.
       if (training_.zero_plus_plus) {
         const auto each = zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
-        return micro_batches_ * parameters * each.shards;
+        const double bytes = micro_batches_ * parameters * each.shards;
+        return Bytes{bytes, bytes * between_share_of_shards(ranks)};
       }
       const double sent = gradient_reductions() * gradient() + gathers() * parameter();
-      return share(ranks.shards.ranks()) * parameters * sent;
+      return over_shards(parameters * sent, ranks);
     });
-    return {bytes, bytes * between_share_of_shards()};
   }
 
   /// ZeRO++: parameters are gathered for the backward pass from the host's own set of shards.
   Bytes second_shard() const {
     const bool gathered_again = training_.zero_plus_plus && training_.reshard_after_forward;
     if (training_.zero_stage == 0 || !gathered_again) return {};
-    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
       const auto each = zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
-      return micro_batches_ * parameters * each.inside;
+      return Bytes{micro_batches_ * parameters * each.inside, 0};
     });
-    return {bytes, 0};
   }
 
   /// Hybrid sharding: an all-reduce of each rank's shard of the gradients over the replicas.
   Bytes replica() const {
     if (training_.zero_stage == 0) return {};
-    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    // Others sum the shards of all micro-batches first; Shoal sums what each reduction brings.
+    const double times = shoal() ? gradient_reductions() : 1;
+    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
       const double shard = parameters / static_cast<double>(ranks.shards.ranks());
-      return 2 * share(ranks.replicas.ranks()) * shard * gradient();
+      const double bytes = times * 2 * share(ranks.replicas.ranks()) * shard * gradient();
+      return Bytes{bytes, bytes * between_share(ranks.replicas)};
     });
-    return {bytes, bytes * between_share(dense_.replicas)};
   }
 
   /// Over the link to the host's memory: gradients there, parameters back. If the parameters stay
@@ -117,12 +121,11 @@ class StepTraffic {
     const double passes = training_.reshard_after_forward ? 2 : 1;
     const double fetches = training_.offload_parameters ? micro_batches_ * passes : 1;
     const double moved = gradient() + fetches * parameter();
-    const double bytes = most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
       const double shards =
           training_.zero_stage >= 1 ? static_cast<double>(ranks.shards.ranks()) : 1;
-      return parameters / shards * moved;
+      return Bytes{parameters / shards * moved, 0};
     });
-    return {bytes, 0};
   }
 
   Bytes tensor() const {
@@ -132,13 +135,13 @@ class StepTraffic {
     const double gathers = shoal() ? share_that_keeps(Keep::kProducts) : 1;
     const double gathered_again =
         training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ * share(degrees_.tp) : 0;
-    // In a mixture this counts attention alone; expert_tensor() counts the experts.
-    const double products = spec_.experts > 0 ? 0.5 : 1;
+    // In a block with experts this counts attention alone; expert_tensor() counts the experts.
+    const double halves = most_blocks_of_a_rank(1, 0.5);
     const double once = tensor_elements(degrees_.tp, samples_, length_, hidden_, false);
     const double repeated = tensor_elements(degrees_.tp, samples_, length_, hidden_, true) - once;
     const double block =
-        products * (once + share_that_keeps(Keep::kInput) * repeated + gathers * gathered_again);
-    const double bytes = number_.activation_bytes * micro_batches_ * layers_ * block;
+        once + share_that_keeps(Keep::kInput) * repeated + gathers * gathered_again;
+    const double bytes = number_.activation_bytes * micro_batches_ * halves * block;
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
@@ -190,7 +193,7 @@ class StepTraffic {
     // A repeated forward pass sends rows to their experts and back, whatever it kept of them.
     const double once = expert_bytes(number_, false);
     const double again = repeats_blocks() * (expert_bytes(number_, true) - once);
-    const double bytes = (once + again) * micro_batches_ * layers_ * block;
+    const double bytes = (once + again) * micro_batches_ * mixtures_ * block;
     return {bytes, bytes * between_share_of_exchange(expert_group(cluster_, training_))};
   }
 
@@ -201,7 +204,7 @@ class StepTraffic {
         tokens_to_route() * static_cast<double>(spec_.experts_per_token) * expert_copies(training_);
     // A gather and a scatter forward, as many backward, and again in a repeated forward pass.
     const double exchanges = recomputes_all() ? 6 : 4;
-    const double bytes = number_.activation_bytes * micro_batches_ * layers_ * exchanges * rows *
+    const double bytes = number_.activation_bytes * micro_batches_ * mixtures_ * exchanges * rows *
                          hidden_ * share(training_.expert_tensor);
     return {bytes, bytes * between_share(expert_tensor_group(cluster_, training_))};
   }
@@ -241,18 +244,27 @@ class StepTraffic {
   }
 
   /// A flat ring passes everything on from host to host.
-  double between_share_of_shards() const {
-    if (training_.flat_rings && dense_.shards.hosts > 1) return 1;
-    return between_share(dense_.shards);
+  double between_share_of_shards(const DataRanks& ranks) const {
+    if (training_.flat_rings && ranks.shards.hosts > 1) return 1;
+    return between_share(ranks.shards);
   }
 
-  /// Sums `bytes` of a pipeline rank's dense parameters over all data ranks, and of its experts
-  /// over those that hold the same ones; returns the sum of the rank that sends most.
+  /// Returns what a rank sends of `bytes` that are gathered from the shards, or summed over them.
+  Bytes over_shards(double bytes, const DataRanks& ranks) const {
+    const double sent = share(ranks.shards.ranks()) * bytes;
+    return {sent, sent * between_share_of_shards(ranks)};
+  }
+
+  /// Sums what a pipeline rank sends of each part of its parameters over the data ranks of that
+  /// part; returns the sum of the rank that sends most.
   template <class BytesOf>
-  double most_of_a_rank(const BytesOf& bytes) const {
-    double most = 0;
-    for (const HeldParameters& rank : held_)
-      most = std::max(most, bytes(rank.dense(), dense_) + bytes(rank.expert, experts_));
+  Bytes most_of_a_rank(const BytesOf& bytes_of) const {
+    Bytes most;
+    for (const HeldParameters& rank : held_) {
+      const Bytes bytes = bytes_of(rank.split, dense_) + bytes_of(rank.replicated, replicated_) +
+                          bytes_of(rank.expert, experts_);
+      if (bytes.all > most.all) most = bytes;
+    }
     return most;
   }
 
@@ -267,11 +279,17 @@ class StepTraffic {
     return in_a_v ? 2 : 2 * chunks - 1;
   }
 
-  double most_blocks_of_a_rank() const {
+  /// Sums the blocks of each pipeline rank, a dense one as `dense` and one with experts as
+  /// `mixture`; returns the largest sum.
+  double most_blocks_of_a_rank(double dense, double mixture) const {
     const auto blocks = stage_blocks(spec_, training_);
     std::vector<double> on_rank(static_cast<std::size_t>(degrees_.pp));
-    for (std::int64_t stage = 0; stage < training_.stages(); ++stage)
-      on_rank[rank_of_stage(training_, stage)] += blocks[stage];
+    std::int64_t block = 0;
+    for (std::int64_t stage = 0; stage < training_.stages(); ++stage) {
+      for (const std::int64_t end = block + blocks[stage]; block < end; ++block)
+        on_rank[rank_of_stage(training_, stage)] +=
+            model::has_experts(spec_, block) ? mixture : dense;
+    }
     return *std::max_element(on_rank.begin(), on_rank.end());
   }
 
@@ -283,11 +301,13 @@ class StepTraffic {
   double micro_batches_;
   std::vector<HeldParameters> held_;
   DataRanks dense_;
+  DataRanks replicated_;
   DataRanks experts_;
   double samples_ = 0;  ///< samples of a micro-batch
   double length_ = 0;   ///< tokens of a sample on one context rank
   double hidden_ = 0;
-  double layers_ = 0;
+  double layers_ = 0;    ///< blocks of the pipeline rank that has most
+  double mixtures_ = 0;  ///< blocks with experts of the one that has most of these
 };
 
 /// All techniques in the order in which they are reported.

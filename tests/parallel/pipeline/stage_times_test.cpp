@@ -1,15 +1,12 @@
 // The time of a step with stages that sleep, against the simulator. Sleeping takes no core, so that
 // ranks overlap on a machine with fewer cores than ranks.
-#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <thread>
 
-#include "shoal/ops/differentiable.h"
-#include "shoal/schedule/timeline.h"
-#include "tests/parallel/pipeline/tiny_pipeline.h"
+#include "tests/parallel/pipeline/timed_stages.h"
 
 namespace shoal::parallel::stage_times_test {
 namespace {
@@ -21,54 +18,8 @@ void sleep_for_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-/// A unit that takes its times, in seconds, for its output, for the gradient of its input,
-/// and for that of its weight. It passes x on; the last one sums it up.
-class Sleeper final : public nn::Module {
- public:
-  Sleeper(const StageCost& times, bool last) : times_(times), last_(last) {
-    weight_ = parameter("weight", {1}, model::Init::kOnes);
-  }
-
- protected:
-  at::Tensor forward(const at::Tensor& x, const nn::Context&) override {
-    const ops::Weight weight = weight_->weight();
-    const auto backward = [sink = weight.sink, times = times_](const ops::Tensors&,
-                                                               const ops::Tensors& gradients) {
-      sleep_for_seconds(times.input_gradient);
-      const auto write = [dy = gradients[0], times](const at::Tensor& target, bool accumulate) {
-        sleep_for_seconds(times.weight_gradient);
-        accumulate ? target.add_(dy.sum()) : target.fill_(dy.sum());
-      };
-      return ops::Tensors{gradients[0], ops::deliver_later(sink, write)};
-    };
-    const at::Tensor y = ops::differentiable("sleep", {x, weight.tensor}, [&](const ops::Wanted&) {
-      sleep_for_seconds(times_.forward);
-      return ops::Recorded{{x.detach().clone()}, {}, backward};
-    })[0];
-    return last_ ? y.sum() : y;
-  }
-
- private:
-  StageCost times_;
-  bool last_;
-  std::shared_ptr<nn::Parameter> weight_;
-};
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// The stages of one rank, each a sleeper.
-Stages sleepers(const Schedule& table, const std::vector<StageCost>& costs, int rank) {
-  Stages stages{{}, {}, std::vector<std::int64_t>(table.stages(), 3), false};
-  for (int stage = 0; stage < table.stages(); ++stage) {
-    if (table.rank_of_stage[stage] != rank) continue;
-    const auto unit = std::make_shared<Sleeper>(costs[stage], stage + 1 == table.stages());
-    unit->materialize();
-    unit->reset_parameters(Key(1));
-    stages.local.push_back({stage, {unit}});
-  }
-  return stages;
 }
 
 struct Step {
@@ -91,11 +42,6 @@ Step run_step(const Schedule& table, const std::vector<StageCost>& costs) {
   options.arena = false;  // worlds that begin at the same time would both install one
   comm::run_on_threads(options, [&](const comm::Group& group) {
     const int rank = group.rank();
-    std::vector<MicroBatch> batch(table.micro_batches);
-    for (MicroBatch& one : batch) {
-      one.input = at::ones({2, 3}, at::kFloat);
-      one.context.labels = at::ones({2}, at::kLong);
-    }
     // An action ends where the next one begins, or the step.
     std::string current;
     auto begun = Clock::now();
@@ -104,8 +50,9 @@ Step run_step(const Schedule& table, const std::vector<StageCost>& costs) {
       current = action;
       begun = Clock::now();
     };
+    const std::vector<MicroBatch> batch = timed_batch(table.micro_batches);
     Pipeline pipeline(
-        group, table, sleepers(table, costs, rank),
+        group, table, timed_stages(table, costs, rank, sleep_for_seconds),
         {.action = [&](const schedule::Action& action) { next(schedule::to_string(action)); }});
     group.barrier();
     const auto start = Clock::now();

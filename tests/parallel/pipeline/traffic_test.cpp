@@ -1,4 +1,5 @@
-// The bytes that a pipeline sends, against the planner's formula.
+// The bytes that a pipeline sends: its messages, against the planner's formula, and the gradients
+// of weights that stages of several ranks use.
 #include "shoal/plan/traffic.h"
 
 #include <gmock/gmock.h>
@@ -6,7 +7,9 @@
 
 #include <algorithm>
 
+#include "shoal/parallel/apply.h"
 #include "shoal/parallel/batch_share.h"
+#include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
@@ -97,6 +100,66 @@ TEST(PipelineTraffic, EveryScheduleSendsWhatThePlannerCounts) {
             << table.name << " on " << ranks << " ranks";
       }
     });
+  }
+}
+
+struct TieCase {
+  plan::Degrees degrees;
+  int zero = 0;
+};
+
+/// Bytes that a rank sends for tied weights at the end of a step.
+double sent_for_ties(const comm::Group& world, const mesh::Mesh& mesh, const model::ModelSpec& spec,
+                     const Schedule& table, const TieCase& c) {
+  const auto model = nn::make_model(spec);
+  ApplyOptions options{.table = table, .units_of_stage = even_stages(8, table.stages())};
+  if (c.zero > 0)
+    options.sharding = ShardingOptions{.stage = static_cast<ShardStage>(c.zero), .alone = {}};
+  Applied applied = apply(*model, mesh, options);
+  applied.reset_parameters(*model, Key(1));
+  reduce_gradients(applied, *model, mesh);
+  Pipeline pipeline(mesh.along(mesh::Axis::kPipeline), table, applied.stages,
+                    pipeline_events(*applied.reduction, applied.stages.local));
+  auto batch = step_of(table.micro_batches, 0, kSamples);
+  const BatchShare share(mesh, table.rank_of_stage.back());
+  for (MicroBatch& one : batch) one.context.stream = share.stream(one.input);
+  pipeline.run(batch);
+  applied.reduction->finish();
+  std::vector<at::Tensor> gradients = applied.reduction->gradients();
+  const double before = world.bytes_sent();
+  applied.tied->reduce(applied.owned(*model, mesh), gradients);
+  return world.bytes_sent() - before;
+}
+
+// Two ranks hold the table, the first stage's and the last stage's. Of an all-reduce each of two
+// sends as much as it has: 8 bytes that say whether it has a gradient, and what it has of the
+// table. Ranks in between send nothing, nor does a rank that has both stages (those in a V).
+TEST(PipelineTraffic, TiedWeightsSendTheirGradientOnceAStep) {
+  auto spec = tiny_spec("gpt2-tiny", true);
+  spec.vocab = 32;  // two ranks divide it, in whole cache lines
+  for (const TieCase& c : std::vector<TieCase>{{{.pp = 2}},
+                                               {{.pp = 3}},
+                                               {{.pp = 4}},
+                                               {{.pp = 2, .tp = 2}},
+                                               {{.pp = 2, .dp_shard = 2}},
+                                               {{.pp = 2, .dp_shard = 2}, 1},
+                                               {{.pp = 2, .dp_shard = 2}, 2}}) {
+    const int p = static_cast<int>(c.degrees.pp);
+    const auto parts = static_cast<double>(c.degrees.tp * (c.zero > 0 ? c.degrees.dp_shard : 1));
+    comm::run_on_threads(
+        threads(static_cast<int>(c.degrees.ranks())), [&](const comm::Group& world) {
+          const mesh::Mesh mesh(world, c.degrees);
+          for (const std::string& name : schedule::schedule_names()) {
+            const Schedule table = schedule::make_schedule(name, p, chunks_of(name), 2 * p);
+            const int rank = mesh.coordinate(mesh::Axis::kPipeline);
+            const bool first = table.rank_of_stage.front() == rank;
+            const bool last = table.rank_of_stage.back() == rank;
+            const double gradient = 4.0 * 32 * static_cast<double>(spec.hidden) / parts;
+            EXPECT_EQ(sent_for_ties(world, mesh, spec, table, c), first != last ? 8 + gradient : 0)
+                << name << " rank " << world.rank() << " of " << world.size() << ", zero "
+                << c.zero;
+          }
+        });
   }
 }
 
