@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <map>
 #include <random>
 
 #include "shoal/base/error.h"
@@ -115,6 +117,97 @@ TEST(Ngram, TuningIsAMaximumOfTheHeldOutLikelihood) {
   // A long history that never helps must cost next to nothing.
   const double long_history = NgramModel({tokens, 12, kEnd}, 5).bits({other, 12, kEnd});
   EXPECT_LT(long_history, tuned * 1.02);
+}
+
+/// A bigram model by its definition, on maps: the counts of some documents, and weights.
+struct Bigram {
+  std::map<std::uint32_t, double> tokens;
+  std::map<std::uint32_t, double> histories;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, double> pairs;
+  double all = 0;
+
+  void add(const std::vector<std::uint32_t>& document) {
+    std::uint32_t before = kEnd;
+    for (const std::uint32_t token : document) {
+      ++tokens[token];
+      ++histories[before];
+      ++pairs[{before, token}];
+      ++all;
+      before = token;
+    }
+  }
+  /// Histories that were seen about as often share a weight; a history that was not seen has none.
+  int bucket(std::uint32_t before) const {
+    const auto seen = histories.find(before);
+    return seen == histories.end() ? 0 : std::bit_width(static_cast<unsigned>(seen->second));
+  }
+  double bits(const std::vector<std::uint32_t>& document, double vocab,
+              const std::vector<std::vector<double>>& weights) const {
+    const auto count = [](const auto& map, const auto& key) {
+      return map.contains(key) ? map.at(key) : 0.0;
+    };
+    const double single = weights[0][std::bit_width(static_cast<unsigned>(all))];
+    double sum = 0;
+    std::uint32_t before = kEnd;
+    for (const std::uint32_t token : document) {
+      double p = single * count(tokens, token) / all + (1 - single) / vocab;
+      if (const int at = bucket(before); at > 0) {
+        const double share = count(pairs, std::pair(before, token)) / histories.at(before);
+        p = weights[1][at] * share + (1 - weights[1][at]) * p;
+      }
+      sum -= std::log2(p);
+      before = token;
+    }
+    return sum;
+  }
+};
+
+// Every tenth document is held out; a sixth of its tokens stand in no other one, so that the best
+// weight of the single tokens lies inside. A weight that is moved makes the held-out documents
+// longer.
+TEST(Ngram, NoWeightAloneCanBeTunedFurther) {
+  constexpr std::uint32_t kVocabulary = 60;
+  auto tokens = chain(60, 12, 3);
+  constexpr std::size_t kLength = 21;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (i / kLength % 10 == 9 && i % 6 == 1)
+      tokens[i] = static_cast<std::uint32_t>(12 + i % (kVocabulary - 12));
+  }
+  Bigram counted;
+  std::vector<std::vector<std::uint32_t>> held_out;
+  for (std::size_t d = 0; d < 60; ++d) {
+    const std::vector<std::uint32_t> document(&tokens[d * kLength], &tokens[d * kLength] + kLength);
+    d % 10 == 9 ? held_out.push_back(document) : counted.add(document);
+  }
+  std::map<int, int> met;
+  for (const auto& document : held_out) {
+    std::uint32_t before = kEnd;
+    for (const std::uint32_t token : document) {
+      ++met[counted.bucket(before)];
+      before = token;
+    }
+  }
+  auto weights = NgramModel({tokens, kVocabulary, kEnd}, 2).weights();
+  const auto bits = [&] {
+    double sum = 0;
+    for (const auto& document : held_out) sum += counted.bits(document, kVocabulary, weights);
+    return sum;
+  };
+  const double tuned = bits();
+  std::vector<double*> moved{&weights[0][std::bit_width(static_cast<unsigned>(counted.all))]};
+  for (const auto& [bucket, tokens_of_it] : met)
+    if (bucket > 0 && tokens_of_it >= 10) moved.push_back(&weights[1][bucket]);
+  ASSERT_GE(moved.size(), 2u);
+  for (double* weight : moved) {
+    ASSERT_GT(*weight, 0.05);
+    ASSERT_LT(*weight, 0.95);
+    const double best = *weight;
+    for (const double change : {-0.02, 0.02}) {
+      *weight = best + change;
+      EXPECT_GT(bits(), tuned) << best << " " << change;
+    }
+    *weight = best;
+  }
 }
 
 TEST(Ngram, RefusesWhatCannotBe) {

@@ -110,7 +110,7 @@ TEST(Prepare, SaysWhenThereIsNothingToDo) {
   EXPECT_TRUE(prepare(options_for(folder)).already_prepared);
 }
 
-/// The stages that are reported, each once, in their order.
+/// The stages that are reported, each once and from its beginning, in their order.
 std::vector<std::string> stages_of(const PrepareOptions& options) {
   std::vector<std::string> stages;
   std::map<std::string, bool> complete;
@@ -119,6 +119,7 @@ std::vector<std::string> stages_of(const PrepareOptions& options) {
     if (stages.empty() || stages.back() != stage) {
       stages.push_back(stage);
       before = 0;
+      EXPECT_EQ(done, 0u) << stage << " is told before its work";
     }
     EXPECT_LE(done, total) << stage;
     EXPECT_GE(done, before) << stage;

@@ -136,6 +136,8 @@ TEST(Digits, RefusesAnotherTable) {
   for (int k = 0; k < 63; ++k) row += "1,";
   EXPECT_THROW(read_digits(folder.write("narrow.csv", row + "1\n")), Error);
   EXPECT_THROW(read_digits(folder.write("classes.csv", row + "1,10\n")), Error);
+  EXPECT_THROW(read_digits(folder.write("named.csv", row + "1,digit\n" + row + "1,9\n")), Error)
+      << "the first line is a digit as all others are";
   EXPECT_EQ(read_digits(folder.write("good.csv", row + "1,9\n")).features[0], 1.0f / 16);
 }
 

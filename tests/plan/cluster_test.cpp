@@ -166,6 +166,7 @@ TEST(Cluster, EveryFigureIsChecked) {
       {"host.memory_bandwidth", [](Cluster& c) -> double& { return c.host.memory_bandwidth; },
        true},
       {"host.link_bandwidth", [](Cluster& c) -> double& { return c.host.link_bandwidth; }, true},
+      {"host.devices_at_once", [](Cluster& c) -> double& { return c.host.devices_at_once; }, true},
       {"storage.read_bandwidth", [](Cluster& c) -> double& { return c.storage.read_bandwidth; },
        true},
       {"storage.write_bandwidth", [](Cluster& c) -> double& { return c.storage.write_bandwidth; },
@@ -224,6 +225,10 @@ TEST(Cluster, EveryFigureIsChecked) {
                 c.kernels["loss"].timed = {{{0, 0, -3}, 1}};
               }),
               HasSubstr("kernels.loss.timed = -3"));
+  EXPECT_THAT(with([](Cluster& c) {
+                c.kernels["loss"].timed = {{{1, 1, 1}, 0}};
+              }),
+              HasSubstr("kernels.loss.timed = 0: must be positive"));
 }
 
 }  // namespace
