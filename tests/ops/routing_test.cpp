@@ -106,11 +106,36 @@ TEST(Routing, ScoresThatAreNotNumbersStillChooseExperts) {
   EXPECT_TRUE(routed.gates.isnan().all().item<bool>());
 }
 
+// The exponential of 100 alone has no place in a float, and that of -900 vanishes.
+TEST(Routing, LargeLogitsHaveTheScoresOfTheirDifferences) {
+  const at::Tensor logits = at::tensor({90.0f, 100.0f, -900.0f, 99.0f}).view({1, 4});
+  const Routing routed = route(logits, {}, {4, RouterScore::kSoftmax, false});
+  const at::Tensor expected = at::softmax(logits.to(at::kDouble), -1);
+  EXPECT_LT((routed.scores - expected).abs().max().item<double>(), 1e-6);
+}
+
 TEST(Routing, RefusesWhatItCannotRoute) {
   EXPECT_THROW(route(leaf({3, 4}, 1), {}, {5}), Error);
   EXPECT_THROW(route(leaf({3, 4}, 1), {}, {0}), Error);
   EXPECT_THROW(route(leaf({3, 4}, 1), leaf({5}, 1), {2}), Error);
   EXPECT_THROW(route(leaf({3, 4}, 1).to(at::kHalf), {}, {2}), Error);
+}
+
+TEST(Routing, RefusesWhatDoesNotFitTogether) {
+  const at::Tensor experts = at::zeros({2, 3, 2}, at::kLong);
+  const at::Tensor before = at::zeros({2, 3}, at::kLong);
+  EXPECT_THROW(within_capacity(experts.view({6, 2}), before, 1), Error);
+  EXPECT_THROW(within_capacity(experts, before.view({6}), 1), Error);
+  EXPECT_THROW(within_capacity(experts, before.narrow(0, 0, 1), 1), Error);
+  EXPECT_THROW(within_capacity(experts, before, 0), Error);
+  const ExpertRows rows = sort_by_expert(experts.view({6, 2}), 1);
+  EXPECT_THROW(take_rows(at::zeros({5, 4}), rows), Error);
+  EXPECT_THROW(take_rows(at::zeros({6, 4, 1}), rows), Error);
+  EXPECT_THROW(combine_rows(at::zeros({11, 4}), at::zeros({6, 2}), rows), Error);
+  EXPECT_THROW(combine_rows(at::zeros({12, 4}), at::zeros({12}), rows), Error);
+  EXPECT_THROW(combine_rows(at::zeros({12, 4}), at::zeros({6, 2}, at::kDouble), rows), Error);
+  EXPECT_THROW(combine_rows(at::zeros({12, 4}, at::kHalf), at::zeros({6, 2}, at::kHalf), rows),
+               Error);
 }
 
 // Two sequences of three tokens with two choices each, into three experts.

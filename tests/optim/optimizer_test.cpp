@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,11 +15,16 @@
 #include "shoal/base/memory_category.h"
 #include "shoal/base/philox.h"
 #include "shoal/comm/allocator.h"
+#include "shoal/comm/group.h"
 #include "shoal/comm/world.h"
 #include "shoal/optim/clipping.h"
+#include "shoal/optim/stored_update.h"
+#include "tests/complaint.h"
 
 namespace shoal::optim::optimizer_test {
 namespace {
+
+using ::testing::StartsWith;
 
 at::Tensor random(const std::string& name, at::IntArrayRef shape) {
   const Key key = Key(5).child(name);
@@ -226,6 +232,24 @@ TEST(Optimizer, EveryOptionHasItsRange) {
   EXPECT_NO_THROW(sgd({.momentum = 0.9, .nesterov = true}));
 }
 
+// Whoever wrote the job file reads which key is wrong, and that it stands under [optimizer].
+TEST(Optimizer, ARefusedOptionIsNamedWithItsValue) {
+  const auto adamw = [](const AdamWOptions& options) {
+    return complaint([&] { make_optimizer(two_slices(), options); });
+  };
+  const auto sgd = [](const SgdOptions& options) {
+    return complaint([&] { make_optimizer(two_slices(), options); });
+  };
+  EXPECT_THAT(adamw({.beta1 = 1.5}), StartsWith("[optimizer] beta1=1.5: must lie in [0, 1)"));
+  EXPECT_THAT(adamw({.beta2 = -0.5}), StartsWith("[optimizer] beta2=-0.5: must lie in [0, 1)"));
+  EXPECT_THAT(adamw({.epsilon = -2}), StartsWith("[optimizer] epsilon=-2: must not be negative"));
+  EXPECT_THAT(adamw({.weight_decay = -3}), StartsWith("[optimizer] weight_decay=-3: must not be"));
+  EXPECT_THAT(sgd({.momentum = -4}), StartsWith("[optimizer] momentum=-4: must not be negative"));
+  EXPECT_THAT(sgd({.weight_decay = -5}), StartsWith("[optimizer] weight_decay=-5: must not be"));
+  EXPECT_THAT(sgd({.nesterov = true}),
+              StartsWith("[optimizer] nesterov=1: needs momentum above 0"));
+}
+
 TEST(Optimizer, RefusesGradientsThatDoNotFit) {
   const auto optimizer = make_optimizer(two_slices(), AdamWOptions{});
   const at::Tensor bias = at::zeros({9}, at::kFloat);
@@ -306,6 +330,48 @@ TEST(Storage, ASliceOfAParameterUpdatesAsTheWholeDoes) {
   EXPECT_TRUE(whole.equal(parts));
   EXPECT_FALSE(whole.equal(start));
   EXPECT_FALSE(one->master(0).defined());
+}
+
+Stored stored(const at::Tensor& tensor) {
+  return {tensor.mutable_data_ptr(), comm::element_type(tensor.scalar_type())};
+}
+
+// The random numbers of a rounding are those of the slice's name and of the number of its update:
+// two slices of equal values part, and so do two updates. Either the parameter or the moments are
+// rounded.
+TEST(Storage, RoundingDrawsFollowTheNameAndTheUpdate) {
+  const AdamWOptions options;
+  const at::Tensor gradient = random("g", {50});
+  for (const bool parameter_rounds : {true, false}) {
+    const at::ScalarType type = parameter_rounds ? at::kBFloat16 : at::kFloat;
+    const at::ScalarType moments = parameter_rounds ? at::kFloat : at::kBFloat16;
+    const at::Tensor start = random("p", {50}).to(type);
+    const std::vector<Slice> slices{{"a", start.clone(), true}, {"b", start.clone(), true}};
+    const auto optimizer =
+        make_optimizer(slices, options, {.master = false, .moments = moments, .rounding = Key(3)});
+    for (int step = 1; step <= 3; ++step) optimizer->step({gradient, gradient}, 0.01);
+    for (std::size_t i = 0; i < slices.size(); ++i) {
+      const at::Tensor p = start.clone();
+      const at::Tensor m = at::zeros({50}, moments);
+      const at::Tensor v = at::zeros({50}, moments);
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        const auto t = static_cast<double>(step);
+        const AdamWFactors factors{.learning_rate = 0.01,
+                                   .beta1 = options.beta1,
+                                   .beta2 = options.beta2,
+                                   .epsilon = options.epsilon,
+                                   .weight_decay = options.weight_decay,
+                                   .correction1 = 1 - std::pow(options.beta1, t),
+                                   .correction2 = 1 - std::pow(options.beta2, t),
+                                   .gradient_scale = 1};
+        adamw_update({stored(p), {}, stored(gradient), stored(m), stored(v)}, 50, factors,
+                     {Key(3).child(slices[i].name).child(step), 0});
+      }
+      EXPECT_TRUE(slices[i].parameter.equal(p)) << slices[i].name;
+      EXPECT_TRUE(optimizer->states()[i].tensor.equal(m)) << slices[i].name;
+      EXPECT_TRUE(optimizer->states()[2 + i].tensor.equal(v)) << slices[i].name;
+    }
+  }
 }
 
 // A part of the columns, of which this rank owns some elements only, rounds as the same elements of
