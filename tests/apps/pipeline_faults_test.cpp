@@ -1,5 +1,6 @@
-// Runs of a pipeline in which one rank is killed, is stopped, ends or fails in the middle of its
-// schedule: what the program says, and how it ends.
+// Runs of a pipeline, alone and with context or expert ranks in each stage, in which one rank is
+// killed, is stopped, ends or fails in the middle of its schedule: what the program says, and how
+// it ends.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -80,6 +81,10 @@ const std::string kDegree = "parallelism.pipeline_parallel_degree=";
 const std::string kSchedule = "parallelism.pipeline_parallel_schedule=";
 const std::string kTensor = "parallelism.tensor_parallel_degree=2";
 const std::string kOverTcp = "parallelism.transport=tcp";
+const std::string kRing = "parallelism.context_parallel_degree=2";
+const std::string kHeads = "parallelism.context_parallel_way=heads";
+const std::string kMixture = "model.name=moe-tiny";
+const std::string kExperts = "parallelism.expert_parallel_degree=2";
 
 TEST_F(PipelineFaults, AKilledRankIsNamedByAll) {
   expect_named({"kill",
@@ -151,6 +156,64 @@ TEST_F(PipelineFaults, ARankThatStandsStillIsNamedByAll) {
                 2,
                 "2F0",
                 {kDegree + "4", "parallelism.timeout_s=6"},
+                201,
+                "shoal: rank 2 of 4 stands still: a signal has stopped it\n",
+                "peer 2"});
+}
+
+// The other rank of its stage waits in the middle of attention: for keys and values, or for heads.
+TEST_F(PipelineFaults, AContextRankIsNamedByAll) {
+  expect_named({"kill",
+                4,
+                3,
+                "1F1",
+                {kDegree + "2", kRing},
+                137,
+                "shoal: rank 3 of 4 was killed by signal 9 (Killed) in step 3\n",
+                "rank 3 ended and left no error report"});
+  const std::string words = "debug.fault asked for an error in step 3 before 1B1";
+  expect_named({"error",
+                4,
+                2,
+                "1B1",
+                {kDegree + "2", kRing, kHeads},
+                1,
+                "shoal: rank 2 of 4 failed in step 3: [train] " + words + " (rank 2 of 4)\n",
+                words});
+  expect_named({"stop",
+                4,
+                1,
+                "0F1",
+                {kDegree + "2", kRing, "parallelism.timeout_s=8"},
+                201,
+                "shoal: rank 1 of 4 stands still: a signal has stopped it\n",
+                "peer 1"});
+}
+
+// The other rank of its stage waits in the middle of a block for rows that come to its experts.
+TEST_F(PipelineFaults, AnExpertRankIsNamedByAll) {
+  expect_named({"kill",
+                4,
+                0,
+                "0B1",
+                {kDegree + "2", kMixture, kExperts},
+                137,
+                "shoal: rank 0 of 4 was killed by signal 9 (Killed) in step 3\n",
+                "rank 0 ended and left no error report"});
+  const std::string words = "debug.fault asked for an error in step 3 before 1F1";
+  expect_named({"error",
+                4,
+                3,
+                "1F1",
+                {kDegree + "2", kMixture, kExperts, kOverTcp},
+                1,
+                "shoal: rank 3 of 4 failed in step 3: [train] " + words + " (rank 3 of 4)\n",
+                words});
+  expect_named({"stop",
+                4,
+                2,
+                "1F1",
+                {kDegree + "2", kMixture, kExperts, "parallelism.timeout_s=8"},
                 201,
                 "shoal: rank 2 of 4 stands still: a signal has stopped it\n",
                 "peer 2"});

@@ -197,7 +197,7 @@ TEST(PlannedTraining, IsRefusedWhereTheJobIs) {
             4, true},
            {mixture + Sets{degree("context", 2)}, 2, true},
            {mixture + Sets{degree("context", 2), "model.capacity_factor=2"}, 2, false},
-           {mixture + Sets{degree("context", 2), "model.balance_loss=0.1"}, 2, false}}) {
+           {mixture + Sets{degree("context", 2), "model.balance_loss=0.1"}, 2, true}}) {
     const std::string job_says = complaint([&] { validate(saved_job(one.sets), one.ranks); });
     const std::string plan_says = complaint([&] {
       const Job job = saved_job(one.sets);

@@ -14,6 +14,18 @@
 #include "shoal/ops/loss.h"
 
 namespace shoal::nn {
+namespace {
+
+/// Returns the number [B, 1] of valid labels of each sequence at hand, in all columns of this
+/// context rank: tensor-parallel ranks divide samples, but not labels.
+at::Tensor valid_labels(const Context& context) {
+  at::Tensor labels = context.labels;
+  if (context.stream.divided() && context.stream.dim == 0)
+    labels = labels.narrow(0, context.stream.begin, context.stream.count);
+  return labels.ne(ops::kIgnoredLabel).sum(1, true);
+}
+
+}  // namespace
 
 void ExpertLoad::add(const std::string& router, const at::Tensor& counts) {
   at::Tensor& sum = counts_[router];
@@ -47,8 +59,8 @@ at::Tensor Router::forward(const at::Tensor& x, const Context& context) {
   return product(context, x, weight_->weight());
 }
 
-SequenceCounts Router::whole_sequences(const at::Tensor& counts, const Context&) const {
-  return {at::zeros_like(counts), counts};
+SequenceCounts Router::whole_sequences(const SequenceCounts& at_hand, const Context&) const {
+  return at_hand;
 }
 
 RoutedTokens Router::route(const at::Tensor& x, const Context& context) {
@@ -65,9 +77,11 @@ RoutedTokens Router::route(const at::Tensor& x, const Context& context) {
   if (context.expert_load && !context.recomputing) context.expert_load->add(path(), counts.sum(0));
   const bool balanced = balance_loss_ > 0 && context.extra_losses && context.labels.defined();
   if (!balanced && capacity_factor_ == 0) return routed;
-  const SequenceCounts sequences = whole_sequences(counts, context);
-  const bool cut = context.stream.divided() && context.stream.dim == 1;
-  const std::int64_t length = cut ? context.stream.whole : columns;
+  const SequenceCounts sequences = whole_sequences(
+      {at::zeros_like(counts), counts, balanced ? valid_labels(context) : at::Tensor()}, context);
+  // Every token of a sequence has made as many choices.
+  const std::int64_t length =
+      sequences.all.select(0, 0).sum().item<std::int64_t>() / options_.experts_per_token;
   if (capacity_factor_ > 0) {
     const double room = capacity_factor_ * static_cast<double>(options_.experts_per_token) *
                         static_cast<double>(length) / static_cast<double>(experts_);
@@ -75,24 +89,21 @@ RoutedTokens Router::route(const at::Tensor& x, const Context& context) {
                                        std::max<std::int64_t>(1, std::llround(std::ceil(room))))
                       .flatten(0, 1);
   }
-  if (balanced) add_balance_loss(routed.routing, sequences.all, length, context);
+  if (balanced) add_balance_loss(routed.routing, sequences, length, context);
   return routed;
 }
 
-void Router::add_balance_loss(const ops::Routing& routing, const at::Tensor& counts,
-                              std::int64_t columns, const Context& context) const {
-  const std::int64_t samples = counts.size(0);
-  at::Tensor labels = context.labels;
-  if (context.stream.divided() && context.stream.dim == 0)
-    labels = labels.narrow(0, context.stream.begin, context.stream.count);
+void Router::add_balance_loss(const ops::Routing& routing, const SequenceCounts& sequences,
+                              std::int64_t length, const Context& context) const {
+  const std::int64_t samples = sequences.all.size(0);
   const at::Tensor& scores = routing.scores;
-  const auto length = static_cast<double>(columns);
+  const auto columns = static_cast<double>(length);
   // f_e of each sequence, times what is the same for all its tokens: 1 / T of the mean P_e, the
   // valid labels, the coefficient and the scale. Counts are constants for autograd.
   const double factor = balance_loss_ * context.loss_scale * static_cast<double>(experts_) /
-                        (static_cast<double>(options_.experts_per_token) * length * length);
-  const at::Tensor valid = labels.ne(ops::kIgnoredLabel).sum(1, true);
-  const at::Tensor weights = (counts * valid).to(scores.scalar_type()) * factor;  // [B, E]
+                        (static_cast<double>(options_.experts_per_token) * columns * columns);
+  const at::Tensor weights =
+      (sequences.all * sequences.labels).to(scores.scalar_type()) * factor;  // [B, E]
   const at::Tensor shares =
       options_.score == model::RouterScore::kSoftmax ? scores : scores / scores.sum(-1, true);
   context.extra_losses->add((shares.view({samples, -1, experts_}).sum(1) * weights).sum());

@@ -12,10 +12,11 @@ struct RoutedTokens {
   at::Tensor kept;
 };
 
-/// Choices of a sequence by expert, [B, E] int64 each.
+/// What is counted of the columns of a sequence.
 struct SequenceCounts {
-  at::Tensor before;  ///< of the columns before those at hand
-  at::Tensor all;     ///< of all columns
+  at::Tensor before;  ///< [B, E] int64, choices by expert of the columns before those at hand
+  at::Tensor all;     ///< [B, E] int64, of all columns
+  at::Tensor labels;  ///< [B, 1] int64, valid labels of all columns; undefined: nobody needs them
 };
 
 /// Chooses the experts of each token: scores are a function of x weight^T [.., E], computed in
@@ -40,13 +41,14 @@ class Router : public Module {
   Router(Replacement, const Router& original);
   /// Returns the logits [.., E].
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
-  /// Turns the counts [B, E] of the columns at hand into those of whole sequences, of which
-  /// tensor-parallel ranks may have parts.
-  virtual SequenceCounts whole_sequences(const at::Tensor& counts, const Context& context) const;
+  /// Turns the counts of the columns at hand into those of whole sequences, of which
+  /// tensor-parallel and context-parallel ranks may have parts.
+  virtual SequenceCounts whole_sequences(const SequenceCounts& at_hand,
+                                         const Context& context) const;
 
  private:
-  void add_balance_loss(const ops::Routing& routing, const at::Tensor& counts, std::int64_t columns,
-                        const Context& context) const;
+  void add_balance_loss(const ops::Routing& routing, const SequenceCounts& sequences,
+                        std::int64_t length, const Context& context) const;
 
   ops::RoutingOptions options_;
   std::int64_t experts_;

@@ -48,10 +48,11 @@ std::string stages_rule(std::int64_t units, std::int64_t stages) {
 
 std::string whole_sequences_rule(const model::ModelSpec& spec, std::int64_t cp) {
   if (cp == 1 || spec.experts == 0) return {};
-  if (spec.capacity_factor == 0 && spec.balance_loss == 0) return {};
-  return "capacity and balance loss count the tokens of whole sequences, of which each rank has a "
-         "part: with experts, model.capacity_factor and model.balance_loss must be 0 "
-         "(model.router_bias_rate balances too)";
+  if (spec.capacity_factor == 0) return {};
+  return "capacity counts the tokens of whole sequences in their order, and each rank has a part "
+         "of "
+         "them: with experts, model.capacity_factor must be 0 (model.balance_loss and "
+         "model.router_bias_rate balance too)";
 }
 
 }  // namespace shoal::plan

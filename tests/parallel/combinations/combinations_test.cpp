@@ -34,7 +34,7 @@ class Matrix {
   struct Lettered {
     char letter;
     ModelSpec spec;
-    std::string name;  ///< of the model as it is here
+    std::string name() const { return std::string(1, letter); }
   };
   struct Alone {
     OneStep one_step;
@@ -50,18 +50,18 @@ class Matrix {
       if (way.context == ContextWay::kHeads && spec.kv_heads % heads != 0) return;
       // Narrow layers want larger weights than the 0.02 of wide ones, or they hardly act.
       spec.init_std = 0.15;
-      models.push_back({letter, spec, fmt::format("{}, balance {}", letter, spec.balance_loss)});
+      models.push_back({letter, spec});
     };
     if (way.degrees.ep == 1) {
       add('G', gpt2());
       add('L', llama());
     }
-    add('M', mixture(way.degrees.cp == 1));
+    add('M', mixture());
     return models;
   }
 
   const Alone& alone(const Lettered& model) {
-    const auto [place, is_new] = alone_.try_emplace(model.name);
+    const auto [place, is_new] = alone_.try_emplace(model.name());
     if (is_new) {
       place->second.one_step = one_step_alone(model.spec);
       ten_steps_alone(model.spec, place->second.ten_steps);
@@ -71,7 +71,7 @@ class Matrix {
 
   /// Returns ten steps of a way, or of one rank, by name of the model.
   const TenSteps& ten_steps(const Way& way, const Lettered& model) {
-    return way.ranks() == 1 ? alone(model).ten_steps : run(way).at(model.name);
+    return way.ranks() == 1 ? alone(model).ten_steps : run(way).at(model.name());
   }
 
   const Runs& run(const Way& way) {
@@ -81,7 +81,7 @@ class Matrix {
     const std::vector<Lettered> models = models_of(way);
     for (const Lettered& model : models) {
       alone(model);
-      found.try_emplace(model.name);
+      found.try_emplace(model.name());
     }
     comm::run_on_threads({.size = way.ranks(), .arena = false, .timeout = std::chrono::seconds(60)},
                          [&](const comm::Group& world) {
@@ -90,22 +90,22 @@ class Matrix {
                            at::set_num_threads(1);
                            const mesh::Mesh mesh(world, way.degrees);
                            for (const Lettered& model : models) {
-                             const Alone& expected = alone_.at(model.name);
+                             const Alone& expected = alone_.at(model.name());
                              compare_one_step(mesh, world, way, model.spec, expected.one_step);
                              ten_steps_of(mesh, world, way, model.spec, expected.ten_steps,
-                                          found.at(model.name));
+                                          found.at(model.name()));
                            }
                          });
     for (const Lettered& model : models) {
-      const std::string where = fmt::format("{}, {}", way.whole_text(), model.name);
-      compare_ten_steps(found.at(model.name), alone(model).ten_steps, where);
+      const std::string where = fmt::format("{}, {}", way.whole_text(), model.name());
+      compare_ten_steps(found.at(model.name()), alone(model).ten_steps, where);
       // The copies of a tied weight add up their uses in another order. Sixteen ranks without a
       // pipeline are not run for this alone.
       if (!way.staged() || model.spec.tied_embeddings || way.ranks() > 16) continue;
       Way unstaged = way;
       unstaged.degrees.pp = 1;
       const WholeWeights& same = ten_steps(unstaged, model).unclipped;
-      EXPECT_EQ(found.at(model.name).unclipped.differs_from(same), "")
+      EXPECT_EQ(found.at(model.name()).unclipped.differs_from(same), "")
           << where << ": a parameter has other bits than without the pipeline";
     }
     return found;
@@ -205,8 +205,9 @@ The diagonal is a technique alone. Every degree is 2; HSDP has two copies of two
   }
   page += R"(
 "or": these are two ways of one thing, of which a job has one. Llama's two key-value heads are not
-divided four times, so `cp heads` × `tp` leaves it out. With `cp` the mixture has no balance loss
-and no capacity, which count the tokens of a sequence: a job that asks for both is refused.
+divided four times, so `cp heads` × `tp` leaves it out. The mixture has a balance loss, and no
+capacity: that counts the tokens of a sequence in their order, and a job that asks for it together
+with `cp` is refused.
 
 ## Products
 

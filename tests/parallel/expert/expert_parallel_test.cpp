@@ -20,6 +20,7 @@
 #include "shoal/model/kept_activations.h"
 #include "shoal/parallel/activation_checkpoint.h"
 #include "shoal/parallel/batch_share.h"
+#include "shoal/parallel/context/context_parallel.h"
 #include "shoal/parallel/expert/dispatch.h"
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
@@ -109,8 +110,8 @@ double run_pass(nn::Model& model, const Tokens& all, const BatchShare& share) {
   context.samples = at::arange(first, first + count, at::kLong);
   context.labels = all.labels.narrow(0, first, count);
   context.loss_scale = 1.0 / 50;
-  context.stream = share.stream(inputs);
-  at::Tensor loss = model(inputs, context);
+  const at::Tensor own = share.cut(inputs, context);
+  at::Tensor loss = model(own, context);
   for (const at::Tensor& more : extra.losses()) loss = loss + more;
   loss.backward();
   return loss.item<double>();
@@ -123,7 +124,7 @@ struct Case {
   std::int64_t columns = 12;
   std::vector<double> bias = {};
   model::Keep keep = model::Keep::kEverything;
-  int zero = 0;
+  ContextWay way = ContextWay::kRing;
 };
 
 Pass one_rank(const Case& c) {
@@ -150,13 +151,14 @@ void check_gradients(const Case& c) {
     const auto model = nn::make_model(c.spec);
     split_tensors(*model, mesh);
     place_experts(*model, mesh);
+    split_sequence(*model, mesh, c.way);
     model->materialize(at::kDouble);
     fill_model(*model, c.bias);
     checkpoint_activations(
         *model, std::vector<model::Keep>(static_cast<std::size_t>(c.spec.layers), c.keep));
     const auto reduction = data_parallel_on(*model, mesh);
     reduction->begin(0, 1);
-    const double loss = run_pass(*model, all, BatchShare(mesh));
+    const double loss = run_pass(*model, all, BatchShare(mesh, 0, c.way));
     reduction->finish();
     EXPECT_NEAR(world.sum(loss), expected.loss, 1e-12);
     const std::string where =
@@ -216,6 +218,22 @@ TEST(ExpertParallel, WithTensorParallelRanks) {
     check_gradients({spec, {.dp_shard = 2, .tp = 2, .ep = 2}, 2, 9});
     check_gradients({spec, {.dp_shard = 2, .tp = 2, .ep = 4}, 2});
   }
+}
+
+// The loss that balances the experts of a sequence counts the choices and the labels of all its
+// columns, whatever ranks have them: in equal and unequal parts, beside tensor ranks that divide
+// samples or columns, and once more where a block is recomputed.
+TEST(ExpertParallel, WithContextParallelRanks) {
+  ModelSpec balanced = deepseek();
+  balanced.capacity_factor = 0;
+  check_gradients({balanced, {.cp = 2}, 2});
+  check_gradients({balanced, {.cp = 3}, 2, 11});
+  check_gradients({balanced, {.dp_shard = 2, .cp = 2, .ep = 4}, 2, 9});
+  check_gradients({balanced, {.cp = 2, .tp = 2, .ep = 2}, 1, 11});
+  check_gradients({balanced, {.cp = 2, .tp = 2, .ep = 4}, 2});
+  check_gradients({balanced, {.cp = 2, .ep = 2}, 2, 12, {}, model::Keep::kInput});
+  check_gradients(
+      {balanced, {.cp = 2, .ep = 2}, 2, 11, {}, model::Keep::kEverything, ContextWay::kHeads});
 }
 
 TEST(ExpertParallel, ReplicatedCopiesHoldAllExpertsEach) {

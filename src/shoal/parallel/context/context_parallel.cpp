@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "shoal/nn/transformer.h"
+#include "shoal/parallel/context/context_router.h"
 #include "shoal/parallel/context/head_exchange.h"
 #include "shoal/parallel/context/ring_attention.h"
 #include "shoal/parallel/model_parts.h"
@@ -17,6 +18,23 @@ void require_rule(const model::ModelSpec& spec, const mesh::Mesh& mesh, const st
   if (broken.empty()) return;
   throw Error(ErrorKind::kConfig, "context parallel",
               fmt::format("{}: cp = {}: {}", spec.name, mesh.extent(Axis::kContext), broken));
+}
+
+/// Lets the routers of a mixture count whole sequences for their balance loss.
+void replace_routers(nn::Model& model, const mesh::Mesh& mesh) {
+  const model::ModelSpec& spec = model.spec();
+  if (spec.experts == 0 || spec.balance_loss == 0) return;
+  const comm::Group& along = mesh.along(Axis::kContext);
+  // A group of its own: reductions of gradients may use one of the same ranks while a block is
+  // recomputed, in an order that follows from what is ready first.
+  const comm::Group ranks = along.split(0, along.rank());
+  for (std::int64_t i = 0; i < spec.layers; ++i) {
+    if (!model::has_experts(spec, i)) continue;
+    const std::string path = fmt::format("blocks.{}.mlp.router", i);
+    const auto& router = module_at<nn::Router>(model, path, "context parallel");
+    model.replace_module(path,
+                         std::make_shared<ContextRouter>(router, mesh.along(Axis::kTensor), ranks));
+  }
 }
 
 }  // namespace
@@ -43,6 +61,7 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextWay way) {
       model.replace_module(path, std::make_shared<HeadExchange>(core, ranks, cut));
     }
   }
+  replace_routers(model, mesh);
 }
 
 }  // namespace shoal::parallel

@@ -12,7 +12,7 @@ class StreamRouter : public nn::Router {
   StreamRouter(const nn::Router& original, comm::Group ranks);
 
  protected:
-  nn::SequenceCounts whole_sequences(const at::Tensor& counts,
+  nn::SequenceCounts whole_sequences(const nn::SequenceCounts& at_hand,
                                      const nn::Context& context) const override;
 
  private:

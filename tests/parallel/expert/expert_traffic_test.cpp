@@ -1,0 +1,313 @@
+// The bytes that a step of a mixture of experts sends: rows to their experts and back, what routers
+// count, and the gradients of what all ranks hold and of the experts that only some hold. The sums
+// are written here from the definitions; those of the planner are compared with them.
+#include <ATen/ops/arange.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "shoal/comm/world.h"
+#include "shoal/parallel/apply.h"
+#include "shoal/parallel/batch_share.h"
+#include "shoal/plan/traffic.h"
+#include "shoal/train/router_balance.h"
+#include "tests/support/without_shared_memory.h"
+
+namespace shoal::parallel::expert_traffic_test {
+namespace {
+
+using model::Keep;
+using model::ModelSpec;
+using plan::Degrees;
+
+constexpr int kMicroBatches = 2;
+constexpr std::int64_t kColumns = 8;
+
+struct Way {
+  Degrees degrees;
+  std::int64_t experts = 4;
+  std::int64_t visits = 2;   ///< experts of a token
+  std::int64_t samples = 2;  ///< of a rank in a micro-batch
+  int zero = 0;
+  Keep keep = Keep::kEverything;
+  bool balanced = false;  ///< by a loss, and by biases that follow the counts of a step
+
+  std::string text() const {
+    return fmt::format("dp {} x {} cp {} tp {} ep {} of {} experts, {} a token, zero {}, keep {}",
+                       degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp, degrees.ep,
+                       experts, visits, zero, static_cast<int>(keep));
+  }
+};
+
+/// A dense block and two of a mixture with a shared expert. All weights are 0, so that a router
+/// finds all experts alike and every token visits the first ones. Every number of ranks here
+/// divides each parameter in whole cache lines: nothing is padded.
+ModelSpec mixture(const Way& way) {
+  ModelSpec spec = *model::named_model("moe-tiny");
+  spec.layers = 3;
+  spec.hidden = spec.vocab = 192;
+  spec.heads = spec.kv_heads = 4;
+  spec.head_size = spec.ffn = spec.shared_ffn = 48;
+  spec.dense_layers = 1;
+  spec.dense_ffn = 96;
+  spec.sequence = 16;
+  spec.init_std = 0;
+  spec.experts = way.experts;
+  spec.experts_per_token = way.visits;
+  if (way.balanced) {
+    spec.balance_loss = 0.01;
+    spec.router_bias = true;
+    spec.router_bias_rate = 0.001;
+  }
+  return spec;
+}
+
+/// Bytes that each rank sends in a step which is not the first, whose order of gradients is still
+/// to be found.
+std::vector<double> sent_in_a_step(const Way& way) {
+  const ModelSpec spec = mixture(way);
+  const int size = static_cast<int>(way.degrees.ranks());
+  std::vector<double> bytes(static_cast<std::size_t>(size));
+  const comm::WorldOptions threads{
+      .size = size, .arena = false, .timeout = std::chrono::seconds(60)};
+  comm::run_on_threads(threads, [&](const comm::Group& in_memory) {
+    // Where ranks read keys in place, the ring sends less.
+    const comm::Group world =
+        way.degrees.cp > 1 ? comm::without_shared_memory(in_memory) : in_memory;
+    const mesh::Mesh mesh(world, way.degrees);
+    const BatchShare share(mesh);
+    const auto model = nn::make_model(spec);
+    ApplyOptions options{.kept =
+                             std::vector<Keep>(static_cast<std::size_t>(spec.layers), way.keep)};
+    if (way.zero > 0) {
+      options.sharding = ShardingOptions{.stage = static_cast<ShardStage>(way.zero),
+                                         .reshard_after_forward = false,
+                                         .copies = ShardingOptions::Copies::kCopied,
+                                         .alone = {}};
+    }
+    Applied applied = apply(*model, mesh, options);
+    applied.reset_parameters(*model, Key(1));
+    reduce_gradients(applied, *model, mesh);
+    train::RouterBalance balance(spec, applied.owned(*model, mesh), world);
+    for (int step = 0; step < 2; ++step) {
+      const double before = world.bytes_sent();
+      for (int i = 0; i < kMicroBatches; ++i) {
+        applied.reduction->begin(i, kMicroBatches);
+        nn::LossSink extra;
+        nn::Context context;
+        context.extra_losses = &extra;
+        context.expert_load = balance.load();
+        context.samples = at::arange(way.samples, at::kLong);
+        const at::Tensor tokens =
+            at::arange(way.samples * kColumns, at::kLong).view({way.samples, kColumns});
+        context.labels = tokens;
+        const at::Tensor inputs = share.cut(tokens, context);
+        at::Tensor loss = (*model)(inputs, context);
+        for (const at::Tensor& more : extra.losses()) loss = loss + more;
+        loss.backward();
+        applied.reduction->end_backward();
+      }
+      applied.reduction->finish();
+      applied.reduction->begin_update();
+      balance.update();
+      applied.reduction->end_update();
+      model->clear_gradients();
+      bytes[static_cast<std::size_t>(world.rank())] = world.bytes_sent() - before;
+    }
+  });
+  return bytes;
+}
+
+/// The share of a buffer that each of n ranks sends to gather it, or to scatter its sum.
+double part(std::int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
+
+/// The sums for one rank and one step, in bytes.
+struct Sums {
+  double rows = 0;       ///< to experts and back, and their gradients
+  double counts = 0;     ///< how many rows come, what routers count
+  double gradients = 0;  ///< and of ZeRO the parameters
+  double used = 0;       ///< a byte a parameter: which ones some rank has used
+  double attention = 0;  ///< of context ranks
+  double tensor = 0;
+  double vocabulary = 0;
+
+  double all() const { return rows + counts + gradients + used + attention + tensor + vocabulary; }
+};
+
+/// The gradient of a parameter is summed over every axis along which it is replicated. ZeRO
+/// scatters the sum, and gathers what was updated.
+void add_gradients(const Way& way, const model::ParameterSpec& parameter, Sums& sums) {
+  const Degrees& d = way.degrees;
+  const auto named = [&](const char* word) {
+    return parameter.name.find(word) != std::string::npos;
+  };
+  auto elements = static_cast<double>(parameter.count());
+  const std::int64_t copies = way.zero > 0 ? d.dp_replicate : 1;
+  std::int64_t holders = d.dp() * d.cp * d.tp;
+  std::int64_t replicas = copies;
+  if (named(".experts.") && d.ep > 1) {
+    // All of them shard the state, those of other copies included.
+    elements /= static_cast<double>(d.ep);
+    holders /= d.ep;
+    replicas = 1;
+  } else if (!named(".experts.") && !named("router") && !named("shared") && !named("norm")) {
+    // Tensor ranks divide attention, dense layers and the vocabulary.
+    elements /= static_cast<double>(d.tp);
+    holders /= d.tp;
+  }
+  const std::int64_t shards = holders / replicas;
+  const double gathers = way.zero == 3 ? kMicroBatches : 1;
+  if (way.zero == 0) {
+    sums.gradients += 4 * 2 * part(holders) * elements;
+  } else {
+    sums.gradients += 4 * part(shards) * elements * (1 + gathers);
+    sums.gradients += 4 * 2 * part(replicas) * elements / static_cast<double>(shards);
+  }
+  sums.used += 2 * part(holders);
+}
+
+Sums expected(const Way& way, std::int64_t expert_rank) {
+  const ModelSpec spec = mixture(way);
+  const Degrees& d = way.degrees;
+  const auto mixtures = static_cast<double>(spec.layers - spec.dense_layers);
+  const auto hidden = static_cast<double>(spec.hidden);
+  const auto experts = static_cast<double>(way.experts);
+  const double columns = static_cast<double>(kColumns) / static_cast<double>(d.cp);
+  const double tokens = static_cast<double>(way.samples) * columns;
+  const double own = tokens / static_cast<double>(d.tp);
+  const double forwards = way.keep == Keep::kEverything ? 1 : 2;
+  Sums sums;
+  // Each of the ranks of ep sends its tokens to the chosen experts of others, and returns what came
+  // to its own ones.
+  const std::int64_t held = way.experts / d.ep;
+  const auto here =
+      static_cast<double>(std::clamp<std::int64_t>(way.visits - expert_rank * held, 0, held));
+  const double there = static_cast<double>(way.visits) - here;
+  const double peers = static_cast<double>(d.ep - 1);
+  const double travels = own * (there + peers * here) * hidden;
+  sums.rows = kMicroBatches * mixtures * 4 * travels * (forwards + 1);
+  // An int64 for each expert of another rank.
+  sums.counts = kMicroBatches * mixtures * 8 * experts * part(d.ep) * forwards;
+  if (way.balanced) {
+    // Tensor ranks that divide the columns of a sample add up what they chose in each.
+    const bool divides_columns = way.samples % d.tp != 0;
+    if (divides_columns) {
+      sums.counts += kMicroBatches * mixtures * 8 * static_cast<double>((d.tp - 1) * way.samples) *
+                     experts * forwards;
+    }
+    // Context ranks add up their choices and their labels.
+    sums.counts += kMicroBatches * mixtures * 8 * 2 * part(d.cp) *
+                   static_cast<double>(way.samples) * (experts + 1) * forwards;
+    // Once a step the world adds up the counts of all blocks.
+    sums.counts += 2 * part(d.ranks()) * 8 * static_cast<double>(spec.layers) * experts;
+  }
+  for (const model::ParameterSpec& parameter : model::parameters(spec))
+    if (parameter.trained) add_gradients(way, parameter, sums);
+  // Keys and values of the others come forward and again backward, and their gradient goes back.
+  const double keys = static_cast<double>(spec.kv_heads * spec.head_size);
+  sums.attention = kMicroBatches * static_cast<double>(spec.layers) * 4 * 2 * keys *
+                   static_cast<double>(d.cp - 1) * tokens * (forwards + 2);
+  // Rows are gathered in front of attention and of a dense layer, and summed behind it.
+  const double divided = static_cast<double>(spec.layers + spec.dense_layers);
+  sums.tensor = kMicroBatches * 4 * divided * 4 * tokens * hidden * part(d.tp);
+  sums.vocabulary = kMicroBatches * (4 * 4 * tokens * hidden * part(d.tp) +
+                                     16 * tokens * static_cast<double>(d.tp - 1));
+  return sums;
+}
+
+std::map<std::string, double> planned(const Way& way) {
+  const ModelSpec spec = mixture(way);
+  plan::Training training;
+  training.degrees = way.degrees;
+  training.zero_stage = way.zero;
+  training.micro_batch = way.samples;
+  training.global_batch = way.degrees.dp() * way.samples * kMicroBatches;
+  training.sequence = kColumns;
+  training.precision = "fp32";
+  training.reduce_every_micro_batch = false;
+  training.reshard_after_forward = false;
+  training.kept.assign(static_cast<std::size_t>(spec.layers), way.keep);
+  plan::Cluster cluster = *plan::cluster_preset("cpu");
+  cluster.devices_per_host = static_cast<int>(way.degrees.ranks());
+  cluster.runtime = plan::Runtime::kShoal;
+  std::map<std::string, double> bytes;
+  for (const plan::Traffic& one : plan::traffic(spec, training, cluster))
+    bytes[one.technique] = one.bytes;
+  return bytes;
+}
+
+std::vector<Way> ways() {
+  std::vector<Way> all;
+  // Experts over 2, 3 and 4 data ranks: every token visits as many of each rank, or those of the
+  // first ranks alone.
+  for (const std::int64_t ranks : {2, 3, 4}) {
+    const Degrees degrees{.dp_shard = ranks, .ep = ranks};
+    for (const std::int64_t visits : {2 * ranks, std::int64_t{2}, std::int64_t{3}})
+      all.push_back({.degrees = degrees, .experts = 2 * ranks, .visits = visits});
+  }
+  // Folded from data ranks of which several hold the same experts, from context and from tensor
+  // ranks; experts that nobody divides.
+  for (const Degrees& degrees : std::vector<Degrees>{{.dp_shard = 4, .ep = 2},
+                                                     {.dp_replicate = 2, .dp_shard = 2, .ep = 2},
+                                                     {.cp = 2, .ep = 2},
+                                                     {.dp_shard = 2, .cp = 2, .ep = 4},
+                                                     {.dp_shard = 2, .cp = 2, .ep = 2},
+                                                     {.tp = 2, .ep = 2},
+                                                     {.dp_shard = 2, .tp = 2, .ep = 4},
+                                                     {.dp_shard = 2, .tp = 2, .ep = 2},
+                                                     {.dp_shard = 2, .tp = 2}}) {
+    all.push_back({.degrees = degrees, .visits = 4});
+    all.push_back({.degrees = degrees, .visits = 3});
+    for (const int zero : {1, 2, 3}) all.push_back({.degrees = degrees, .visits = 4, .zero = zero});
+  }
+  all.push_back({.degrees = {.dp_shard = 2, .ep = 2}, .visits = 3, .keep = Keep::kInput});
+  all.push_back({.degrees = {.cp = 2, .ep = 2}, .visits = 4, .keep = Keep::kInput});
+  // All experts are chosen as often, so that their biases stay alike.
+  for (const std::int64_t samples : {1, 2}) {
+    for (const Degrees& degrees :
+         std::vector<Degrees>{{.dp_shard = 2, .tp = 2, .ep = 2}, {.cp = 4, .ep = 4}}) {
+      all.push_back({.degrees = degrees,
+                     .experts = 2 * degrees.ep,
+                     .visits = 2 * degrees.ep,
+                     .samples = samples,
+                     .balanced = true});
+    }
+  }
+  return all;
+}
+
+TEST(ExpertTraffic, AStepSendsWhatTheFormulasSay) {
+  for (const Way& way : ways()) {
+    const std::vector<double> sent = sent_in_a_step(way);
+    for (std::size_t rank = 0; rank < sent.size(); ++rank) {
+      // Neighbours hold different experts.
+      const auto expert_rank = static_cast<std::int64_t>(rank) % way.degrees.ep;
+      EXPECT_NEAR(sent[rank], expected(way, expert_rank).all(), 1e-6)
+          << "rank " << rank << ", " << way.text();
+    }
+  }
+}
+
+// The planner counts no bytes of counts and of used parameters, and it takes the experts to be
+// chosen evenly.
+TEST(ExpertTraffic, ThePlannerCountsAsMuch) {
+  for (const Way& way : ways()) {
+    if (way.visits < way.experts || way.balanced) continue;
+    const Sums sums = expected(way, 0);
+    auto found = planned(way);
+    const std::string text = way.text();
+    EXPECT_NEAR(found["expert"], sums.rows, 1e-6) << text;
+    EXPECT_NEAR(found["data"] + found["shard"] + found["replica"], sums.gradients, 1e-6) << text;
+    EXPECT_NEAR(found["tensor"], sums.tensor, 1e-6) << text;
+    EXPECT_NEAR(found["vocabulary"], sums.vocabulary, 1e-6) << text;
+    EXPECT_NEAR(found["context"], sums.attention, 1e-6) << text;
+  }
+}
+
+}  // namespace
+}  // namespace shoal::parallel::expert_traffic_test
