@@ -49,6 +49,23 @@ TEST(HuggingFaceTokenizer, WholeWordsComeBeforeMerges) {
   EXPECT_EQ(tokenizer_of(root)->encode("abc"), Ids{259});
 }
 
+// Bytes that the vocabulary lacks are its unknown token, one each or one for a run of them.
+TEST(HuggingFaceTokenizer, BytesWithoutATokenAreUnknown) {
+  json root = small_tokenizer_json({{"a", "b"}});
+  for (const char* byte : {"x", "y"}) root["model"]["vocab"].erase(byte);
+  EXPECT_NE(complaint([&] {
+              tokenizer_of(root)->encode("ax");
+            }).find("the tokenizer has no token for byte 0x78"),
+            std::string::npos);
+  EXPECT_EQ(tokenizer_of(root)->encode("abz"), (Ids{257, id_of('z')}));
+  root["model"]["unk_token"] = "u";
+  EXPECT_EQ(tokenizer_of(root)->encode("xyabxax"),
+            (Ids{id_of('u'), id_of('u'), 257, id_of('u'), id_of('a'), id_of('u')}));
+  root["model"]["fuse_unk"] = true;
+  EXPECT_EQ(tokenizer_of(root)->encode("xyabxax"),
+            (Ids{id_of('u'), 257, id_of('u'), id_of('a'), id_of('u')}));
+}
+
 TEST(HuggingFaceTokenizer, AnyBytesSurvive) {
   const auto tokenizer = tokenizer_of(small_tokenizer_json({{"\xff", "\xff"}, {"\xe2", "\x96"}}));
   for (const std::string& text :
