@@ -43,6 +43,7 @@ TEST(Cores, OfABoundRankAreItsOwn) {
   EXPECT_EQ(bound_cores(five, all, 4).sharers, 3)
       << "2.5, and rather too few threads than too many";
   EXPECT_EQ(bound_cores(two, all, 2).sharers, 1);
+  EXPECT_EQ(bound_cores({{3}, 6}, all, 3).sharers, 1) << "it is there itself";
   EXPECT_EQ(bound_cores(half, {}, 4).sharers, 4) << "the launcher's mask could not be read";
   EXPECT_EQ(threads_per_rank(bound_cores(two, all, 4).cores, 1, 0), 2);
   EXPECT_EQ(bound_cores(half, all, 4).cores.quota, 3) << "two of the four ranks are there";

@@ -88,10 +88,13 @@ TEST(RankEnvironment, ReadsEveryLauncher) {
   expect_place(*detect(kOpenMpi), "Open MPI", 1, 2, 1, 2);
   expect_place(*detect(kKubernetes), "Kubernetes", 2, 3, 0, 1);
   expect_place(*detect(kIndexedJob), "Kubernetes", 1, 2, 0, 1);
+  const Variables two_hosts =
+      changed(changed(kOpenMpi, "OMPI_COMM_WORLD_RANK", "3"), "OMPI_COMM_WORLD_SIZE", "4");
+  expect_place(*detect(changed(two_hosts, "SHOAL_RENDEZVOUS", "h:1")), "Open MPI", 3, 4, 1, 2);
   expect_place(
       *detect(changed(changed(changed(kKubernetes, "WORLD_SIZE", "4"), "LOCAL_WORLD_SIZE", "2"),
-                      "LOCAL_RANK", "0")),
-      "Kubernetes", 2, 4, 0, 2);
+                      "LOCAL_RANK", "1")),
+      "Kubernetes", 2, 4, 1, 2);
   expect_place(*detect(changed(changed(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "2(x3),1"),
                                "SLURM_NODEID", "2")),
                "Slurm", 4, 5, 1, 2);

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "shoal/base/plain_loops.h"
 #include "tests/complaint.h"
 
 namespace shoal::instruction_sets_test {
@@ -120,6 +121,23 @@ TEST(InstructionSets, ALimitIsWhatIsInUseWhereTheProcessorHasIt) {
     expect_in_child([&] {
       limit_instruction_sets(limit);
       return instruction_set_in_use() == limit && !avx512_bf16_usable();
+    });
+  }
+}
+
+// A vector has four floats with SSE, eight with AVX2 and sixteen with AVX-512; the portable code
+// has vectors of one or of four, by the compiler. Each round of this kernel makes twelve
+// multiplications and additions of a vector.
+TEST(InstructionSets, KernelsRunWithWhatIsInUse) {
+  for (const std::string& limit : instruction_set_limits()) {
+    expect_in_child([&] {
+      limit_instruction_sets(limit);
+      const std::string in_use = instruction_set_in_use();
+      float result = 0;
+      const double floats = plain_loops::multiply_add(10, &result) / (10 * 12 * 2);
+      if (in_use.starts_with("avx512")) return floats == 16;
+      if (in_use == "avx2") return floats == 8;
+      return floats == 4 || (in_use == "portable" && floats == 1);
     });
   }
 }

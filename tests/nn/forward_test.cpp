@@ -12,14 +12,17 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/base/error.h"
+#include "shoal/nn/attention_core.h"
 #include "shoal/nn/key_value_cache.h"
 #include "shoal/nn/layers.h"
 #include "shoal/nn/module.h"
 #include "shoal/nn/replay.h"
 #include "shoal/ops/dropout.h"
+#include "tests/complaint.h"
 
 namespace shoal::nn::forward_test {
 namespace {
@@ -74,7 +77,8 @@ TEST(Forward, LearnedPositionsBeginWhereTheContextSaysAndEndWithTheModel) {
   context.position_begin = 6;
   EXPECT_TRUE(positions(x, context).detach().equal(x + table.narrow(0, 6, 4)));
   context.position_begin = 7;
-  EXPECT_THROW(positions(x, context), Error);
+  EXPECT_THAT(complaint([&] { positions(x, context); }),
+              testing::HasSubstr("column 10 lies beyond the 10 positions of the model"));
   context.positions = at::tensor({9, 0, 3, 3}, at::kLong);
   EXPECT_TRUE(positions(x, context).detach().equal(x + table.index_select(0, context.positions)));
 }
@@ -119,6 +123,7 @@ TEST(Forward, DropoutDoesNothingWithoutTrainingOrProbability) {
   EXPECT_TRUE(dropout(x, 0.5, "a", context, residual).equal(x + residual));
   context.training = true;
   EXPECT_TRUE(dropout(x, 0, "a", context, residual).equal(x + residual));
+  EXPECT_TRUE(dropout(x, 0, "a", context).is_same(x)) << "no pass over memory";
   EXPECT_FALSE(dropout(x, 0.5, "a", context).equal(x));
   context.positions = at::tensor({8, 2}, at::kLong);
   EXPECT_TRUE(
@@ -221,6 +226,40 @@ TEST(Forward, WhateverModuleIsReplacedTheNewOneRuns) {
   }
 }
 
+// A fused operator leaves a module out, and with it whoever hangs on it.
+TEST(Forward, AHookRunsWhateverModuleItHangsOn) {
+  const c10::AutoGradMode not_recording(false);
+  for (const char* name : {"gpt2-tiny", "qwen3-tiny", "deepseek-moe-tiny"}) {
+    model::ModelSpec spec = *model::named_model(name);
+    spec.layers = 2;
+    const at::Tensor tokens = some_tokens(2, 5);
+    const auto model = made(spec);
+    const at::Tensor expected = (*model)(tokens, Context());
+    std::vector<std::pair<std::string, std::shared_ptr<Module>>> all;
+    collect(*model, all);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto hooked = made(spec);
+      int calls = 0;
+      hooked->find_module(all[i].first)
+          ->on_post_forward([&](Module&, const at::Tensor&, const Context&) {
+            ++calls;
+            return at::Tensor();
+          });
+      EXPECT_LT(apart((*hooked)(tokens, Context()), expected), 1e-5) << all[i].first;
+      EXPECT_EQ(calls, 1) << all[i].first;
+    }
+  }
+}
+
+TEST(Forward, RanksThatShareAKeyHaveEqualPartsOfItsQueries) {
+  AttentionCore core({6, 8});
+  core.share_groups(3);
+  EXPECT_EQ(core.shape().heads_per_group, 2);
+  EXPECT_EQ(core.shape().head_size, 8);
+  EXPECT_THAT(complaint([&] { core.share_groups(3); }),
+              testing::HasSubstr("3 ranks cannot share the 2 query heads"));
+}
+
 TEST(Forward, ACacheTakesOneDocumentAndAHeadAWholeTable) {
   const auto model = made(*model::named_model("llama-tiny"));
   KeyValueCache cache(10);
@@ -231,7 +270,8 @@ TEST(Forward, ACacheTakesOneDocumentAndAHeadAWholeTable) {
   context.documents = at::Tensor();
   context.positions = at::arange(4, at::kLong);
   EXPECT_THROW((*model)(some_tokens(1, 4), context), Error);
-  EXPECT_THROW((*model)(some_tokens(1, 4)[0], Context()), Error) << "tokens without a batch";
+  EXPECT_THAT(complaint([&] { (*model)(some_tokens(1, 4)[0], Context()); }),
+              testing::HasSubstr("tokens must be [B, T], not of 1 dimensions"));
 }
 
 TEST(KeyValueCache, GrowsByDoublingAndHoldsWhatItWasGiven) {

@@ -289,6 +289,18 @@ TEST(Mixture, NothingIsDroppedOrCountedOutsideTraining) {
   EXPECT_TRUE(load.counts().empty());
 }
 
+// Autograd leaves the bias alone; the training step moves it where the model has a rate.
+TEST(Mixture, TheBiasOfARouterIsFrozenAndAdjustedAtItsRate) {
+  ModelSpec spec = mixture_spec();
+  spec.router_bias = true;
+  for (const double rate : {0.0, 0.001}) {
+    spec.router_bias_rate = rate;
+    const auto bias = mixture_of(spec)->find_parameter("router.bias");
+    EXPECT_FALSE(bias->requires_grad());
+    EXPECT_EQ(bias->adjusted(), rate > 0) << rate;
+  }
+}
+
 TEST(Mixture, ExpertsNeedARouter) {
   const auto mixture = mixture_of(mixture_spec());
   EXPECT_THROW((*mixture->find_module("experts"))(wave({3, 10}, 1), Context()), Error);

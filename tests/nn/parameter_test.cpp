@@ -121,6 +121,41 @@ TEST(Parameter, TheMemoryOfAGradientIsUsedAgain) {
   EXPECT_TRUE(w->gradient().equal(at::full({2, 3}, 8, at::kFloat)));
 }
 
+// The memory that clear_gradient kept is of the type that gradients had before.
+TEST(Parameter, MemoryOfAnotherTypeGetsGradientsOfItsOwn) {
+  const auto w = made({2, 3});
+  const at::Tensor x = at::ones({4, 3}, at::kFloat);
+  ops::linear(x, w->weight()).sum().backward();
+  w->clear_gradient();
+  w->set_tensor(at::zeros({2, 3}, at::kBFloat16));
+  ops::linear(x, w->weight()).sum().backward();
+  EXPECT_TRUE(w->gradient().equal(at::full({2, 3}, 4, at::kBFloat16)));
+}
+
+TEST(Parameter, ANewSinkHoldsNoGradientYet) {
+  const auto w = made({3});
+  w->set_sink(at::zeros({3}, at::kFloat));
+  w->tensor().sum().backward();
+  EXPECT_TRUE(w->gradient().defined());
+  const at::Tensor sink = at::full({3}, 99, at::kFloat);
+  w->set_sink(sink);
+  EXPECT_FALSE(w->gradient().defined());
+  w->tensor().sum().backward();
+  EXPECT_TRUE(sink.equal(at::ones({3}, at::kFloat))) << "it is overwritten";
+}
+
+TEST(Parameter, ATensorThatItHadBeforeReportsNothing) {
+  const auto w = made({3});
+  int ready = 0;
+  w->on_gradient_ready([&](Parameter&) { ++ready; });
+  const at::Tensor before = w->tensor();
+  w->set_tensor(at::zeros({3}, at::kFloat));
+  before.sum().backward();
+  EXPECT_EQ(ready, 0);
+  w->tensor().sum().backward();
+  EXPECT_EQ(ready, 1);
+}
+
 TEST(Parameter, FrozenAndTrainedAgainItReportsOnce) {
   const auto w = made({3});
   int ready = 0;

@@ -106,6 +106,22 @@ TEST(WeightGradients, AStepThatWasGivenUpLeavesNothingBehind) {
   EXPECT_EQ(calls, 0);
   ops::linear(input(1), w->weight()).sum().backward();
   EXPECT_EQ(calls, 1);
+  w->clear_gradient();
+  {
+    WeightGradients list;
+    w->put_off(&list);
+    ops::linear(input(0), w->weight()).sum().backward();
+  }
+  w->clear_gradient();
+  // The next step uses it twice: after the first use nothing is due.
+  w->set_expected_uses(2);
+  for (const int use : {1, 2}) {
+    WeightGradients list;
+    w->put_off(&list);
+    ops::linear(input(use), w->weight()).sum().backward();
+    list.run();
+    EXPECT_EQ(calls, use);
+  }
 }
 
 }  // namespace

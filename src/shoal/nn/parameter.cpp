@@ -144,12 +144,10 @@ void Parameter::set_tensor(const at::Tensor& storage) {
 
 void Parameter::reset(Key key) {
   SHOAL_USER_CHECK(materialized(), "reset", "{} has no memory yet", name());
-  const c10::AutoGradMode not_recording(false);
   ops::fill_box(tensor_.detach(), shape_, box_.begin, init_, scale_, key.child(name()));
 }
 
 at::Tensor Parameter::initial(Key key) const {
-  const c10::AutoGradMode not_recording(false);
   // Drawn again rather than widened from the 16-bit weights, which have lost the digits that
   // masters keep.
   const at::Tensor values = at::empty(tensor_.sizes(), at::TensorOptions(at::kFloat));
@@ -237,7 +235,6 @@ void Parameter::late_written() {
 }
 
 void Parameter::ready() {
-  uses_ = 0;
   ready_due_ = false;
   // In the order of registration, on the thread that runs backward: a listener may start a
   // reduction, and must not wait for one that other ranks start later.
@@ -249,7 +246,7 @@ void Parameter::watch() {
 }
 
 void Parameter::unwatch() {
-  if (tensor_.defined() && materialized()) set_post_accumulate_hook(tensor_, nullptr);
+  if (materialized()) set_post_accumulate_hook(tensor_, nullptr);
 }
 
 }  // namespace shoal::nn
