@@ -80,7 +80,7 @@ std::uint64_t TcpTransport::acknowledged_on(const Peer& peer, int rail) {
 
 // Heartbeats go over rail 0: a cut that meets another rail alone shows when what was sent there is
 // not acknowledged. As with heartbeats, time during which this rank itself was held up hardly
-// counts, as it does for the kernel's own limit (TCP_USER_TIMEOUT): a job that is suspended and
+// counts. The kernel's own limit (TCP_USER_TIMEOUT) counts it: by that a job that is suspended and
 // goes on would lose the rails whose receive buffers were full.
 void TcpTransport::find_stuck_rails() {
   for (int r = 0; r < size_; ++r) {
