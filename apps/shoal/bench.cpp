@@ -18,6 +18,7 @@
 #include "shoal/base/system_error.h"
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/train/config/link_costs.h"
+#include "shoal/wire/rail_count.h"
 
 extern char** environ;
 
@@ -72,6 +73,8 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
     command.insert(command.end(), {"--algorithms", a.network.algorithms});
   if (!options.link_costs.empty())
     command.insert(command.end(), {"--link-costs", options.link_costs});
+  if (a.network.rails > 0)
+    command.insert(command.end(), {"--rails", std::to_string(a.network.rails)});
   command.insert(command.end(), {"--type", a.type});
   if (a.json) command.push_back("--json");
   // posix_spawn wants pointers that it may not change, and a null behind them.
@@ -123,11 +126,16 @@ int run(Options& options) {
                 "--algorithms goes with --transport tcp: shared memory takes the one way that fits "
                 "the buffers");
   }
-  if (!a.tcp && a.hosts == 1 && a.rendezvous.empty() && !options.link_costs.empty()) {
+  const bool only_memory = !a.tcp && a.hosts == 1 && a.rendezvous.empty();
+  const auto refuse_without_tcp = [&](const char* option, bool given) {
+    if (!only_memory || !given) return;
     throw Error(ErrorKind::kUsage, "bench",
-                "--link-costs is of TCP, and shared memory carries the bytes: --transport tcp, "
-                "--hosts or --rendezvous");
-  }
+                fmt::format("{} is of TCP, and shared memory carries the bytes: --transport tcp, "
+                            "--hosts or --rendezvous",
+                            option));
+  };
+  refuse_without_tcp("--link-costs", !options.link_costs.empty());
+  refuse_without_tcp("--rails", a.network.rails > 0);
   static const std::set<std::string> kKnown{
       "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
       "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
@@ -213,6 +221,10 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   command->add_option("--link-costs", options->link_costs,
                       "With TCP: a cluster file that `shoal plan calibrate` wrote: algorithms are "
                       "chosen by what its [tcp] says");
+  command
+      ->add_option("--rails", a.network.rails,
+                   "With TCP: connections between two ranks; 0: as many as the round trip asks for")
+      ->check(CLI::Range(0, wire::kMostRails));
   command->add_flag(
       "--print-choice", options->print_choice,
       "Measure nothing: list the algorithm for every operation and size, and the predicted times");

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -266,6 +267,40 @@ TEST_F(GatheringOfThree, ForgottenMemoryIsNotWritten) {
   EXPECT_EQ(sink_.memory, before);
   EXPECT_EQ(sink_.order, (std::vector<std::uint64_t>{1}));
   EXPECT_EQ(sink_.last.bytes(), 2 * kPiece) << "it has memory of its own";
+}
+
+/// Names memory, but has none the first time.
+struct OutOfMemoryOnce final : ChunkSink {
+  std::byte* place(Stream, std::uint64_t, std::uint64_t offset, std::size_t) override {
+    if (++asked == 1) throw std::bad_alloc();
+    return memory.data() + offset;
+  }
+  void arrived(Stream, ReceivedChunk, std::size_t) override { ++chunks; }
+  Bytes memory = Bytes(kPiece, std::byte{7});
+  int asked = 0;
+  int chunks = 0;
+};
+
+// What has no place is not written to that of the piece before, which may be the caller's again.
+TEST_F(GatheringOfThree, APieceForWhichThereIsNoMemoryHasNoPlace) {
+  sink_.memory.assign(kPiece, std::byte{7});
+  announce({1, 1}, kPiece);
+  piece(1, 0, 0, kPiece);
+  ASSERT_EQ(sink_.order.size(), 1u);
+  OutOfMemoryOnce sink;
+  Gathering::Pieces pieces(gathering_, sink);
+  announce({1, 2}, kPiece);
+  const PieceHeader header{.length = kPiece, .message = 1, .offset = 0, .total = kPiece};
+  const auto* bytes = reinterpret_cast<const std::byte*>(&header);
+  EXPECT_THROW(assemblers_[1].feed({bytes, sizeof header}, pieces), std::bad_alloc);
+  EXPECT_EQ(assemblers_[1].wanted().size(), Assembler::kHeaderBytes) << "the next header";
+  EXPECT_EQ(gathering_.held_bytes(), 0u);
+  Bytes all(sizeof header + kPiece, std::byte{5});
+  std::memcpy(all.data(), &header, sizeof header);
+  assemblers_[2].feed(all, pieces);
+  EXPECT_EQ(sink.chunks, 1) << "it may come again";
+  EXPECT_EQ(sink.memory, Bytes(kPiece, std::byte{5}));
+  EXPECT_TRUE(gathering_.complete());
 }
 
 }  // namespace

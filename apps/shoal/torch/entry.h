@@ -83,7 +83,7 @@ struct BenchArguments {
   bool tcp = false;        ///< through TCP, not shared memory
   int hosts = 1;           ///< hosts to play: ranks of different ones share no memory
   std::string rendezvous;  ///< rendezvous of ranks that are started one by one; empty: started here
-  collective::TransportOptions network;  ///< its algorithms and link costs are set
+  collective::TransportOptions network;  ///< its algorithms, rails and link costs are set
   std::string type = "f32";              ///< name of the ElementType of the elements
   bool json = false;
 };

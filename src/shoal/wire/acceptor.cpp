@@ -66,7 +66,10 @@ void Acceptor::accept_all() {
     if (socket.get() < 0) {
       // Without a descriptor or memory for it the caller stays in the queue, and the listener stays
       // ready: it is not watched until drop_expired tries again.
-      if (!is_over_for_now(errno)) pause();
+      const int error = errno;
+      const bool over = is_over_for_now(error);
+      refused_ = over ? 0 : error;
+      if (!over) pause();
       return;
     }
     const int on = 1;

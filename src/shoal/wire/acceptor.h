@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -26,6 +27,9 @@ class Acceptor {
   Acceptor& operator=(const Acceptor&) = delete;
   /// Closes connections whose handshake takes too long. The owner calls it at short intervals.
   void drop_expired();
+  /// Returns the error (errno) for which callers wait in the kernel's queue, as this process has no
+  /// descriptor for them; 0 where none do. Any thread.
+  int refused() const { return refused_; }
 
  private:
   struct Caller {
@@ -47,6 +51,7 @@ class Acceptor {
   std::function<void(Descriptor, const Hello&)> admit_;
   std::map<int, Caller> callers_;  ///< by descriptor: those in their handshake
   bool full_ = false;              ///< the listener is not watched
+  std::atomic<int> refused_{0};
 };
 
 }  // namespace shoal::wire

@@ -11,12 +11,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "shoal/base/number.h"
 #include "shoal/base/system_error.h"
+#include "shoal/wire/descriptor_limit.h"
 
 namespace shoal::wire {
 namespace {
@@ -61,7 +63,12 @@ void set_option(int fd, int level, int option) {
 /// Connects within `deadline`; returns an empty descriptor when this address does not answer.
 Descriptor try_connect(const addrinfo& to, Deadline deadline) {
   Descriptor fd(socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (fd.get() < 0) return Descriptor();
+  if (fd.get() < 0) {
+    // It says nothing of the address, and another attempt would fail as well.
+    if (lacks_descriptors(errno))
+      throw no_descriptors("connect", "cannot open another connection", errno);
+    return Descriptor();
+  }
   if (connect(fd.get(), to.ai_addr, to.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) return Descriptor();
     // An address that drops packets is given up after two seconds, so that the other addresses of a
@@ -95,6 +102,8 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
 /// Tries every address of the name once. `error`: why the name has none, or 0.
 Descriptor try_connect(const Endpoint& to, Deadline deadline, int* error) {
   const Addresses addresses = resolve(to.host, to.port, 0, error);
+  if (*error == EAI_SYSTEM && lacks_descriptors(errno))
+    throw no_descriptors("connect", "cannot ask for the address of " + to.host, errno);
   for (const addrinfo* a = addresses.get(); a; a = a->ai_next)
     if (Descriptor fd = try_connect(*a, deadline); fd.get() >= 0) return fd;
   return Descriptor();

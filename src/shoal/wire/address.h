@@ -39,7 +39,8 @@ std::string address_towards(const std::string& host);
 /// no port of the range is free.
 Descriptor listen_on(const std::string& host, PortRange ports);
 /// Returns a connected non-blocking socket without delay for small messages. Tries every address of
-/// the name, again and again, until `deadline`; then throws Error(timeout).
+/// the name, again and again, until `deadline`; then throws Error(timeout). Throws Error(resource)
+/// at once where this process has no descriptor for it.
 Descriptor connect_to(const Endpoint& to, Deadline deadline);
 /// As connect_to, but tries every address of the name once. Returns an empty descriptor when none
 /// answers.

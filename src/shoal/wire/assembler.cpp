@@ -27,7 +27,14 @@ void Assembler::took(std::size_t bytes, ChunkSink& sink) {
   if (!within_chunk()) {
     header_bytes_ += bytes;
     if (!within_chunk()) return;
-    if (!(carries_ == Carries::kPieces ? open_piece(sink) : open(sink))) return;
+    try {
+      if (!(carries_ == Carries::kPieces ? open_piece(sink) : open(sink))) return;
+    } catch (...) {
+      // The chunk has no place: without its header `wanted` is the next one, and not the place of
+      // the chunk before.
+      header_bytes_ = 0;
+      throw;
+    }
   } else {
     filled_ += bytes;
   }
@@ -46,8 +53,6 @@ void Assembler::feed(std::span<const std::byte> bytes, ChunkSink& sink) {
 
 void Assembler::refuse(const char* why, std::uint32_t magic, std::uint64_t length,
                        std::uint64_t total) {
-  // The header is dropped first, so that `wanted` is valid after the throw.
-  header_bytes_ = 0;
   throw Error(
       ErrorKind::kData, "receive",
       fmt::format("a malformed chunk: {}: magic {:#x}, {} of {} bytes", why, magic, length, total));

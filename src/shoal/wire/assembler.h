@@ -62,7 +62,7 @@ class Assembler {
   std::span<std::byte> wanted();
   bool within_chunk() const { return header_bytes_ == kHeaderBytes; }
   /// Tells that the first `bytes` of `wanted()` have been filled. Throws Error(data) for bytes that
-  /// no sender of Shoal writes; the connection is of no use then.
+  /// no sender of Shoal writes, and whatever the sink throws; the connection is of no use then.
   void took(std::size_t bytes, ChunkSink& sink);
   /// Takes any part of the byte stream, by copy. Throws as `took`.
   void feed(std::span<const std::byte> bytes, ChunkSink& sink);
@@ -83,8 +83,8 @@ class Assembler {
   };
   bool open(ChunkSink& sink);
   bool open_piece(ChunkSink& sink);
-  [[noreturn]] void refuse(const char* why, std::uint32_t magic, std::uint64_t length,
-                           std::uint64_t total);
+  [[noreturn]] static void refuse(const char* why, std::uint32_t magic, std::uint64_t length,
+                                  std::uint64_t total);
   void close(ChunkSink& sink);
 
   const std::uint64_t most_bytes_;

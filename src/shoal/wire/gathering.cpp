@@ -77,19 +77,22 @@ std::byte* Gathering::place_piece(std::uint64_t number, std::uint64_t total, std
   Open& open = entry->second;
   const std::uint64_t begin = offset / kChunk * kChunk;
   if (open.total != total || begin < open.passed_on) return nullptr;
-  const auto [found, fresh] = open.parts.try_emplace(begin);
+  auto found = open.parts.find(begin);
+  if (found == open.parts.end()) {
+    // A chunk is noted when it has its memory: there may be none, and then it is as if the piece
+    // had not come.
+    Part fresh;
+    fresh.bytes = std::min(kChunk, total - begin);
+    if (is_current(number, open)) fresh.placed = out.place(*open.stream, total, begin, fresh.bytes);
+    if (!fresh.placed) fresh.memory = ReceivedChunk(pool_, total, begin, fresh.bytes);
+    const std::uint64_t held = fresh.placed ? 0 : window_cost(fresh.bytes);
+    found = open.parts.emplace(begin, std::move(fresh)).first;
+    held_bytes_ += held;
+  }
   Part& part = found->second;
   const std::uint32_t bit = 1U << (offset - begin) / Assembler::kPieceBytes;
   if ((part.begun & bit) != 0) return nullptr;
   part.begun |= bit;
-  if (fresh) {
-    part.bytes = std::min(kChunk, total - begin);
-    if (is_current(number, open)) part.placed = out.place(*open.stream, total, begin, part.bytes);
-    if (!part.placed) {
-      part.memory = ReceivedChunk(pool_, total, begin, part.bytes);
-      held_bytes_ += window_cost(part.bytes);
-    }
-  }
   return (part.placed ? part.placed : part.memory.data()) + (offset - begin);
 }
 

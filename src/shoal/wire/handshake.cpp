@@ -49,23 +49,25 @@ Proof prove(const std::string& key, const char* label, std::span<const std::byte
   return proof;
 }
 
-void wait_ready(int socket, short events, Deadline deadline) {
+void wait_ready(int socket, short events, Deadline deadline, const std::function<void()>& check) {
   pollfd ready{socket, events, 0};
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
-  if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 1000))) == 0 &&
-      deadline.passed())
+  if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 250))) != 0) return;
+  if (check) check();
+  if (deadline.passed())
     throw Error(ErrorKind::kTimeout, "handshake", "the other side does not answer");
 }
 
 /// Sends or receives exactly `size` bytes on a non-blocking socket.
-void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline deadline) {
+void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline deadline,
+              const std::function<void()>& check) {
   for (std::size_t at = 0; at < size;) {
     const ssize_t n = out ? ::send(socket, data + at, size - at, MSG_NOSIGNAL)
                           : ::recv(socket, data + at, size - at, 0);
     if (n > 0) {
       at += static_cast<std::size_t>(n);
     } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-      wait_ready(socket, out ? POLLOUT : POLLIN, deadline);
+      wait_ready(socket, out ? POLLOUT : POLLIN, deadline, check);
     } else {
       throw Error(ErrorKind::kPeerLost, "handshake", "the other side closed the connection")
           .hint("do both sides have the same job key?");
@@ -115,10 +117,10 @@ Hello ListenerHandshake::hello() const {
   return hello;
 }
 
-void handshake_as_caller(int socket, const std::string& key, const Hello& hello,
-                         Deadline deadline) {
+void handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline,
+                         const std::function<void()>& check) {
   std::array<std::byte, kGreeting> greeting;
-  exchange(socket, greeting.data(), greeting.size(), false, deadline);
+  exchange(socket, greeting.data(), greeting.size(), false, deadline, check);
   if (std::memcmp(greeting.data(), kMagic.data(), kMagic.size()) != 0) {
     throw Error(ErrorKind::kPeerLost, "handshake",
                 "the program that listens there does not speak this protocol");
@@ -132,10 +134,10 @@ void handshake_as_caller(int socket, const std::string& key, const Hello& hello,
   append(answer, own.data(), own.size());
   append(answer, hello.data(), hello.size());
   append(answer, mine.data(), mine.size());
-  exchange(socket, answer.data(), answer.size(), true, deadline);
+  exchange(socket, answer.data(), answer.size(), true, deadline, check);
   // The listener proves itself last: it shows nothing to a caller that does not know the key.
   Proof theirs;
-  exchange(socket, theirs.data(), theirs.size(), false, deadline);
+  exchange(socket, theirs.data(), theirs.size(), false, deadline, check);
   const Proof want = prove(key, "listener", listener, own, {});
   if (CRYPTO_memcmp(theirs.data(), want.data(), want.size()) != 0)
     throw Error(ErrorKind::kPeerLost, "handshake", "the other side does not know the job key");

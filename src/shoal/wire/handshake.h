@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,7 +43,9 @@ class ListenerHandshake {
 };
 
 /// Performs the caller's side on a connected non-blocking socket. Throws Error(peer_lost) when the
-/// listener does not know the key, Error(timeout).
-void handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline);
+/// listener does not know the key, Error(timeout). Calls `check`, which may throw to give up, every
+/// quarter of a second while it waits.
+void handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline,
+                         const std::function<void()>& check = {});
 
 }  // namespace shoal::wire

@@ -67,12 +67,14 @@ bool Link::flush() {
       try {
         if (at > 0) {
           rails_[at]->flush_one(claims_, Claims::Kind::kPiece);
-        } else if (!rails_[0]->blocked()) {
+        } else if (!rails_[0]->blocked() && !rails_[0]->broken()) {
           rails_[0]->flush(claims_, Claims::Kind::kSmall);
         }
       } catch (const Error&) {
-        // Whoever reads this rail meets the break.
+        // Whoever reads this rail meets the break, behind what the peer has sent before. Not every
+        // failure to write makes a socket readable, as its end does.
         rails_[at]->set_broken();
+        ::shutdown(rails_[at]->fd(), SHUT_RDWR);
       }
     }
     ++turn_;
@@ -145,9 +147,14 @@ bool Link::idle(Stream stream) const {
          });
 }
 
+std::uint64_t Link::bytes_sent(int rail) const {
+  const auto& sender = rails_[static_cast<std::size_t>(rail)];
+  return sender ? sender->bytes_sent() : 0;
+}
+
 std::uint64_t Link::bytes_sent() const {
   std::uint64_t bytes = 0;
-  for (const auto& rail : rails_) bytes += rail ? rail->bytes_sent() : 0;
+  for (int rail = 0; rail < rails(); ++rail) bytes += bytes_sent(rail);
   return bytes;
 }
 

@@ -46,8 +46,8 @@ class Link {
   void send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
             Released released);
   /// Writes what the kernel and the receiver take. Returns false when the kernel takes no more on
-  /// some rail. Throws Error(peer_lost) where the only rail is broken; of several, the broken one
-  /// is found when it is read.
+  /// some rail. Throws Error(peer_lost) where the only rail is broken. Of several the broken one is
+  /// shut down, so that whoever waits for it to be readable finds it.
   bool flush();
   /// Returns true where the kernel took no more on this rail. `writable` says that it does again.
   bool blocked(int rail) const { return rails_[static_cast<std::size_t>(rail)]->blocked(); }
@@ -86,6 +86,7 @@ class Link {
   bool idle() const;
   bool idle(Stream stream) const;
   std::uint64_t bytes_sent() const;  ///< headers included
+  std::uint64_t bytes_sent(int rail) const;
   std::uint64_t bytes_received() const;
   /// Counts the messages whose memory was released.
   std::uint64_t releases() const { return claims_.releases(); }

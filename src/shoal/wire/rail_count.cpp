@@ -1,9 +1,5 @@
 #include "shoal/wire/rail_count.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -15,18 +11,17 @@ constexpr Duration kOfOneRail = std::chrono::milliseconds(12);
 
 }  // namespace
 
-int rails_for(Duration round_trip) {
+int rails_for(Duration round_trip, int most) {
   if (round_trip < kNear) return 1;
-  const auto most = static_cast<Duration::rep>(kMostRails - 1);
-  return 1 + static_cast<int>(std::min(most, 1 + round_trip / kOfOneRail));
+  const auto others = static_cast<Duration::rep>(most - 1);
+  return 1 + static_cast<int>(std::min(others, 1 + round_trip / kOfOneRail));
 }
 
-// The kernel measures when it connects, whatever keeps this process or its peer from running.
-Duration round_trip_of(int socket) {
-  tcp_info info{};
-  socklen_t size = sizeof info;
-  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
-  return std::chrono::microseconds(info.tcpi_rtt);
+int rails_within(std::uint64_t descriptors, int peers) {
+  constexpr std::uint64_t kOthers = 768;
+  const std::uint64_t all = descriptors - std::min(kOthers, descriptors / 2);
+  const std::uint64_t each = all / static_cast<std::uint64_t>(std::max(peers, 1));
+  return static_cast<int>(std::clamp<std::uint64_t>(each, 1, kMostRails));
 }
 
 }  // namespace shoal::wire

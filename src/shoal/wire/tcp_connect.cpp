@@ -4,30 +4,34 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "shoal/base/check.h"
 #include "shoal/base/system_error.h"
+#include "shoal/wire/at_once.h"
+#include "shoal/wire/descriptor_limit.h"
 #include "shoal/wire/parking.h"
+#include "shoal/wire/round_trip.h"
 #include "shoal/wire/tcp_control.h"
 #include "shoal/wire/tcp_transport.h"
 
 namespace shoal::wire {
 namespace {
 
-/// Connections that a rank makes at a time: each takes three round trips.
-constexpr int kMostConnecting = 16;
+/// Connections that a rank makes at a time, each on a thread: each takes three round trips.
+constexpr int kMostConnecting = 64;
 /// A rank that answers, but does not complete its handshake, is called again after so long. In
 /// between the caller looks whether the job has failed.
 constexpr Duration kHandshakeLimit = std::chrono::seconds(10);
@@ -38,46 +42,8 @@ constexpr int kMostUnsent = 256 << 10;
 /// so this is also by how much one may end later than the others.
 constexpr int kMostUnsentOfSeveral = 128 << 10;
 
-/// Calls `body` for each number of [first, last), on several threads where there are many. Throws
-/// the first error, after which it begins no more.
-void at_once(int first, int last, const std::function<void(int)>& body) {
-  std::atomic<int> next{first};
-  std::mutex mutex;
-  std::optional<Error> failed;
-  const auto some = [&] {
-    for (int i = next++; i < last; i = next++) {
-      try {
-        body(i);
-      } catch (const Error& error) {
-        const std::lock_guard lock(mutex);
-        if (!failed) failed = error;
-        next = last;
-      }
-    }
-  };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < std::min(last - first, kMostConnecting); ++i) helpers.emplace_back(some);
-  some();
-  for (std::thread& helper : helpers) helper.join();
-  if (failed) throw Error(*failed);
-}
-
 void check_descriptor(const Descriptor& descriptor) {
-  if (descriptor.get() < 0)
-    throw system_error(ErrorKind::kResource, "connect", "no descriptors left");
-}
-
-/// A process may usually have 1,024 descriptors and may raise that limit by itself. The program and
-/// callers in their handshake need some more than there are connections.
-void allow_descriptors_for(int connections) {
-  constexpr rlim_t kOthers = 768;
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  const rlim_t wanted = std::min(limit.rlim_max, static_cast<rlim_t>(connections) + kOthers);
-  if (limit.rlim_cur >= wanted) return;
-  limit.rlim_cur = wanted;
-  // Where it fails, the connection that gets no descriptor says so.
-  setrlimit(RLIMIT_NOFILE, &limit);
+  if (descriptor.get() < 0) throw no_descriptors("connect", "cannot watch connections", errno);
 }
 
 }  // namespace
@@ -98,7 +64,9 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   check_descriptor(wake_);
   SHOAL_USER_CHECK(options.rails >= 0 && options.rails <= kMostRails, "connect",
                    "{} connections between two ranks: at most {}", options.rails, kMostRails);
-  allow_descriptors_for(size * (options.rails > 0 ? options.rails : kMostRails));
+  const int most = options.rails > 0 ? options.rails : kMostRails;
+  const auto limit = allow_descriptors_for(static_cast<std::uint64_t>(size) * most);
+  most_rails_ = rails_within(limit, size - 1);
   const auto others = static_cast<std::uint64_t>(std::max(size - 1, 1));
   for (Peer& peer : peers_)
     peer.inbox = Inbox(std::max(options.inbox_bytes / others, kLeastInboxBytes));
@@ -121,9 +89,10 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
     connect_to_ranks(store, 0, std::min(rank, 1), deadline);
     connect_to_ranks(store, 1, rank, deadline);
     await_all(deadline);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     // The ranks that came learn why; the destructor does not run, so the thread ends here.
-    abort(error);
+    const auto* known = dynamic_cast<const Error*>(&error);
+    abort(known ? *known : Error(ErrorKind::kResource, "connect", error.what()));
     stop();
     throw;
   }
@@ -134,13 +103,15 @@ std::string TcpTransport::key_of_address(int rank) const {
 }
 
 Error TcpTransport::did_not_come(const std::string& ranks) const {
-  return Error(ErrorKind::kTimeout, "connect", "these ranks did not come:" + ranks)
-      .at(rank_, size_)
-      .hint("look at their logs");
+  const std::string what = "these ranks did not come:" + ranks;
+  if (const int error = acceptor_->refused(); error != 0)
+    return no_descriptors("connect", what, error).at(rank_, size_);
+  return Error(ErrorKind::kTimeout, "connect", what).at(rank_, size_).hint("look at their logs");
 }
 
 // Waits for the addresses of ranks [first, last) and connects to them.
 void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline) {
+  if (first >= last) return;
   std::vector<std::string> keys;
   for (int r = first; r < last; ++r) keys.push_back(key_of_address(r));
   // A rank that is connected may report that another has failed.
@@ -151,35 +122,65 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
     if (!address_of(r)) missing += fmt::format(" {}", r);
   if (!missing.empty()) throw did_not_come(missing);
 
-  at_once(first, last,
-          [&](int r) { connect_to_rank(r, parse_endpoint(*address_of(r)), deadline); });
+  // The first that fails has the others give up: some of them may wait for the same peer.
+  const auto or_abort = [this](const std::function<void()>& connect) {
+    try {
+      connect();
+    } catch (const Error& error) {
+      abort(error);
+      throw;
+    }
+  };
+  // The listener learns with rail 0 how many there will be, and takes the others as they come.
+  const auto ranks = static_cast<std::size_t>(last - first);
+  std::vector<Endpoint> endpoints;
+  for (int r = first; r < last; ++r) endpoints.push_back(parse_endpoint(*address_of(r)));
+  std::vector<PeerHello> hellos(ranks);
+  at_once(last - first, kMostConnecting, [&](int i) {
+    const auto at = static_cast<std::size_t>(i);
+    or_abort([&] { hellos[at] = connect_first_rail(first + i, endpoints[at], deadline); });
+  });
+  std::vector<std::pair<std::size_t, PeerHello>> others;
+  for (std::uint16_t rail = 1; rail < kMostRails; ++rail) {
+    for (std::size_t i = 0; i < ranks; ++i) {
+      hellos[i].rail = rail;
+      if (rail < hellos[i].rails) others.emplace_back(i, hellos[i]);
+    }
+  }
+  at_once(static_cast<int>(others.size()), kMostConnecting, [&](int i) {
+    auto& [at, hello] = others[static_cast<std::size_t>(i)];
+    const int rank = first + static_cast<int>(at);
+    or_abort([&] { connect_rail(rank, endpoints[at], hello, deadline); });
+  });
 }
 
-// The listener learns with rail 0 how many there will be, and takes the others as they come.
-void TcpTransport::connect_to_rank(int r, const Endpoint& address, Deadline deadline) {
+PeerHello TcpTransport::connect_first_rail(int r, const Endpoint& address, Deadline deadline) {
   PeerHello hello{.rank = rank_,
                   .size = size_,
                   .rails = static_cast<std::uint16_t>(options_.rails),
                   .connection = std::random_device()()};
-  Descriptor first = call(r, address, hello, deadline);
-  {
-    const std::lock_guard lock(mutex_);
-    add_peer(hello, r, std::move(first));
-  }
-  at_once(1, hello.rails, [&](int rail) {
-    PeerHello of_rail = hello;
-    of_rail.rail = static_cast<std::uint16_t>(rail);
-    Descriptor socket = call(r, address, of_rail, deadline);
-    const std::lock_guard lock(mutex_);
-    // The peer may have ended meanwhile: `check` or `await_all` says so.
-    if (peers_[r].link) add_rail(r, rail, std::move(socket));
-  });
+  Descriptor socket = call(r, address, hello, deadline);
+  const std::lock_guard lock(mutex_);
+  add_peer(hello, r, std::move(socket));
+  return hello;
+}
+
+void TcpTransport::connect_rail(int r, const Endpoint& address, PeerHello& hello,
+                                Deadline deadline) {
+  Descriptor socket = call(r, address, hello, deadline);
+  const std::lock_guard lock(mutex_);
+  // The peer may have ended meanwhile: `check` or `await_all` says so.
+  if (peers_[r].link) add_rail(r, hello.rail, std::move(socket));
 }
 
 // Connects and completes the handshake. Where the number of rails is open, the round trip that the
 // kernel has measured decides it.
+//
+// A rank that has admitted rail 0 knows the key. Where it closes another rail during its handshake,
+// it had too many callers, or something on the way has closed the connection: both pass.
 Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, Deadline deadline) {
   const bool open = hello.rails == 0;
+  std::string why;
   for (;;) {
     check();
     try {
@@ -187,12 +188,16 @@ Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, 
       Descriptor socket = connect_once(address, deadline);
       if (socket.get() >= 0) {
         const Deadline end = Deadline::in(std::min<Duration>(deadline.left(), kHandshakeLimit));
-        if (open) hello.rails = static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get())));
-        handshake_as_caller(socket.get(), options_.key, hello.encode(), end);
+        if (open)
+          hello.rails =
+              static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
+        handshake_as_caller(socket.get(), options_.key, hello.encode(), end, [this] { check(); });
         return socket;
       }
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kTimeout) {
+      const bool passes = hello.rail > 0 && error.kind() == ErrorKind::kPeerLost;
+      if (passes) why = error.message();
+      if (!passes && error.kind() != ErrorKind::kTimeout) {
         // Where this rank knows already that the other one is lost, that is the cause.
         check();
         throw Error(error.kind(), "connect",
@@ -204,7 +209,8 @@ Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, 
     }
     if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "connect",
-                  fmt::format("rank {} does not answer at {}", r, address.text()))
+                  fmt::format("rank {} does not answer at {}{}", r, address.text(),
+                              why.empty() ? "" : ": " + why))
           .at(rank_, size_)
           .from(r)
           .hint("is it still there, and may this host connect to that address?");
@@ -281,6 +287,7 @@ void TcpTransport::add_rail(int rank, int rail, Descriptor socket) {
   Link& link = *peers_[rank].link;
   set_up(socket, rank, rail, link.rails());
   link.add_rail(rail, std::move(socket));
+  peers_[rank].rails[rail].last_progress = awake_.total();
   signal_event();
   wake_driver();
 }
@@ -292,18 +299,15 @@ void TcpTransport::set_up(const Descriptor& socket, int rank, int rail, int rail
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
   }
   if (rail > 0) {
-    // Heartbeats go over rail 0: a cut that meets this rail alone shows when what it has sent is
-    // not acknowledged.
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(options_.silence).count();
-    const unsigned limit = static_cast<unsigned>(std::clamp<long long>(ms, 1, 1 << 30));
-    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
     // A rail that carries nothing for long is forgotten by firewalls and address translators.
     const int on = 1;
     const int idle_s = 15;
     const int between_s = 5;
+    const int most = 3;
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &most, sizeof most);
   }
   epoll_event event{.events = EPOLLIN,
                     .data = {.u32 = static_cast<std::uint32_t>(rank * kMostRails + rail)}};

@@ -1,7 +1,4 @@
 // How a rank leaves the others in good order: what it has sent arrives, and its goodbye behind it.
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -75,15 +72,9 @@ bool TcpTransport::finish_sending(Clock::time_point now) {
 }
 
 std::uint64_t TcpTransport::acknowledged_by(const Peer& peer) {
-  // They count what was handed to this kernel and not acknowledged, whether it was sent or not.
-  std::uint64_t outstanding = 0;
-  for (int rail = 0; rail < peer.link->rails(); ++rail) {
-    int of_rail = 0;
-    const bool open = peer.link->has_rail(rail) && !peer.link->broken(rail);
-    if (open) ioctl(peer.link->fd(rail), SIOCOUTQ, &of_rail);
-    outstanding += static_cast<std::uint64_t>(std::max(of_rail, 0));
-  }
-  return peer.link->bytes_sent() - std::min(peer.link->bytes_sent(), outstanding);
+  std::uint64_t acknowledged = 0;
+  for (int rail = 0; rail < peer.link->rails(); ++rail) acknowledged += acknowledged_on(peer, rail);
+  return acknowledged;
 }
 
 bool TcpTransport::is_done(int r, Clock::time_point now) {

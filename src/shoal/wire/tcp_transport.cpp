@@ -20,8 +20,6 @@ constexpr Duration kSpin = std::chrono::microseconds(100);
 constexpr Duration kTakeOverAfter = std::chrono::milliseconds(1);
 /// The thread looks so often whether the driver is still there.
 constexpr Duration kPollDriver = std::chrono::milliseconds(5);
-/// A peer that ends tells why on rail 0: that is awaited for so long when another rail breaks.
-constexpr Duration kAwaitCause = std::chrono::seconds(1);
 /// After an exception that is no failure of a peer the thread goes on, but not in a busy loop.
 constexpr Duration kAfterException = std::chrono::milliseconds(10);
 
@@ -53,7 +51,10 @@ void TcpTransport::run() {
     try {
       go_on = run_once(watching);
     } catch (const std::exception& error) {
-      fail_of_itself(error.what());
+      {
+        const std::lock_guard lock(mutex_);
+        fail_of_itself(error.what());
+      }
       std::this_thread::sleep_for(kAfterException);
     }
   }
@@ -64,8 +65,9 @@ void TcpTransport::run() {
 
 // The memory or the descriptors of this process are used up, say. The other ranks hear it, and the
 // thread lives on to tell them.
+//
+// Called with the lock held.
 void TcpTransport::fail_of_itself(const char* what) {
-  const std::lock_guard lock(mutex_);
   try {
     fail(Error(ErrorKind::kResource, "connections", what).at(rank_, size_));
   } catch (const std::exception&) {
@@ -128,6 +130,7 @@ void TcpTransport::send_heartbeats() {
             .at(rank_, size_)
             .from(r));
   }
+  find_stuck_rails();
 }
 
 void TcpTransport::send_control(std::uint64_t what, const Bytes& message) {
@@ -184,7 +187,7 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     if (peer.link->rails() > 1) note_arrivals(r);
     if (open) return;
     // The kernel tells the reason once, and may have told it when this rank wrote.
-    if (rail > 0 && peer.link->broken(rail))
+    if (peer.link->broken(rail))
       throw Error(ErrorKind::kPeerLost, "receive", "the connection broke");
     const std::string how =
         rail == 0 ? "closed its connection and left no error report: its process ended"
@@ -193,54 +196,10 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     // A peer that leaves ends all rails alike, and its goodbye may take longer on rail 0.
     end_of_rail(r, rail, lost(how).hint("look at its log"), options_.silence);
   } catch (const Error& error) {
-    if (rail > 0) peer.link->set_broken(rail);
+    if (peer.link->rails() > 1) peer.link->set_broken(rail);
     const std::string which =
         rail == 0 ? "" : fmt::format("connection {} of {}: ", rail, peer.link->rails());
-    end_of_rail(r, rail, lost("is lost: " + which + error.message()),
-                std::min<Duration>(kAwaitCause, options_.silence));
-  }
-}
-
-// What waits for other pieces takes room too, and a goodbye counts when all that was sent before it
-// is here.
-void TcpTransport::note_arrivals(int r) {
-  Peer& peer = peers_[r];
-  peer.inbox.hold(peer.link->held_bytes());
-  if (peer.inbox.has_flow_messages()) send_flow_messages(r);
-  if (!peer.says_goodbye || peer.goodbye || !peer.link->complete()) return;
-  peer.goodbye = true;
-  signal_event();
-}
-
-// A peer that has received this rank's goodbye may close without one of its own.
-bool TcpTransport::may_close(const Peer& peer) const {
-  return peer.says_goodbye || left_ || stopping_ || failure_;
-}
-
-// The end of rail 0 is that of the peer. That of another rail may overtake the goodbye or the error
-// that the peer has sent on rail 0, which is therefore given time.
-void TcpTransport::end_of_rail(int r, int rail, const Error& how, Duration patience) {
-  Peer& peer = peers_[r];
-  if (rail == 0 && !may_close(peer)) {
-    fail(how);
-    return close(r);
-  }
-  epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(rail), nullptr);
-  peer.rails[rail].ended = true;
-  const bool all = std::all_of(peer.rails.begin(), peer.rails.end(),
-                               [](const RailState& state) { return state.ended; });
-  if (all) return close(r);
-  if (may_close(peer) || peer.lost_rail) return;
-  peer.lost_rail = LostRail{Clock::now() + patience, how};
-  rail_lost_ = true;
-}
-
-void TcpTransport::fail_for_lost_rails() {
-  rail_lost_ = false;
-  for (Peer& peer : peers_) {
-    if (!peer.lost_rail || !peer.link || may_close(peer)) continue;
-    if (Clock::now() >= peer.lost_rail->patience_ends) return fail(Error(peer.lost_rail->error));
-    rail_lost_ = true;
+    end_of_rail(r, rail, lost("is lost: " + which + error.message()), patience_for_cause(peer));
   }
 }
 
@@ -272,8 +231,11 @@ void TcpTransport::deliver(int r, Stream stream, ReceivedChunk chunk, std::size_
 
 void TcpTransport::send_flow_messages(int r) {
   Peer& peer = peers_[r];
-  for (const FlowMessage& message : peer.inbox.flow_messages())
-    if (peer.link && !failure_) peer.link->send({0, kFlow}, kControlPriority, message.encode());
+  for (const FlowMessage& message : peer.inbox.flow_messages()) {
+    if (!peer.link || failure_) continue;
+    peer.link->send({0, kFlow}, kControlPriority, message.encode());
+    if (message.what == FlowMessage::kPause) ++pauses_;
+  }
   if (peer.link) flush_peer(r);
 }
 
@@ -454,11 +416,17 @@ void TcpTransport::wait_for_event(std::uint64_t seen, Duration limit) {
   if (driving_ || events_ != seen) return;
   driving_ = true;
   const auto first = Clock::now();
-  for (auto now = first; events_ == seen; now = Clock::now()) {
-    // An answer often comes within microseconds, and a sleep costs several to wake from.
-    const bool sleep = now < until && (!spins_ || now - first > kSpin);
-    move_bytes(lock, sleep ? std::chrono::duration_cast<Duration>(until - now) : Duration::zero());
-    if (now >= until) break;
+  try {
+    for (auto now = first; events_ == seen; now = Clock::now()) {
+      // An answer often comes within microseconds, and a sleep costs several to wake from.
+      const bool sleep = now < until && (!spins_ || now - first > kSpin);
+      move_bytes(lock,
+                 sleep ? std::chrono::duration_cast<Duration>(until - now) : Duration::zero());
+      if (now >= until) break;
+    }
+  } catch (const std::exception& error) {
+    // The other waiters and the thread go on, and `check` tells all of them.
+    fail_of_itself(error.what());
   }
   driving_ = false;
   last_driven_ = Clock::now();
@@ -475,6 +443,11 @@ std::uint64_t TcpTransport::bytes_received(int r) const {
   const std::lock_guard lock(mutex_);
   const auto& peer = peers_.at(static_cast<std::size_t>(r));
   return peer.link ? peer.link->bytes_received() : 0;
+}
+
+std::uint64_t TcpTransport::pauses() const {
+  const std::lock_guard lock(mutex_);
+  return pauses_;
 }
 
 int TcpTransport::rails(int r) const {

@@ -54,7 +54,8 @@ class TcpTransport final : public Transport {
     /// until some of it is taken, but for what this rank waits for.
     std::uint64_t inbox_bytes = std::uint64_t{256} << 20;
     /// Connections to each lower rank, at most kMostRails: of two ranks the higher one connects, so
-    /// its number counts for both. 0: `rails_for` the round trip between them.
+    /// its number counts for both. 0: `rails_for` the round trip between them, within the number
+    /// of descriptors that this process may open.
     int rails = 0;
   };
   /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout), which
@@ -95,16 +96,22 @@ class TcpTransport final : public Transport {
   std::uint64_t bytes_received(int peer) const;
   /// Returns how many connections there are to `peer`; 0 where they are closed.
   int rails(int peer) const;
+  /// Counts how often this rank has told a peer to pause, because what it had sent filled its part
+  /// of the inbox.
+  std::uint64_t pauses() const;
 
  private:
   class PeerSink;
   struct RailState {
     std::uint32_t watched_events = 0;  ///< events that epoll watches
     bool ended = false;                ///< nothing more is read from it
+    std::uint64_t acknowledged = 0;    ///< bytes that the peer's kernel has, at the last heartbeat
+    Duration last_progress{};          ///< when none was outstanding or it grew, as `awake_` counts
   };
   /// A rail other than the first that has ended, though its peer has not said why yet.
   struct LostRail {
     Clock::time_point patience_ends;
+    bool broken = false;  ///< not closed in good order
     Error error;
   };
   struct Peer {
@@ -132,7 +139,8 @@ class TcpTransport final : public Transport {
   std::string key_of_address(int rank) const;
   Error did_not_come(const std::string& ranks) const;
   void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
-  void connect_to_rank(int rank, const Endpoint& address, Deadline deadline);
+  PeerHello connect_first_rail(int rank, const Endpoint& address, Deadline deadline);
+  void connect_rail(int rank, const Endpoint& address, PeerHello& hello, Deadline deadline);
   Descriptor call(int rank, const Endpoint& address, PeerHello& hello, Deadline deadline);
   void admit(Descriptor socket, const Hello& hello);
   void add_peer(const PeerHello& hello, int rank, Descriptor socket);
@@ -147,11 +155,14 @@ class TcpTransport final : public Transport {
   bool finish_sending(Clock::time_point now);
   bool is_done(int peer, Clock::time_point now);
   static std::uint64_t acknowledged_by(const Peer& peer);
+  static std::uint64_t acknowledged_on(const Peer& peer, int rail);
+  void find_stuck_rails();
   void watch_connections(bool watch);
   void move_bytes(std::unique_lock<std::mutex>& lock, Duration limit);
   void serve(int peer, int rail, std::uint32_t events);
   void note_arrivals(int peer);
-  bool may_close(const Peer& peer) const;
+  bool may_end(const Peer& peer, bool broken) const;
+  Duration patience_for_cause(const Peer& peer) const;
   void end_of_rail(int peer, int rail, const Error& how, Duration patience);
   void fail_for_lost_rails();
   void deliver(int peer, Stream stream, ReceivedChunk chunk, std::size_t bytes);
@@ -171,6 +182,7 @@ class TcpTransport final : public Transport {
   const int rank_;
   const int size_;
   const std::shared_ptr<ChunkPool> pool_;
+  int most_rails_ = kMostRails;  ///< to one peer, where their number is open
   /// Guards all members below except atomics, and `loop_` and `acceptor_`, which belong to the
   /// thread.
   mutable std::mutex mutex_;
@@ -188,6 +200,7 @@ class TcpTransport final : public Transport {
   Descriptor ready_;                           ///< an epoll set of all connections and of `wake_`
   Descriptor wake_;                            ///< an eventfd that ends the driver's wait
   bool rail_lost_ = false;                     ///< some peer has a lost rail
+  std::uint64_t pauses_ = 0;
   bool driving_ = false;
   int waiters_ = 0;                ///< callers that wait for the driver's events
   Clock::time_point last_driven_;  ///< when a driver last stopped
