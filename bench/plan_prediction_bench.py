@@ -39,7 +39,7 @@ KINDS = {"one": Kind(), "ddp": Kind(2), "fsdp": Kind(2, 3), "zero1": Kind(2, 1),
          "one-bf16": Kind(type="bf16"), "ddp-bf16": Kind(2, type="bf16"), "fsdp-bf16": Kind(2, 3, type="bf16")}
 # jobs that divide a model, and the length of their sequences
 DIVIDED = {"tp": (Kind(2, axes=TP, copies=1), 256), "ep": (Kind(2, axes=EP), 256),
-           "cp-ring": (Kind(2, axes=CP, copies=1), 512), "cp-heads": (Kind(2, axes=CP | {"context_parallel_way": '"heads"'}, copies=1), 512),
+           "cp-ring": (Kind(2, axes=CP, copies=1), 512), "cp-heads": (Kind(2, axes=CP | {"context_parallel_method": '"heads"'}, copies=1), 512),
            "dp-tp": (Kind(4, axes=TP, copies=2), 128), "pp-tp": (Kind(4, axes=TP | pipeline("1f1b"), copies=1, micro_batches=4), 128)}
 for name, virtual in {"gpipe": {}, "1f1b": {}, "zb-h1": {}, "interleaved": {"pipeline_parallel_virtual_stages": 2}}.items():
     DIVIDED[f"pp-{name}"] = (Kind(2, axes=pipeline(name, **virtual), copies=1, micro_batches=4), 128)

@@ -127,15 +127,15 @@ int run(Options& options) {
                 "the buffers");
   }
   const bool only_memory = !a.tcp && a.hosts == 1 && a.rendezvous.empty();
-  const auto refuse_without_tcp = [&](const char* option, bool given) {
+  const auto reject_without_tcp = [&](const char* option, bool given) {
     if (!only_memory || !given) return;
     throw Error(ErrorKind::kUsage, "bench",
                 fmt::format("{} is of TCP, and shared memory carries the bytes: --transport tcp, "
                             "--hosts or --rendezvous",
                             option));
   };
-  refuse_without_tcp("--link-costs", !options.link_costs.empty());
-  refuse_without_tcp("--rails", a.network.rails > 0);
+  reject_without_tcp("--link-costs", !options.link_costs.empty());
+  reject_without_tcp("--rails", a.network.rails > 0);
   static const std::set<std::string> kKnown{
       "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
       "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};

@@ -82,7 +82,7 @@ const std::string kSchedule = "parallelism.pipeline_parallel_schedule=";
 const std::string kTensor = "parallelism.tensor_parallel_degree=2";
 const std::string kOverTcp = "parallelism.transport=tcp";
 const std::string kRing = "parallelism.context_parallel_degree=2";
-const std::string kHeads = "parallelism.context_parallel_way=heads";
+const std::string kHeads = "parallelism.context_parallel_method=heads";
 const std::string kMixture = "model.name=moe-tiny";
 const std::string kExperts = "parallelism.expert_parallel_degree=2";
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "shoal/base/plain_loops.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::instruction_sets_test {
 namespace {
@@ -33,7 +33,7 @@ void forget_variables() {
 }
 
 TEST(InstructionSets, RefuseAnUnknownLimitWithTheList) {
-  const std::string said = complaint([] { limit_instruction_sets("avx3"); });
+  const std::string said = error_text([] { limit_instruction_sets("avx3"); });
   EXPECT_THAT(said, HasSubstr("SHOAL_CPU is \"avx3\""));
   for (const std::string& name : instruction_set_limits()) EXPECT_THAT(said, HasSubstr(name));
 }

@@ -14,7 +14,7 @@
 #include "tests/checkpoint/sharded_state.h"
 #include "tests/checkpoint/thread_ranks.h"
 #include "tests/checkpoint_format/scratch.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::checkpoint::save_load_test {
 namespace {
@@ -148,7 +148,7 @@ TEST(SaveLoad, ATensorThatNobodyWritesIsAnError) {
     });
   };
   for (const bool with_saver : {false, true}) {
-    const std::string said = complaint([&] { save_both(with_saver); });
+    const std::string said = error_text([&] { save_both(with_saver); });
     EXPECT_NE(said.find("no rank writes 'b'"), std::string::npos) << said;
     EXPECT_FALSE(fs::exists(scratch / "step-1")) << "what was written is removed";
   }

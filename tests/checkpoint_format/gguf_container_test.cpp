@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "shoal/checkpoint/format/gguf/container.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::checkpoint::format::gguf_container_test {
 namespace {
@@ -55,7 +55,7 @@ Header parsed(const std::string& bytes) {
 }
 
 std::string refusal(const Bytes& bytes) {
-  return complaint([&] { parsed(bytes.get()); });
+  return error_text([&] { parsed(bytes.get()); });
 }
 
 TEST(GgufContainer, EveryTypeOfValueIsRead) {
@@ -96,9 +96,9 @@ TEST(GgufContainer, EveryTypeOfValueIsRead) {
   EXPECT_EQ(metadata.real("f64"), 0.3);
   EXPECT_EQ(metadata.real("u8"), 200);
   EXPECT_FALSE(metadata.integer("absent") || metadata.real("absent") || metadata.text("absent"));
-  EXPECT_THAT(complaint([&] { metadata.integer("text"); }),
+  EXPECT_THAT(error_text([&] { metadata.integer("text"); }),
               HasSubstr("'it.gguf': key 'text' is no whole number"));
-  EXPECT_THAT(complaint([&] { metadata.texts("u8"); }), HasSubstr("is no list of texts"));
+  EXPECT_THAT(error_text([&] { metadata.texts("u8"); }), HasSubstr("is no list of texts"));
 }
 
 TEST(GgufContainer, TensorsLieBehindTheHeader) {
@@ -116,7 +116,7 @@ TEST(GgufContainer, TensorsLieBehindTheHeader) {
   EXPECT_EQ(header.tensors[1].bytes(), 34);
   EXPECT_EQ(header.find("b")->type, BlockType::kQ8_0);
   EXPECT_EQ(header.find("c"), nullptr);
-  EXPECT_THAT(complaint([&] { parsed(bytes.get().substr(0, bytes.get().size() - 1)); }),
+  EXPECT_THAT(error_text([&] { parsed(bytes.get().substr(0, bytes.get().size() - 1)); }),
               HasSubstr("tensor 'b' ends at byte"));
 }
 
@@ -187,9 +187,10 @@ TEST(GgufContainer, AHeaderReadsAsItIsWritten) {
     EXPECT_EQ(header.tensors[i].offset, tensors[i].offset);
   }
   tensors[1].name = "a";
-  EXPECT_THAT(complaint([&] { render_header(metadata, tensors); }), HasSubstr("'a' is taken"));
+  EXPECT_THAT(error_text([&] { render_header(metadata, tensors); }), HasSubstr("'a' is taken"));
   tensors[1] = {"b", BlockType::kQ8_0, {32, 1}, 0};
-  EXPECT_THAT(complaint([&] { render_header(metadata, tensors); }), HasSubstr("cannot be of type"));
+  EXPECT_THAT(error_text([&] { render_header(metadata, tensors); }),
+              HasSubstr("cannot be of type"));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/model/model_json.h"
 #include "tests/checkpoint_format/scratch.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::checkpoint::format::gguf_test {
 namespace {
@@ -179,7 +179,7 @@ TEST(Gguf, SmallTensorsStayPrecise) {
 
 TEST(Gguf, ModelsWithoutANameThereAreRefused) {
   const auto refusal = [](const model::ModelSpec& spec) {
-    return complaint([&] { tensors_of(spec); });
+    return error_text([&] { tensors_of(spec); });
   };
   model::ModelSpec spec = llama(3);
   spec.router_score = model::RouterScore::kSigmoid, spec.router_bias = true, spec.shared_ffn = 64;
@@ -220,7 +220,7 @@ TEST(Gguf, WhatASpecCannotExpressIsRefused) {
                           const std::vector<float>& factors = {}) {
     Made made;
     change(made);
-    return complaint([&] { spec_of(made.header(), factors); });
+    return error_text([&] { spec_of(made.header(), factors); });
   };
   const auto set = [](const std::string& key, Value value) {
     return [=](Made& made) { made.values[key] = value; };
@@ -283,7 +283,7 @@ TEST(Gguf, TensorsThatDoNotFitAreNamed) {
     bytes.resize(made.tensors.back().offset + made.tensors.back().bytes());
     testing::spill(scratch / "it.gguf", bytes);
     const std::string words =
-        complaint([&] { import_model(scratch / "it.gguf", scratch / "back"); });
+        error_text([&] { import_model(scratch / "it.gguf", scratch / "back"); });
     EXPECT_EQ(list_steps(scratch / "back").empty(), !words.empty());
     return words;
   };

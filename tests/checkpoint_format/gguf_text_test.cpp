@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/checkpoint/format/gguf/text.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::checkpoint::format::gguf_text_test {
 namespace {
@@ -136,7 +136,7 @@ TEST(GgufText, ChatTemplateMayBeAFile) {
 
 TEST(GgufText, WhatIsNotKnownIsRefused) {
   const auto refusal = [](const std::string& key, std::optional<Value> value) {
-    return complaint([&] { tokenizer_files(changed(small("gpt-2"), key, value)); });
+    return error_text([&] { tokenizer_files(changed(small("gpt-2"), key, value)); });
   };
   EXPECT_EQ(refusal("tokenizer.ggml.pre", {}), "") << "gpt-2";
   EXPECT_TRUE(tokenizer_files(changed(small(""), "tokenizer.ggml.model", {})).empty());
@@ -155,7 +155,7 @@ TEST(GgufText, WhatIsNotKnownIsRefused) {
               HasSubstr("a token or merge is no text"));
   const Metadata begins = changed(small("gpt-2"), "tokenizer.ggml.add_bos_token", true);
   EXPECT_THAT(
-      complaint([&] { tokenizer_files(changed(begins, "tokenizer.ggml.bos_token_id", {})); }),
+      error_text([&] { tokenizer_files(changed(begins, "tokenizer.ggml.bos_token_id", {})); }),
       HasSubstr("bos_token_id is missing"));
 }
 

@@ -286,7 +286,7 @@ TEST(HuggingFace, ReadsWhatOtherWritersMake) {
 }
 
 TEST(HuggingFace, SaysWhatDoesNotFit) {
-  const auto complaint = [](const std::function<void(const std::string&)>& spoil) -> std::string {
+  const auto error_text = [](const std::function<void(const std::string&)>& spoil) -> std::string {
     testing::Scratch scratch;
     export_made_up(scratch, llama());
     spoil(scratch / "theirs");
@@ -299,30 +299,30 @@ TEST(HuggingFace, SaysWhatDoesNotFit) {
     return "";
   };
   const auto keep = [](Entry&, std::vector<char>&) {};
-  EXPECT_EQ(complaint([](const std::string&) {}), "");
+  EXPECT_EQ(error_text([](const std::string&) {}), "");
   EXPECT_THAT(
-      complaint([&](const std::string& folder) {
+      error_text([&](const std::string& folder) {
         rewrite(folder, keep, {{.name = "model.layers.2.mlp.gate_proj.weight", .shape = {1}}});
       }),
       AllOf(HasSubstr("data"), HasSubstr("'model.layers.2.mlp.gate_proj.weight' has no place")));
-  EXPECT_THAT(complaint([&](const std::string& folder) {
+  EXPECT_THAT(error_text([&](const std::string& folder) {
                 rewrite(folder, [](Entry& entry, std::vector<char>&) {
                   if (entry.name == "model.norm.weight") entry.name = "norm";
                 });
               }),
               AllOf(HasSubstr("data"), HasSubstr("'model.norm.weight' is missing")));
-  EXPECT_THAT(complaint([&](const std::string& folder) {
+  EXPECT_THAT(error_text([&](const std::string& folder) {
                 rewrite(folder, [](Entry& entry, std::vector<char>&) {
                   if (entry.name == "lm_head.weight") entry.shape = {12, 17};
                 });
               }),
               AllOf(HasSubstr("data"),
                     HasSubstr("'lm_head.weight' is [12, 17], config.json says [17, 12]")));
-  EXPECT_THAT(complaint([](const std::string& folder) {
+  EXPECT_THAT(error_text([](const std::string& folder) {
                 std::filesystem::remove(folder + "/config.json");
               }),
               AllOf(HasSubstr("input missing"), HasSubstr("config.json")));
-  EXPECT_THAT(complaint([](const std::string& folder) {
+  EXPECT_THAT(error_text([](const std::string& folder) {
                 std::filesystem::remove(folder + "/model.safetensors");
               }),
               AllOf(HasSubstr("input missing"), HasSubstr("model.safetensors")));

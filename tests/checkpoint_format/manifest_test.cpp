@@ -113,7 +113,7 @@ TEST(Manifest, SaysWhatDoesNotFit) {
 }
 
 TEST(Manifest, RefusesToWriteWhatNobodyCouldRead) {
-  const auto complaint = [](std::vector<LogicalTensor> tensors) -> std::string {
+  const auto error_text = [](std::vector<LogicalTensor> tensors) -> std::string {
     Manifest manifest{.step = 1, .tensors = std::move(tensors)};
     try {
       to_json(manifest);
@@ -124,9 +124,9 @@ TEST(Manifest, RefusesToWriteWhatNobodyCouldRead) {
     return "";
   };
   const LogicalTensor whole_one = tensor({4}, {{{0}, {4}}});
-  EXPECT_EQ(complaint({whole_one}), "");
-  EXPECT_THAT(complaint({whole_one, whole_one}), HasSubstr("tensor 'w' stands twice"));
-  EXPECT_THAT(complaint({tensor({4}, {{{0}, {3}}})}), HasSubstr("hold 3 of 4"));
+  EXPECT_EQ(error_text({whole_one}), "");
+  EXPECT_THAT(error_text({whole_one, whole_one}), HasSubstr("tensor 'w' stands twice"));
+  EXPECT_THAT(error_text({tensor({4}, {{{0}, {3}}})}), HasSubstr("hold 3 of 4"));
 }
 
 TEST(Manifest, FindsTensorsByName) {

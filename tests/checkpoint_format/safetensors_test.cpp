@@ -26,7 +26,7 @@ Header parse(const std::string& bytes) {
 
 /// What the parser says about a header that is followed by `data_bytes` bytes; empty when it takes
 /// it.
-std::string complaint(const std::string& bytes) {
+std::string error_text(const std::string& bytes) {
   try {
     parse(bytes);
     return "";
@@ -97,7 +97,7 @@ TEST(Safetensors, SaysWhatIsWrong) {
       {file_of(R"({"__metadata__":{"a":1}})", 0), "a string is expected"},
   };
   for (const auto& c : cases)
-    EXPECT_THAT(complaint(c.bytes), HasSubstr(c.words)) << c.bytes.substr(0, 120);
+    EXPECT_THAT(error_text(c.bytes), HasSubstr(c.words)) << c.bytes.substr(0, 120);
 }
 
 TEST(Safetensors, WrittenHeadersReadBackAligned) {
@@ -135,7 +135,7 @@ TEST(Safetensors, NoMutationGetsPastTheParserWithAnExtentOutsideTheFile) {
       R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
       R"("b":{"dtype":"I64","shape":[1],"data_offsets":[24,32]}})",
       32);
-  ASSERT_EQ(complaint(good), "");
+  ASSERT_EQ(error_text(good), "");
   std::mt19937 random(5);
   int taken = 0;
   int refused = 0;

@@ -106,8 +106,8 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
   return x.eq(y).bitwise_or(x.ne(x).bitwise_and(y.ne(y))).all().item<bool>();
 }
 
-/// Collects complaints.
-struct Complaints {
+/// Collects failures.
+struct Failures {
   const Group& group;
   std::vector<std::string> lines;
 
@@ -118,7 +118,7 @@ struct Complaints {
 };
 
 void check_reductions(const Group& group, at::ScalarType type, std::int64_t count, int root,
-                      Complaints& complaints) {
+                      Failures& failures) {
   const int ranks = group.size();
   const int rank = group.rank();
   for (const Reduction reduction : kReductions) {
@@ -128,29 +128,29 @@ void check_reductions(const Group& group, at::ScalarType type, std::int64_t coun
                          collective::name(reduction));
     };
     const bool possible = collective::supports_fold(element_type(type), reduction);
-    complaints.expect(group.supports(Kind::kAllReduce, type, reduction) == possible,
-                      what("supports all_reduce"));
+    failures.expect(group.supports(Kind::kAllReduce, type, reduction) == possible,
+                    what("supports all_reduce"));
     if (!possible) continue;
     at::Tensor sum = typed(plain(rank, count, type, reduction), type);
     group.all_reduce(sum, options);
-    complaints.expect(same(sum, expected(ranks, count, type, reduction)), what("all_reduce"));
+    failures.expect(same(sum, expected(ranks, count, type, reduction)), what("all_reduce"));
 
     const at::Tensor mine = typed(plain(rank, count, type, reduction), type);
     at::Tensor rooted = mine.clone();
     group.reduce(rooted, root, options);
     if (rank == root)
-      complaints.expect(same(rooted, expected(ranks, count, type, reduction)), what("reduce"));
+      failures.expect(same(rooted, expected(ranks, count, type, reduction)), what("reduce"));
 
     const at::Tensor part = typed(plain(0, count, type, reduction), type);
     group.reduce_scatter(part, typed(plain(rank, count * ranks, type, reduction), type), options);
-    complaints.expect(same(part, expected(ranks, count * ranks, type, reduction)
-                                     .slice(0, rank * count, (rank + 1) * count)),
-                      what("reduce_scatter"));
+    failures.expect(same(part, expected(ranks, count * ranks, type, reduction)
+                                   .slice(0, rank * count, (rank + 1) * count)),
+                    what("reduce_scatter"));
   }
 }
 
 void check_moves(const Group& group, at::ScalarType type, std::int64_t count, int root,
-                 Complaints& complaints) {
+                 Failures& failures) {
   const int ranks = group.size();
   const int rank = group.rank();
   const auto of = [&](int r, std::int64_t n) {
@@ -172,28 +172,27 @@ void check_moves(const Group& group, at::ScalarType type, std::int64_t count, in
 
   const at::Tensor told = of(rank, count);
   group.broadcast(told, root);
-  complaints.expect(same(told, of(root, count)), what("broadcast"));
+  failures.expect(same(told, of(root, count)), what("broadcast"));
   at::Tensor out = empty(count * ranks);
   group.all_gather(out, of(rank, count));
-  complaints.expect(same(out, gathered), what("all_gather"));
+  failures.expect(same(out, gathered), what("all_gather"));
   out = empty(count * ranks);
   group.all_to_all(out, of(rank, count * ranks));
-  complaints.expect(same(out, exchanged), what("all_to_all"));
+  failures.expect(same(out, exchanged), what("all_to_all"));
   out = empty(count * ranks);
   group.gather(out, of(rank, count), root);
-  if (rank == root) complaints.expect(same(out, gathered), what("gather"));
+  if (rank == root) failures.expect(same(out, gathered), what("gather"));
   out = empty(count);
   group.scatter(out, of(rank, count * ranks), root);
-  complaints.expect(same(out, typed(for_me[static_cast<std::size_t>(root)], type)),
-                    what("scatter"));
+  failures.expect(same(out, typed(for_me[static_cast<std::size_t>(root)], type)), what("scatter"));
   out = empty(count);
   Work sent = group.send(of(rank, count), (rank + 1) % ranks, 5, {.async = true});
   group.recv(out, (rank + ranks - 1) % ranks, 5);
   sent.order();
-  complaints.expect(same(out, of((rank + ranks - 1) % ranks, count)), what("send and recv"));
+  failures.expect(same(out, of((rank + ranks - 1) % ranks, count)), what("send and recv"));
 }
 
-void check_messages(const Group& group, Complaints& complaints) {
+void check_messages(const Group& group, Failures& failures) {
   const int ranks = group.size();
   const int rank = group.rank();
   // Tags choose among messages that are under way.
@@ -208,9 +207,9 @@ void check_messages(const Group& group, Complaints& complaints) {
   group.recv(got_second, previous, 2);
   group.recv(got_first, previous, 1);
   one.order(), two.order();
-  complaints.expect(got_first.eq(10 * previous + 1).all().item<bool>() &&
-                        got_second.eq(10 * previous + 2).all().item<bool>(),
-                    "tags");
+  failures.expect(got_first.eq(10 * previous + 1).all().item<bool>() &&
+                      got_second.eq(10 * previous + 2).all().item<bool>(),
+                  "tags");
   // From whoever comes first.
   std::int64_t sum = 0;
   if (rank == 0) {
@@ -222,11 +221,11 @@ void check_messages(const Group& group, Complaints& complaints) {
   } else {
     group.send(at::full({4}, rank, at::kLong), 0, 9);
   }
-  complaints.expect(rank != 0 || sum == ranks * (ranks - 1) / 2, "recv from any source");
+  failures.expect(rank != 0 || sum == ranks * (ranks - 1) / 2, "recv from any source");
 }
 
 // Rank r sends (r + peer) % 3 elements to each peer: none to some.
-void check_uneven_exchange(const Group& group, Complaints& complaints) {
+void check_uneven_exchange(const Group& group, Failures& failures) {
   const int ranks = group.size();
   const int rank = group.rank();
   const auto count = [&](int from, int to) {
@@ -245,10 +244,10 @@ void check_uneven_exchange(const Group& group, Complaints& complaints) {
   const at::Tensor want = at::cat(wanted);
   const at::Tensor out = at::empty(want.sizes(), at::kShort);
   group.all_to_all(out, at::cat(sent), receive, send);
-  complaints.expect(out.equal(want), "all_to_all with per-rank sizes");
+  failures.expect(out.equal(want), "all_to_all with per-rank sizes");
 }
 
-void check_many(const Group& group, Complaints& complaints) {
+void check_many(const Group& group, Failures& failures) {
   const int ranks = group.size();
   const int rank = group.rank();
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -257,15 +256,15 @@ void check_many(const Group& group, Complaints& complaints) {
     tensors.push_back(at::full({4, 6}, 1, type).t());
     group.all_reduce(tensors);
     for (int i = 1; i < 20; ++i) {
-      complaints.expect(tensors[i].eq(ranks * (ranks + 1) / 2).all().item<bool>(),
-                        "many tensors at once");
+      failures.expect(tensors[i].eq(ranks * (ranks + 1) / 2).all().item<bool>(),
+                      "many tensors at once");
     }
-    complaints.expect(tensors.back().eq(ranks).all().item<bool>(),
-                      "a transposed one among many tensors");
+    failures.expect(tensors.back().eq(ranks).all().item<bool>(),
+                    "a transposed one among many tensors");
   }
   at::Tensor x = at::arange(12, at::kDouble).view({3, 4}).t() + rank;  // not contiguous
   group.all_reduce(x);
-  complaints.expect(
+  failures.expect(
       x.equal(ranks * at::arange(12, at::kDouble).view({3, 4}).t() + ranks * (ranks - 1) / 2),
       "strides");
 
@@ -280,12 +279,12 @@ void check_many(const Group& group, Complaints& complaints) {
   works.back().wait(soon);
   works[works.size() - 2].order();
   while (!works.front().test() && !soon.passed()) group.poll();
-  complaints.expect(kept[99999].item<float>() == static_cast<float>(ranks), "twenty in flight");
-  complaints.expect(works[20].duration().count() > 0, "duration");
+  failures.expect(kept[99999].item<float>() == static_cast<float>(ranks), "twenty in flight");
+  failures.expect(works[20].duration().count() > 0, "duration");
   for (Work& work : works) work.wait(soon);
 }
 
-void check_lists(const Group& group, Complaints& complaints) {
+void check_lists(const Group& group, Failures& failures) {
   const int ranks = group.size();
   const int rank = group.rank();
   const std::vector<std::int64_t> counts{3, 0, 5000, 1};
@@ -303,22 +302,22 @@ void check_lists(const Group& group, Complaints& complaints) {
   group.all_gather(gathered, mine);
   for (const at::Tensor& tensor : gathered) {
     for (int r = 0; r < ranks; ++r)
-      complaints.expect(tensor[r].eq(r + 1).all().item<bool>(), "all_gather of a list");
+      failures.expect(tensor[r].eq(r + 1).all().item<bool>(), "all_gather of a list");
   }
   Work work = group.reduce_scatter(parts, gathered, {.async = true});
   work.order();
   for (const at::Tensor& part : parts)
-    complaints.expect(part.eq(ranks * (rank + 1)).all().item<bool>(), "reduce_scatter of a list");
+    failures.expect(part.eq(ranks * (rank + 1)).all().item<bool>(), "reduce_scatter of a list");
   group.broadcast(told, ranks - 1);
   for (const at::Tensor& tensor : told)
-    complaints.expect(tensor.eq(ranks - 1).all().item<bool>(), "broadcast of a list");
+    failures.expect(tensor.eq(ranks - 1).all().item<bool>(), "broadcast of a list");
   work = group.barrier({.async = true});
   work.order();
-  complaints.expect(work.test(), "an asynchronous barrier");
+  failures.expect(work.test(), "an asynchronous barrier");
 }
 
 // What is only read may overlap itself; what requires a gradient is written all the same.
-void check_views(const Group& group, Complaints& complaints) {
+void check_views(const Group& group, Failures& failures) {
   const int ranks = group.size();
   const int rank = group.rank();
   const at::Tensor same = at::full({1}, rank, at::kFloat).expand({600});
@@ -327,51 +326,51 @@ void check_views(const Group& group, Complaints& complaints) {
   Work sent = group.send(same, (rank + 1) % ranks, 3, {.async = true});
   group.recv(got, (rank + ranks - 1) % ranks, 3);
   sent.order();
-  complaints.expect(got.eq((rank + ranks - 1) % ranks).all().item<bool>(),
-                    "send of an expanded tensor");
+  failures.expect(got.eq((rank + ranks - 1) % ranks).all().item<bool>(),
+                  "send of an expanded tensor");
   group.all_gather(all, same);
-  complaints.expect(all[ranks - 1].eq(ranks - 1).all().item<bool>(),
-                    "all_gather of an expanded tensor");
+  failures.expect(all[ranks - 1].eq(ranks - 1).all().item<bool>(),
+                  "all_gather of an expanded tensor");
   group.broadcast(rank == 0 ? same : got, 0);
-  complaints.expect(got.eq(rank == 0 ? ranks - 1 : 0).all().item<bool>(),
-                    "broadcast of an expanded tensor");
+  failures.expect(got.eq(rank == 0 ? ranks - 1 : 0).all().item<bool>(),
+                  "broadcast of an expanded tensor");
   group.reduce(rank == 0 ? got : same, 0);
-  complaints.expect(rank != 0 || got.eq(ranks - 1 + ranks * (ranks - 1) / 2).all().item<bool>(),
-                    "reduce of expanded tensors");
+  failures.expect(rank != 0 || got.eq(ranks - 1 + ranks * (ranks - 1) / 2).all().item<bool>(),
+                  "reduce of expanded tensors");
   at::Tensor leaf = at::full({4, 6}, rank + 1.0).t();
   leaf.set_requires_grad(true);
   group.all_reduce(leaf);
-  complaints.expect(leaf.eq(ranks * (ranks + 1) / 2).all().item<bool>(),
-                    "all_reduce of a transposed leaf");
+  failures.expect(leaf.eq(ranks * (ranks + 1) / 2).all().item<bool>(),
+                  "all_reduce of a transposed leaf");
 }
 
-void check_sum(const Group& group, Complaints& complaints) {
+void check_sum(const Group& group, Failures& failures) {
   // Powers of two: each rank has a bit of its own, so a rank that is missed or counted twice shows.
   const double sum = group.sum(std::ldexp(1.0, group.rank()));
-  complaints.expect(sum == std::ldexp(1.0, group.size()) - 1, "sum of a number a rank");
+  failures.expect(sum == std::ldexp(1.0, group.size()) - 1, "sum of a number a rank");
 }
 
-void check_parts(const Group& group, Complaints& complaints) {
+void check_parts(const Group& group, Failures& failures) {
   const int ranks = group.size();
   const int rank = group.rank();
   const Group half = group.split(rank % 2, -rank);  // in reverse
-  complaints.expect(half.size() == (ranks + 1 - rank % 2) / 2, "size of a part");
-  complaints.expect(half.rank() == half.size() - 1 - rank / 2, "order of a part");
+  failures.expect(half.size() == (ranks + 1 - rank % 2) / 2, "size of a part");
+  failures.expect(half.rank() == half.size() - 1 - rank / 2, "order of a part");
   at::Tensor ones = at::full({9}, 1.0);
   half.all_reduce(ones);
-  complaints.expect(ones.eq(half.size()).all().item<bool>(), "sum in a part");
+  failures.expect(ones.eq(half.size()).all().item<bool>(), "sum in a part");
   const Group rest = group.split(rank == 0 ? -1 : 7, 0);
-  complaints.expect(rest.size() == (rank == 0 ? 1 : ranks - 1), "a part without rank 0");
+  failures.expect(rest.size() == (rank == 0 ? 1 : ranks - 1), "a part without rank 0");
   const Group again = rest.split(0, rest.rank());
   at::Tensor number = at::full({2}, rank, at::kLong);
   again.all_reduce(number);
-  complaints.expect(rank == 0 || number[1].item<std::int64_t>() == ranks * (ranks - 1) / 2,
-                    "sum in a part of a part");
+  failures.expect(rank == 0 || number[1].item<std::int64_t>() == ranks * (ranks - 1) / 2,
+                  "sum in a part of a part");
 }
 
 /// A random program in four groups that every rank goes through in an order of its own, which is
 /// that of the others within each group only. All waits come behind the last start.
-void check_programs(const Group& group, Complaints& complaints) {
+void check_programs(const Group& group, Failures& failures) {
   const int rank = group.rank();
   const int size = group.size();
   const std::vector<Group> groups{group, group.split(rank / 2, rank), group.split(rank % 2, rank),
@@ -428,11 +427,11 @@ void check_programs(const Group& group, Complaints& complaints) {
   const Deadline soon = Deadline::in(std::chrono::seconds(60));
   for (Started& one : started) {
     one.work.wait(soon);
-    complaints.expect(one.output.equal(one.wanted), fmt::format("programs of {} ranks", size));
+    failures.expect(one.output.equal(one.wanted), fmt::format("programs of {} ranks", size));
   }
 }
 
-void check_mistakes(const Group& group, Complaints& complaints) {
+void check_mistakes(const Group& group, Failures& failures) {
   const auto refused = [&](const std::function<void()>& call) {
     try {
       call();
@@ -441,46 +440,46 @@ void check_mistakes(const Group& group, Complaints& complaints) {
     }
     return false;
   };
-  complaints.expect(
+  failures.expect(
       refused([&] { group.all_reduce(at::full({3}, 1.0f), {.reduction = Reduction::kBitAnd}); }),
       "bits of floats are refused");
-  complaints.expect(refused([&] { group.broadcast(at::full({3}, 1.0f), group.size()); }),
-                    "a root that there is not is refused");
+  failures.expect(refused([&] { group.broadcast(at::full({3}, 1.0f), group.size()); }),
+                  "a root that there is not is refused");
   at::Tensor one = at::full({1}, 1.0f);
   group.all_reduce(one);
-  complaints.expect(one.item<float>() == static_cast<float>(group.size()),
-                    "a refused call changes nothing");
+  failures.expect(one.item<float>() == static_cast<float>(group.size()),
+                  "a refused call changes nothing");
 }
 
 }  // namespace
 
 std::vector<std::string> check_types(const Group& group) {
-  Complaints complaints{group, {}};
+  Failures failures{group, {}};
   int root = 0;
   for (const at::ScalarType type : kTypes) {
     for (const std::int64_t count : {0, 1, 5, 1031}) {
-      check_reductions(group, type, count, root, complaints);
-      check_moves(group, type, count, root, complaints);
+      check_reductions(group, type, count, root, failures);
+      check_moves(group, type, count, root, failures);
       root = (root + 1) % group.size();
     }
   }
-  return complaints.lines;
+  return failures.lines;
 }
 
 std::vector<std::string> check_calls(const Group& group) {
-  Complaints complaints{group, {}};
+  Failures failures{group, {}};
   group.barrier();
-  check_messages(group, complaints);
-  check_uneven_exchange(group, complaints);
-  check_many(group, complaints);
-  check_lists(group, complaints);
-  check_views(group, complaints);
-  check_sum(group, complaints);
-  check_parts(group, complaints);
-  check_programs(group, complaints);
-  check_mistakes(group, complaints);
+  check_messages(group, failures);
+  check_uneven_exchange(group, failures);
+  check_many(group, failures);
+  check_lists(group, failures);
+  check_views(group, failures);
+  check_sum(group, failures);
+  check_parts(group, failures);
+  check_programs(group, failures);
+  check_mistakes(group, failures);
   group.barrier();
-  return complaints.lines;
+  return failures.lines;
 }
 
 std::optional<Error> thrown(const std::function<void()>& body) {

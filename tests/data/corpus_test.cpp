@@ -8,8 +8,8 @@
 #include "shoal/base/error.h"
 #include "shoal/data/file.h"
 #include "shoal/data/headers.h"
-#include "tests/complaint.h"
 #include "tests/data/folder.h"
+#include "tests/error_text.h"
 
 namespace shoal::data::corpus_test {
 namespace {
@@ -40,7 +40,7 @@ TEST(Corpus, FindsFilesByNameAndPassesOverHiddenOnes) {
   EXPECT_EQ(names(find_files({folder / "in", folder / "alone.md"}, {".h"})),
             (std::vector<std::string>{"alone.md", "in/b.h", "in/deep/er/c.h"}));
   EXPECT_EQ(names(find_files({folder / "in"}, {".h", ".txt"})).size(), 3u);
-  EXPECT_NE(complaint([&] {
+  EXPECT_NE(error_text([&] {
               find_files({folder / "alone.md", folder / "alone.md"}, {});
             }).find("would both be called alone.md"),
             std::string::npos);
@@ -118,7 +118,7 @@ TEST(PinnedList, HasAChecksumASizeAndAPathALine) {
   EXPECT_EQ(files[1].crc32, 0xffffffffu);
   EXPECT_EQ(files[1].path, "name with blanks");
   for (const std::string bad : {"xyz 1 a", "1 x a", "1 2", "1 2 ", "1", "100000000 1 a"}) {
-    const std::string words = complaint([&] { parse_pinned_list("# one\n" + bad); });
+    const std::string words = error_text([&] { parse_pinned_list("# one\n" + bad); });
     EXPECT_NE(words.find("line 2"), std::string::npos) << bad << ": " << words;
   }
 }
@@ -136,15 +136,15 @@ TEST(PinnedList, WhatDiffersIsNamed) {
   EXPECT_EQ(documents[2].text, "text c");
   EXPECT_NO_THROW(check_pinned(documents, pinned));
   documents[1].text = documents[2].text = "other!";
-  const std::string words = complaint([&] { check_pinned(documents, pinned); });
+  const std::string words = error_text([&] { check_pinned(documents, pinned); });
   EXPECT_NE(words.find("2 of 3 headers are not those of the pinned list, the first is b: CRC-32 "),
             std::string::npos)
       << words;
   folder.write("b", "longer than it was");
-  EXPECT_NE(complaint([&] { find_pinned(folder.path(), pinned); }).find("has 18 bytes"),
+  EXPECT_NE(error_text([&] { find_pinned(folder.path(), pinned); }).find("has 18 bytes"),
             std::string::npos);
   fs::remove(folder / "b");
-  EXPECT_NE(complaint([&] { find_pinned(folder.path(), pinned); }).find("b is missing"),
+  EXPECT_NE(error_text([&] { find_pinned(folder.path(), pinned); }).find("b is missing"),
             std::string::npos);
 }
 

@@ -4,9 +4,9 @@
 
 #include "shoal/data/dataset.h"
 #include "shoal/data/prepare.h"
-#include "tests/complaint.h"
 #include "tests/data/folder.h"
 #include "tests/data/hugging_face_files.h"
+#include "tests/error_text.h"
 
 // That all tokens are those of Hugging Face's own program is the affair of tokenizers_oracle.py.
 namespace shoal::data::hugging_face_tokenizer_test {
@@ -53,7 +53,7 @@ TEST(HuggingFaceTokenizer, WholeWordsComeBeforeMerges) {
 TEST(HuggingFaceTokenizer, BytesWithoutATokenAreUnknown) {
   json root = small_tokenizer_json({{"a", "b"}});
   for (const char* byte : {"x", "y"}) root["model"]["vocab"].erase(byte);
-  EXPECT_NE(complaint([&] {
+  EXPECT_NE(error_text([&] {
               tokenizer_of(root)->encode("ax");
             }).find("the tokenizer has no token for byte 0x78"),
             std::string::npos);
@@ -111,7 +111,7 @@ TEST(HuggingFaceTokenizer, KnowsTheEndOfADocument) {
   EXPECT_EQ(end({{"tokenizer_config.json", R"({"eos_token": "<|im_end|>"})"}}), 300u);
   EXPECT_EQ(end({{"special_tokens_map.json", R"({"eos_token": {"content": "<|im_end|>"}})"}}),
             300u);
-  EXPECT_NE(complaint([&] {
+  EXPECT_NE(error_text([&] {
               end({{"tokenizer_config.json", R"({"eos_token": "<no>"})"}});
             }).find("eos_token '<no>' is not in the vocabulary"),
             std::string::npos);
@@ -143,7 +143,7 @@ TEST(HuggingFaceTokenizer, PutsItsPrefixBeforeDocuments) {
   EXPECT_EQ(prepare(options).already_prepared, true);
   root["added_tokens"].push_back(added(301, "<t>", false));
   options.given = tokenizer_of(root);
-  EXPECT_NE(complaint([&] { prepare(options); }).find("holds another dataset: tokenizer"),
+  EXPECT_NE(error_text([&] { prepare(options); }).find("holds another dataset: tokenizer"),
             std::string::npos);
 }
 
@@ -168,7 +168,7 @@ TEST(HuggingFaceTokenizer, SurvivesTheFile) {
   for (const std::string& damaged :
        {saved.substr(0, saved.size() - 1), saved + "../evil 1\nx", saved + "x",
         std::string("shoal-tokenizer 1 hugging_face\n"), saved + "a 99999999999999999999\n"}) {
-    EXPECT_NE(complaint([&] { parse_tokenizer(damaged, "some/file"); }).find("some/file"),
+    EXPECT_NE(error_text([&] { parse_tokenizer(damaged, "some/file"); }).find("some/file"),
               std::string::npos);
   }
 }
@@ -178,7 +178,7 @@ TEST(HuggingFaceTokenizer, NamesWhatItDoesNotCarryOut) {
   const auto says = [&](const char* change, const std::string& words) {
     json root = sound;
     root.merge_patch(json::parse(change));
-    const std::string said = complaint([&] { tokenizer_of(root); });
+    const std::string said = error_text([&] { tokenizer_of(root); });
     EXPECT_NE(said.find(words), std::string::npos) << change << "\n" << said;
   };
   says(R"({"model": {"type": "Unigram"}})", "model Unigram is not supported");
@@ -217,7 +217,7 @@ TEST(HuggingFaceTokenizer, NamesWhatItDoesNotCarryOut) {
   says(R"({"post_processor": {"type": "BertProcessing"}})", "post_processor BertProcessing is not");
   says(R"({"added_tokens": [{"id": 3, "content": "<m>", "lstrip": true}]})", "lstrip of the added");
   says(R"({"added_tokens": [{"id": 3, "content": "ab"}]})", "has the id 3, and 257 in model.vocab");
-  EXPECT_NE(complaint([&] {
+  EXPECT_NE(error_text([&] {
               hugging_face_tokenizer({{"tokenizer.json", "{"}}, "it");
             }).find("it is no tokenizer.json"),
             std::string::npos);

@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/complaint.h"
 #include "tests/data/hugging_face_files.h"
+#include "tests/error_text.h"
 
 namespace shoal::data::tokenizer_json_test {
 namespace {
@@ -25,7 +25,7 @@ json changed(const char* change) {
 TokenizerJson read(const json& root) { return parse_tokenizer_json(root.dump(), "it"); }
 
 void refuses(const json& root, const std::string& words) {
-  EXPECT_THAT(complaint([&] { read(root); }), HasSubstr("it: " + words)) << words;
+  EXPECT_THAT(error_text([&] { read(root); }), HasSubstr("it: " + words)) << words;
 }
 
 /// A Split at a pattern, before ByteLevel.
@@ -73,7 +73,7 @@ TEST(TokenizerJson, OptionsOfTheModel) {
           "'zz' has the id 1048576; allowed are 0 to 1048575");
   refuses(changed(R"({"model": {"vocab": {"▁": 300, "▂": 300}}})"), "two entries have the id 300");
   refuses(json::array(), "it is no tokenizer.json: no model");
-  EXPECT_THAT(complaint([] { parse_tokenizer_json("{", "it"); }),
+  EXPECT_THAT(error_text([] { parse_tokenizer_json("{", "it"); }),
               HasSubstr("it is no tokenizer.json: "));
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "shoal/comm/world.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/support/fake_communicator.h"
 
 namespace shoal::mesh::mesh_test {
@@ -81,7 +81,9 @@ TEST(Mesh, SetsWithoutAGroupAreAnError) {
 }
 
 TEST(Mesh, DegreesMustFit) {
-  const auto refused = [](const Degrees& degrees) { return complaint([&] { Mesh({}, degrees); }); };
+  const auto refused = [](const Degrees& degrees) {
+    return error_text([&] { Mesh({}, degrees); });
+  };
   EXPECT_THAT(refused({.tp = 2}), testing::HasSubstr("is 2 ranks, but there are 1"));
   EXPECT_THAT(refused({.tp = 0}), testing::HasSubstr("tp = 0: at least 1"));
   EXPECT_THAT(refused({.pp = -1}), testing::HasSubstr("pp = -1: at least 1"));

@@ -5,7 +5,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/model/mixture_tensors.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::model::kept_activations_test {
 namespace {
@@ -251,7 +251,7 @@ TEST(KeptActivations, ABudgetThatIsTooSmallNamesTheLeast) {
   };
   EXPECT_EQ(within(least), (std::vector{Keep::kInput, Keep::kEverything}))
       << "the last block needs no more so";
-  EXPECT_THAT(complaint([&] { within(1000); }),
+  EXPECT_THAT(error_text([&] { within(1000); }),
               testing::HasSubstr("a budget of 0.001 MB: the blocks need 0.0259 MB"));
   EXPECT_EQ(blocks_bytes(spec, batch, {}), 0);
 }

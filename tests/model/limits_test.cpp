@@ -9,7 +9,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/model/model_spec.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::model::limits_test {
 namespace {
@@ -27,10 +27,10 @@ ModelSpec changed(const char* name, const Change& change) {
 }
 
 void expect_refused(const char* name, const std::string& words, const Change& change) {
-  EXPECT_THAT(complaint([&] { validate(changed(name, change)); }), HasSubstr(words));
+  EXPECT_THAT(error_text([&] { validate(changed(name, change)); }), HasSubstr(words));
 }
 void expect_taken(const char* name, const Change& change) {
-  EXPECT_EQ(complaint([&] { validate(changed(name, change)); }), "");
+  EXPECT_EQ(error_text([&] { validate(changed(name, change)); }), "");
 }
 
 TEST(ModelLimits, EverySizeOfATransformer) {
@@ -168,11 +168,11 @@ TEST(ModelLimits, NoMatricesOfAModelMultiplyToMoreParameters) {
   const std::int64_t width = 200'000'000;
   const auto refused = [](ModelSpec spec, const Change& change) {
     change(spec);
-    EXPECT_THAT(complaint([&] { validate(spec); }), HasSubstr("parameters: more than 1e+17"));
+    EXPECT_THAT(error_text([&] { validate(spec); }), HasSubstr("parameters: more than 1e+17"));
   };
   const auto taken = [](ModelSpec spec, const Change& change) {
     change(spec);
-    EXPECT_EQ(complaint([&] { validate(spec); }), "");
+    EXPECT_EQ(error_text([&] { validate(spec); }), "");
   };
   const auto attention = [](std::int64_t layers) {
     return [layers](ModelSpec& spec) {
@@ -207,7 +207,7 @@ TEST(ModelLimits, NoMatricesOfAModelMultiplyToMoreParameters) {
   exact.widths = {};
   exact.inputs = 100'000'000;
   exact.outputs = 1'000'000'000;
-  EXPECT_EQ(complaint([&] { validate(exact); }), "") << "10^17 itself";
+  EXPECT_EQ(error_text([&] { validate(exact); }), "") << "10^17 itself";
 }
 
 TEST(ModelLimits, WhatIsNoModelHasNoParametersAndTakesNoTime) {

@@ -11,7 +11,7 @@ namespace {
 using testing::HasSubstr;
 
 template <class Call>
-std::string complaint(Call call) {
+std::string error_text(Call call) {
   try {
     call();
   } catch (const Error& error) {
@@ -111,7 +111,7 @@ TEST(ModelJson, AnOlderOneSaysNothingOfBiasesAndNormsOfQueriesAndKeys) {
 TEST(ModelJson, MistakesNameFileKeyAndRule) {
   const std::string good = to_json(*named_model("llama-tiny"));
   const auto read = [](const std::string& text) {
-    return complaint([&] { from_json(text, "a.json"); });
+    return error_text([&] { from_json(text, "a.json"); });
   };
   EXPECT_EQ(read(good), "");
   EXPECT_THAT(read(replaced(good, "\"heads\"", "\"haeds\"")),
@@ -289,7 +289,7 @@ TEST(HuggingFaceConfig, ReadsTheVariantsOfGlm) {
                         std::string(share) + "}");
   };
   EXPECT_EQ(from_hugging_face(newer("1.0")).rope_theta, 7.5);
-  EXPECT_THAT(complaint([&] { from_hugging_face(newer("0.25")); }),
+  EXPECT_THAT(error_text([&] { from_hugging_face(newer("0.25")); }),
               HasSubstr("partial_rotary_factor = 0.25: only 1 is supported"));
   const ModelSpec all_experts = from_hugging_face(
       replaced(kGlm, "\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 0"));
@@ -313,7 +313,7 @@ TEST(HuggingFaceConfig, ReadsTheVariantsOfGlm) {
 
 TEST(HuggingFaceConfig, WhatThereIsNoPlaceForIsRefused) {
   const auto read = [](const std::string& text) {
-    return complaint([&] { from_hugging_face(text, "c.json"); });
+    return error_text([&] { from_hugging_face(text, "c.json"); });
   };
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
     EXPECT_THAT(read(replaced(kGpt2, "\"n_ctx\": 1024", "\"" + std::string(key) + "\": true")),
@@ -340,7 +340,7 @@ TEST(HuggingFaceConfig, WhatThereIsNoPlaceForIsRefused) {
 
 TEST(HuggingFaceConfig, MistakesNameFileKeyAndRule) {
   const auto read = [](const std::string& text) {
-    return complaint([&] { from_hugging_face(text, "c.json"); });
+    return error_text([&] { from_hugging_face(text, "c.json"); });
   };
   EXPECT_THAT(read(replaced(kLlama8b, "\"hidden_size\"", "\"hidden\"")),
               HasSubstr("c.json: hidden_size is missing"));

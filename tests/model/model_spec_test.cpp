@@ -19,7 +19,7 @@ ModelSpec model(const char* name) {
   return spec.value_or(ModelSpec{});
 }
 
-std::string complaint(const ModelSpec& spec) {
+std::string error_text(const ModelSpec& spec) {
   try {
     validate(spec);
   } catch (const Error& error) {
@@ -232,34 +232,34 @@ TEST(ModelSpec, FlopsEqualThePapersFormula) {
 
 TEST(ModelSpec, NonsenseIsNamed) {
   const ModelSpec good = model("llama-tiny");
-  EXPECT_EQ(complaint(good), "");
+  EXPECT_EQ(error_text(good), "");
   ModelSpec bad = good;
   bad.layers = -4;
-  EXPECT_THAT(complaint(bad), HasSubstr("layers = -4: must lie between 1"));
+  EXPECT_THAT(error_text(bad), HasSubstr("layers = -4: must lie between 1"));
   bad = good;
   bad.kv_heads = 3;
-  EXPECT_THAT(complaint(bad), HasSubstr("kv_heads = 3: must divide heads = 4"));
+  EXPECT_THAT(error_text(bad), HasSubstr("kv_heads = 3: must divide heads = 4"));
   bad = good;
   bad.head_size = 31;
-  EXPECT_THAT(complaint(bad), HasSubstr("head_size = 31: must be even"));
+  EXPECT_THAT(error_text(bad), HasSubstr("head_size = 31: must be even"));
   bad = good;
   bad.dropout = 1;
-  EXPECT_THAT(complaint(bad), HasSubstr("dropout = 1: must lie in [0, 1)"));
+  EXPECT_THAT(error_text(bad), HasSubstr("dropout = 1: must lie in [0, 1)"));
   bad = good;
   bad.norm_epsilon = std::nan("");
-  EXPECT_THAT(complaint(bad), HasSubstr("norm_epsilon = nan"));
+  EXPECT_THAT(error_text(bad), HasSubstr("norm_epsilon = nan"));
   bad = good;
   bad.experts_per_token = 2;
-  EXPECT_THAT(complaint(bad), HasSubstr("experts_per_token = 2"));
+  EXPECT_THAT(error_text(bad), HasSubstr("experts_per_token = 2"));
   bad = good;
   bad.experts = 4;
   bad.experts_per_token = 5;
-  EXPECT_THAT(complaint(bad),
+  EXPECT_THAT(error_text(bad),
               HasSubstr("experts_per_token = 5: must lie between 1 and experts = 4"));
   const auto of_mixture = [&](const auto& change) {
     ModelSpec spec = model("deepseek-moe-tiny");
     change(spec);
-    return complaint(spec);
+    return error_text(spec);
   };
   EXPECT_EQ(of_mixture([](ModelSpec&) {}), "");
   EXPECT_THAT(of_mixture([](ModelSpec& s) { s.dense_layers = 4; }),
@@ -276,22 +276,22 @@ TEST(ModelSpec, NonsenseIsNamed) {
               HasSubstr("shared_ffn = 64: a dense model has none"));
   bad = good;
   bad.bias = bad.qkv_bias = true;
-  EXPECT_THAT(complaint(bad), HasSubstr("qkv_bias = true"));
+  EXPECT_THAT(error_text(bad), HasSubstr("qkv_bias = true"));
   bad = model("qwen3-tiny");
   bad.norm = Norm::kLayer;
-  EXPECT_THAT(complaint(bad), HasSubstr("qk_norm = true: queries and keys have RMSNorm alone"));
+  EXPECT_THAT(error_text(bad), HasSubstr("qk_norm = true: queries and keys have RMSNorm alone"));
   bad = model("mlp-digits");
   bad.qk_norm = true;
-  EXPECT_THAT(complaint(bad), HasSubstr("qk_norm = 1: a multi-layer perceptron has none"));
+  EXPECT_THAT(error_text(bad), HasSubstr("qk_norm = 1: a multi-layer perceptron has none"));
   bad = good;
   bad.hidden = bad.ffn = bad.vocab = std::int64_t{1} << 31;
-  EXPECT_THAT(complaint(bad), HasSubstr("surely a mistake"));
+  EXPECT_THAT(error_text(bad), HasSubstr("surely a mistake"));
   bad = model("mlp-digits");
   bad.widths = {32, 0};
-  EXPECT_THAT(complaint(bad), HasSubstr("widths[1] = 0"));
+  EXPECT_THAT(error_text(bad), HasSubstr("widths[1] = 0"));
   bad = model("mlp-digits");
   bad.layers = 3;
-  EXPECT_THAT(complaint(bad), HasSubstr("layers = 3"));
+  EXPECT_THAT(error_text(bad), HasSubstr("layers = 3"));
   bad = good;
   bad.head_size = 0;
   bad.heads = 3;

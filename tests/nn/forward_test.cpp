@@ -22,7 +22,7 @@
 #include "shoal/nn/module.h"
 #include "shoal/nn/replay.h"
 #include "shoal/ops/dropout.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::nn::forward_test {
 namespace {
@@ -77,7 +77,7 @@ TEST(Forward, LearnedPositionsBeginWhereTheContextSaysAndEndWithTheModel) {
   context.position_begin = 6;
   EXPECT_TRUE(positions(x, context).detach().equal(x + table.narrow(0, 6, 4)));
   context.position_begin = 7;
-  EXPECT_THAT(complaint([&] { positions(x, context); }),
+  EXPECT_THAT(error_text([&] { positions(x, context); }),
               testing::HasSubstr("column 10 lies beyond the 10 positions of the model"));
   context.positions = at::tensor({9, 0, 3, 3}, at::kLong);
   EXPECT_TRUE(positions(x, context).detach().equal(x + table.index_select(0, context.positions)));
@@ -256,7 +256,7 @@ TEST(Forward, RanksThatShareAKeyHaveEqualPartsOfItsQueries) {
   core.share_groups(3);
   EXPECT_EQ(core.shape().heads_per_group, 2);
   EXPECT_EQ(core.shape().head_size, 8);
-  EXPECT_THAT(complaint([&] { core.share_groups(3); }),
+  EXPECT_THAT(error_text([&] { core.share_groups(3); }),
               testing::HasSubstr("3 ranks cannot share the 2 query heads"));
 }
 
@@ -270,7 +270,7 @@ TEST(Forward, ACacheTakesOneDocumentAndAHeadAWholeTable) {
   context.documents = at::Tensor();
   context.positions = at::arange(4, at::kLong);
   EXPECT_THROW((*model)(some_tokens(1, 4), context), Error);
-  EXPECT_THAT(complaint([&] { (*model)(some_tokens(1, 4)[0], Context()); }),
+  EXPECT_THAT(error_text([&] { (*model)(some_tokens(1, 4)[0], Context()); }),
               testing::HasSubstr("tokens must be [B, T], not of 1 dimensions"));
 }
 

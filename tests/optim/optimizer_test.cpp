@@ -19,7 +19,7 @@
 #include "shoal/comm/world.h"
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/stored_update.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::optim::optimizer_test {
 namespace {
@@ -235,10 +235,10 @@ TEST(Optimizer, EveryOptionHasItsRange) {
 // Whoever wrote the job file reads which key is wrong, and that it stands under [optimizer].
 TEST(Optimizer, ARefusedOptionIsNamedWithItsValue) {
   const auto adamw = [](const AdamWOptions& options) {
-    return complaint([&] { make_optimizer(two_slices(), options); });
+    return error_text([&] { make_optimizer(two_slices(), options); });
   };
   const auto sgd = [](const SgdOptions& options) {
-    return complaint([&] { make_optimizer(two_slices(), options); });
+    return error_text([&] { make_optimizer(two_slices(), options); });
   };
   EXPECT_THAT(adamw({.beta1 = 1.5}), StartsWith("[optimizer] beta1=1.5: must lie in [0, 1)"));
   EXPECT_THAT(adamw({.beta2 = -0.5}), StartsWith("[optimizer] beta2=-0.5: must lie in [0, 1)"));

@@ -25,7 +25,7 @@
 #include "shoal/parallel/data/gradient_reduction.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/plan/traffic.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/parallel/ring_pass.h"
 #include "tests/parallel/small_transformers.h"
 #include "tests/support/without_shared_memory.h"
@@ -36,7 +36,7 @@ namespace {
 using plan::Degrees;
 using testing::HasSubstr;
 
-constexpr auto kBothWays = {ContextWay::kRing, ContextWay::kHeads};
+constexpr auto kBothWays = {ContextMethod::kRing, ContextMethod::kHeads};
 
 void on_ranks(const Degrees& degrees, const std::function<void(const mesh::Mesh&)>& body) {
   comm::run_on_threads({.size = static_cast<int>(degrees.ranks()),
@@ -46,7 +46,7 @@ void on_ranks(const Degrees& degrees, const std::function<void(const mesh::Mesh&
 }
 
 /// A model in double, divided as the mesh says. In bf16 its matrices alone are that, as in a job.
-std::shared_ptr<nn::Model> divided(const ModelSpec& spec, const mesh::Mesh& mesh, ContextWay way,
+std::shared_ptr<nn::Model> divided(const ModelSpec& spec, const mesh::Mesh& mesh, ContextMethod way,
                                    at::ScalarType type = at::kDouble) {
   auto model = nn::make_model(spec);
   split_tensors(*model, mesh);
@@ -76,7 +76,7 @@ nn::Context whole_context(const Data& part, std::int64_t first, const at::Tensor
 struct ContextCase {
   ModelSpec spec;
   Degrees degrees;
-  ContextWay way = ContextWay::kRing;
+  ContextMethod way = ContextMethod::kRing;
   std::int64_t samples = 1;  ///< of all data-parallel ranks
   std::int64_t columns = 12;
   at::Tensor documents;  ///< [1 or samples, columns]
@@ -129,34 +129,36 @@ void check_context_gradients(const ContextCase& c) {
 // Columns that the ranks divide, and columns that they do not; ranks with one of two chunks, and
 // with one column.
 TEST(ContextParallel, RingGivesTheGradientsOfOneRank) {
-  check_context_gradients({gpt2(), {.cp = 2}, ContextWay::kRing, 2});
-  check_context_gradients({gpt2(), {.cp = 4}, ContextWay::kRing, 1, 5});
-  check_context_gradients({llama(), {.cp = 4}, ContextWay::kRing, 2, 11});
-  check_context_gradients({llama(), {.cp = 4}, ContextWay::kRing, 1, 4});
-  check_context_gradients({qwen(), {.cp = 3}, ContextWay::kRing, 1, 13});
+  check_context_gradients({gpt2(), {.cp = 2}, ContextMethod::kRing, 2});
+  check_context_gradients({gpt2(), {.cp = 4}, ContextMethod::kRing, 1, 5});
+  check_context_gradients({llama(), {.cp = 4}, ContextMethod::kRing, 2, 11});
+  check_context_gradients({llama(), {.cp = 4}, ContextMethod::kRing, 1, 4});
+  check_context_gradients({qwen(), {.cp = 3}, ContextMethod::kRing, 1, 13});
 }
 
 TEST(ContextParallel, HeadExchangeGivesTheGradientsOfOneRank) {
-  check_context_gradients({gpt2(), {.cp = 4}, ContextWay::kHeads, 2, 11});
-  check_context_gradients({llama(), {.cp = 2}, ContextWay::kHeads, 1, 13});
-  check_context_gradients({qwen(), {.cp = 2}, ContextWay::kHeads, 2});
+  check_context_gradients({gpt2(), {.cp = 4}, ContextMethod::kHeads, 2, 11});
+  check_context_gradients({llama(), {.cp = 2}, ContextMethod::kHeads, 1, 13});
+  check_context_gradients({qwen(), {.cp = 2}, ContextMethod::kHeads, 2});
 }
 
 // Streams that are cut along samples, and along uneven columns; more tensor ranks than key-value
 // heads.
 TEST(ContextParallel, WithTensorAndDataParallelRanks) {
-  check_context_gradients({gpt2(), {.cp = 2, .tp = 2}, ContextWay::kRing, 2});
-  check_context_gradients({gpt2(), {.cp = 2, .tp = 2}, ContextWay::kHeads, 1, 11});
-  check_context_gradients({llama(), {.dp_shard = 2, .cp = 2}, ContextWay::kHeads, 2});
-  check_context_gradients({gpt2(), {.dp_replicate = 2, .cp = 2}, ContextWay::kRing, 4});
-  check_context_gradients({qwen(), {.cp = 2, .tp = 4}, ContextWay::kRing, 1, 16});
+  check_context_gradients({gpt2(), {.cp = 2, .tp = 2}, ContextMethod::kRing, 2});
+  check_context_gradients({gpt2(), {.cp = 2, .tp = 2}, ContextMethod::kHeads, 1, 11});
+  check_context_gradients({llama(), {.dp_shard = 2, .cp = 2}, ContextMethod::kHeads, 2});
+  check_context_gradients({gpt2(), {.dp_replicate = 2, .cp = 2}, ContextMethod::kRing, 4});
+  check_context_gradients({qwen(), {.cp = 2, .tp = 4}, ContextMethod::kRing, 1, 16});
 }
 
 TEST(ContextParallel, WithRecomputedBlocks) {
-  check_context_gradients({gpt2(), {.cp = 2}, ContextWay::kRing, 2, 12, {}, model::Keep::kInput});
   check_context_gradients(
-      {gpt2(), {.cp = 2}, ContextWay::kRing, 1, 12, {}, model::Keep::kProducts});
-  check_context_gradients({gpt2(), {.cp = 2}, ContextWay::kHeads, 2, 12, {}, model::Keep::kInput});
+      {gpt2(), {.cp = 2}, ContextMethod::kRing, 2, 12, {}, model::Keep::kInput});
+  check_context_gradients(
+      {gpt2(), {.cp = 2}, ContextMethod::kRing, 1, 12, {}, model::Keep::kProducts});
+  check_context_gradients(
+      {gpt2(), {.cp = 2}, ContextMethod::kHeads, 2, 12, {}, model::Keep::kInput});
 }
 
 // Of 12 columns, chunks are 3 wide for two ranks with zigzag, and 2 for three; stretches 6 for two.
@@ -167,15 +169,15 @@ TEST(ContextParallel, DocumentsMayBeginAnywhere) {
   for (std::int64_t begin = 1; begin < 12; ++begin) rows.push_back(documents_from({begin}, 12));
   rows.push_back(documents_from({1, 2, 4, 7, 8}, 12));
   const at::Tensor documents = at::cat(rows);
-  check_context_gradients({llama(), {.cp = 2}, ContextWay::kRing, 12, 12, documents});
-  check_context_gradients({gpt2(), {.cp = 3}, ContextWay::kRing, 12, 12, documents});
+  check_context_gradients({llama(), {.cp = 2}, ContextMethod::kRing, 12, 12, documents});
+  check_context_gradients({gpt2(), {.cp = 3}, ContextMethod::kRing, 12, 12, documents});
   check_context_gradients(
-      {gpt2(), {.dp_shard = 2, .cp = 2}, ContextWay::kHeads, 12, 12, documents});
+      {gpt2(), {.dp_shard = 2, .cp = 2}, ContextMethod::kHeads, 12, 12, documents});
 }
 
 /// Logits of whole rows [B, columns], computed by context-parallel ranks.
-at::Tensor gathered_logits(const ModelSpec& spec, const at::Tensor& rows, int ranks, ContextWay way,
-                           const at::Tensor& documents) {
+at::Tensor gathered_logits(const ModelSpec& spec, const at::Tensor& rows, int ranks,
+                           ContextMethod way, const at::Tensor& documents) {
   const at::Tensor logits = at::full({rows.size(0), rows.size(1), spec.vocab}, NAN, at::kDouble);
   on_ranks({.cp = ranks}, [&](const mesh::Mesh& mesh) {
     const at::NoGradGuard no_grad;
@@ -198,8 +200,8 @@ TEST(ContextParallel, ATokenMovesNothingBeforeItNorInAnotherDocument) {
   constexpr std::int64_t kColumns = 11;
   const at::Tensor rows = data(1, kColumns).inputs.repeat({kColumns + 1, 1});
   for (std::int64_t i = 0; i < kColumns; ++i) rows.select(0, i + 1).select(0, i).sub_(36).abs_();
-  for (const ContextWay way : kBothWays) {
-    for (const int ranks : {2, way == ContextWay::kRing ? 3 : 4}) {
+  for (const ContextMethod way : kBothWays) {
+    for (const int ranks : {2, way == ContextMethod::kRing ? 3 : 4}) {
       for (const at::Tensor& documents : {at::Tensor(), documents_from({2, 6}, kColumns)}) {
         const at::Tensor logits = gathered_logits(gpt2(), rows, ranks, way, documents);
         for (std::int64_t changed = 0; changed < kColumns; ++changed) {
@@ -231,7 +233,7 @@ TEST(ContextParallel, MasksAndPositionsAreThoseOfOneRank) {
     for (const Degrees& degrees : {Degrees{.cp = 3}, Degrees{.cp = 2, .tp = 2}}) {
       on_ranks(degrees, [&](const mesh::Mesh& mesh) {
         const BatchShare share(mesh);
-        const auto model = divided(spec, mesh, ContextWay::kRing, at::kFloat);
+        const auto model = divided(spec, mesh, ContextMethod::kRing, at::kFloat);
         nn::Context context = whole_context(all, 3, {});
         const at::Tensor inputs = share.cut(all.inputs, context);
         const at::Tensor found = (*model->units()[0])(inputs, context);
@@ -246,7 +248,7 @@ TEST(ContextParallel, MasksAndPositionsAreThoseOfOneRank) {
 
 /// Bytes that the ranks of cp send among themselves for one forward and backward pass, where they
 /// share no memory.
-std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextWay way,
+std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextMethod way,
                                         const Data& all, model::Keep keep,
                                         at::ScalarType weights = at::kFloat) {
   std::vector<double> bytes(static_cast<std::size_t>(cp));
@@ -266,14 +268,14 @@ std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextWa
 }
 
 /// The planner's count for one such pass.
-double planned_along_context(const ModelSpec& spec, int cp, ContextWay way, plan::Recompute again,
-                             const char* precision = "fp32") {
+double planned_along_context(const ModelSpec& spec, int cp, ContextMethod way,
+                             plan::Recompute again, const char* precision = "fp32") {
   plan::Training training;
   training.degrees.cp = cp;
   training.micro_batch = training.global_batch = 3;
   training.sequence = 16;
   training.precision = precision;
-  training.ulysses = way == ContextWay::kHeads;
+  training.ulysses = way == ContextMethod::kHeads;
   training.recompute = again;
   const plan::Cluster shoal{.runtime = plan::Runtime::kShoal};
   for (const plan::Traffic& part : plan::traffic(spec, training, shoal))
@@ -293,8 +295,8 @@ TEST(ContextParallel, SendsWhatTheFormulasSay) {
     const double ring = 4 * layers * plan::context_elements(cp, 3, length, width);
     const double heads = 4 * layers * plan::ulysses_elements(cp, 3, length, width, width);
     const Data all = data(3, 16);
-    for (const auto& [way, bytes, again] : {std::tuple(ContextWay::kRing, ring, ring / 3),
-                                            std::tuple(ContextWay::kHeads, heads, heads / 2)}) {
+    for (const auto& [way, bytes, again] : {std::tuple(ContextMethod::kRing, ring, ring / 3),
+                                            std::tuple(ContextMethod::kHeads, heads, heads / 2)}) {
       EXPECT_THAT(bytes_along_context(spec, cp, way, all, model::Keep::kEverything), Each(bytes));
       EXPECT_THAT(bytes_along_context(spec, cp, way, all, model::Keep::kInput),
                   Each(bytes + again));
@@ -310,7 +312,7 @@ TEST(ContextParallel, SendsWhatTheFormulasSay) {
   // passes on all blocks but that of the rank before it, and back all but that of the rank behind
   // it; of gradients it sends all but its own.
   const auto sent =
-      bytes_along_context(llama(), 3, ContextWay::kRing, data(1, 14), model::Keep::kEverything);
+      bytes_along_context(llama(), 3, ContextMethod::kRing, data(1, 14), model::Keep::kEverything);
   const double element = 4.0 * 2 * 2 * 16;  // bytes, layers, keys and values, width
   EXPECT_THAT(sent, testing::ElementsAre(element * ((14 - 4) + (14 - 5) + (14 - 5)),
                                          element * ((14 - 5) + (14 - 4) + (14 - 5)),
@@ -339,41 +341,41 @@ TEST(ContextParallel, RingHasTheSameBitsInPlace) {
 }
 
 TEST(ContextParallel, RefusesWhatItCannotDivide) {
-  const auto refusal = [](const ModelSpec& spec, const Degrees& degrees, ContextWay way) {
+  const auto refusal = [](const ModelSpec& spec, const Degrees& degrees, ContextMethod way) {
     std::string text;
     on_ranks(degrees, [&](const mesh::Mesh& mesh) {
       const auto model = nn::make_model(spec);
-      const std::string said = complaint([&] { split_sequence(*model, mesh, way); });
+      const std::string said = error_text([&] { split_sequence(*model, mesh, way); });
       if (mesh.rank() == 0) text = said;
     });
     return text;
   };
-  EXPECT_THAT(refusal(llama(), {.cp = 3}, ContextWay::kHeads),
+  EXPECT_THAT(refusal(llama(), {.cp = 3}, ContextMethod::kHeads),
               HasSubstr("tp x cp = 3 must divide kv_heads = 2"));
-  EXPECT_THAT(refusal(llama(), {.cp = 2, .tp = 2}, ContextWay::kHeads),
+  EXPECT_THAT(refusal(llama(), {.cp = 2, .tp = 2}, ContextMethod::kHeads),
               HasSubstr("tp x cp = 4 must divide kv_heads = 2"));
-  EXPECT_THAT(refusal(*model::named_model("mlp-digits"), {.cp = 2}, ContextWay::kRing),
+  EXPECT_THAT(refusal(*model::named_model("mlp-digits"), {.cp = 2}, ContextMethod::kRing),
               HasSubstr("divides sequences, and so transformers only"));
-  EXPECT_THAT(complaint([] { columns_of(3, mesh::Placement::Cut::kEven, 4, 0); }),
+  EXPECT_THAT(error_text([] { columns_of(3, mesh::Placement::Cut::kEven, 4, 0); }),
               HasSubstr("a sequence of 3 tokens has no column for each rank. Hint: cp may be at "
                         "most 3"));
 }
 
 TEST(ContextParallel, RefusesWhatWouldBeCountedTwiceOrMeantOtherwise) {
   on_ranks({.cp = 2}, [](const mesh::Mesh& mesh) {
-    const auto model = divided(gpt2(), mesh, ContextWay::kRing);
+    const auto model = divided(gpt2(), mesh, ContextMethod::kRing);
     const Data all = data(1, 8);
-    EXPECT_THAT(complaint([&] { (*model)(all.inputs, whole_context(all, 0, {})); }),
+    EXPECT_THAT(error_text([&] { (*model)(all.inputs, whole_context(all, 0, {})); }),
                 HasSubstr("the sequence must be divided among the ranks"));
     nn::Context other = whole_context(all, 0, {});
     // Columns of the other way.
-    const at::Tensor inputs = BatchShare(mesh, 0, ContextWay::kHeads).cut(all.inputs, other);
-    EXPECT_THAT(complaint([&] { (*model)(inputs, other); }),
+    const at::Tensor inputs = BatchShare(mesh, 0, ContextMethod::kHeads).cut(all.inputs, other);
+    EXPECT_THAT(error_text([&] { (*model)(inputs, other); }),
                 HasSubstr("the positions are not its columns of 8"));
     nn::Context again = whole_context(all, 0, {});
     again.documents = at::zeros({1, 8}, at::kInt);
     again.documents.slice(1, 2, 5).fill_(1);
-    EXPECT_THAT(complaint([&] { BatchShare(mesh).cut(all.inputs, again); }),
+    EXPECT_THAT(error_text([&] { BatchShare(mesh).cut(all.inputs, again); }),
                 HasSubstr("document 0 ends at column 2 and comes back at column 5"));
   });
 }

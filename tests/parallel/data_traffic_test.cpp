@@ -27,7 +27,7 @@ model::ModelSpec lined_spec() {
   return spec;
 }
 
-struct Way {
+struct Combination {
   int stage = 0;
   plan::Degrees degrees;
   bool every_micro_batch = false;
@@ -35,7 +35,7 @@ struct Way {
 };
 
 /// Bytes that a rank sends in a step which is not the first.
-double sent_in_a_step(const Way& way) {
+double sent_in_a_step(const Combination& way) {
   const model::ModelSpec spec = lined_spec();
   double bytes = 0;
   const comm::WorldOptions options{.size = static_cast<int>(way.degrees.ranks()),
@@ -79,7 +79,7 @@ double sent_in_a_step(const Way& way) {
   return bytes;
 }
 
-double planned(const Way& way) {
+double planned(const Combination& way) {
   plan::Training training;
   training.degrees = way.degrees;
   training.zero_stage = way.stage;
@@ -100,7 +100,7 @@ double planned(const Way& way) {
 /// reduction a map of one byte for each is summed. In ZeRO-3 the formulas gather all units twice,
 /// but the head, with which backward begins, is still there, and so is the embedding that it shares
 /// its weight with.
-double beyond(const Way& way) {
+double beyond(const Combination& way) {
   const model::ModelSpec spec = lined_spec();
   const double ranks = static_cast<double>(way.degrees.ranks());
   const double reductions = way.every_micro_batch ? kMicroBatches : 1;
@@ -116,7 +116,7 @@ double beyond(const Way& way) {
 TEST(DataTraffic, IsThatOfTheFormulas) {
   for (const int ranks : {2, 3, 4}) {
     const plan::Degrees shards{.dp_shard = ranks};
-    std::vector<Way> ways{{0, {.dp_replicate = ranks}}};
+    std::vector<Combination> ways{{0, {.dp_replicate = ranks}}};
     for (const int stage : {1, 2, 3}) ways.push_back({stage, shards});
     for (const int stage : {2, 3}) ways.push_back({stage, shards, true});
     ways.push_back({3, shards, false, false});
@@ -125,7 +125,7 @@ TEST(DataTraffic, IsThatOfTheFormulas) {
       ways.push_back({3, hybrid});
       for (const int stage : {2, 3}) ways.push_back({stage, hybrid, true});
     }
-    for (const Way& way : ways) {
+    for (const Combination& way : ways) {
       EXPECT_DOUBLE_EQ(sent_in_a_step(way), planned(way) + beyond(way))
           << fmt::format("zero={} ranks={} every={} reshard={}", way.stage, ranks,
                          way.every_micro_batch, way.reshard);

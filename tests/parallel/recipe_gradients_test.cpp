@@ -8,7 +8,7 @@
 #include <set>
 
 #include "shoal/parallel/recipe/check.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/parallel/one_rank.h"
 
 namespace shoal::parallel::recipe_gradients_test {
@@ -101,7 +101,7 @@ TEST(RecipeGradients, RandomRecipesAreRefusedOrTrainAsOneRank) {
   std::set<Texts> accepted;
   for (int trial = 0; trial < 20000 && accepted.size() < 16; ++trial) {
     const Texts recipe = random_recipe(random);
-    const std::string said = complaint([&] { check_recipe(parse_recipe(recipe), spec, 2); });
+    const std::string said = error_text([&] { check_recipe(parse_recipe(recipe), spec, 2); });
     if (said.empty()) {
       accepted.insert(recipe);
       continue;
@@ -158,7 +158,7 @@ TEST(RecipeGradients, MistakesAreRefusedOnAllRanksBeforeMemoryIsTaken) {
                          const mesh::Mesh mesh(world, {.dp_shard = 2, .tp = 2});
                          for (const Texts& recipe : mistakes) {
                            const auto model = nn::make_model(gpt2());
-                           said[static_cast<std::size_t>(world.rank())].push_back(complaint(
+                           said[static_cast<std::size_t>(world.rank())].push_back(error_text(
                                [&] { apply(*model, mesh, {.recipe = parse_recipe(recipe)}); }));
                            for (const auto& parameter : model->parameters()) {
                              EXPECT_FALSE(parameter->materialized());
@@ -178,7 +178,7 @@ TEST(RecipeGradients, RulesNeedMoreThanOneRank) {
   comm::run_on_threads({.size = 1, .arena = false}, [&](const comm::Group& world) {
     const mesh::Mesh mesh(world, {});
     const auto model = nn::make_model(gpt2());
-    EXPECT_THAT(complaint([&] { apply(*model, mesh, {.recipe = parse_recipe(kMoved)}); }),
+    EXPECT_THAT(error_text([&] { apply(*model, mesh, {.recipe = parse_recipe(kMoved)}); }),
                 HasSubstr("the mesh has one rank along it"));
   });
 }

@@ -18,7 +18,7 @@
 
 #include "shoal/comm/world.h"
 #include "shoal/ops/differentiable.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::parallel::redistribute_test {
 namespace {
@@ -180,15 +180,15 @@ TEST(Redistribute, WhereNothingMovesNothingIsMade) {
 TEST(Redistribute, MovesWithoutASenseAreRefused) {
   const at::Tensor x = numbers({4}, 0);
   EXPECT_THAT(
-      complaint([&] { redistribute(x, {}, Placement::replicate(), Placement::partial(), {4}); }),
+      error_text([&] { redistribute(x, {}, Placement::replicate(), Placement::partial(), {4}); }),
       testing::HasSubstr("would count the same values"));
-  EXPECT_THAT(complaint([&] {
+  EXPECT_THAT(error_text([&] {
                 redistribute(x, {}, Placement::partial(collective::Reduction::kMax),
                              Placement::replicate(), {4});
               }),
               testing::HasSubstr("only sums are redistributed"));
   EXPECT_THAT(
-      complaint([&] { redistribute(x, {}, Placement::shard(0), Placement::replicate(), {6}); }),
+      error_text([&] { redistribute(x, {}, Placement::shard(0), Placement::replicate(), {6}); }),
       testing::HasSubstr("shard(0) of a tensor of [6] is [6] on rank 0 of 1, not [4]"));
 }
 

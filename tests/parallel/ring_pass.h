@@ -49,7 +49,7 @@ inline at::Tensor loss_and_gradients(const comm::Group& group, const RingPass& p
   ModelSpec spec = pass.spec;
   spec.sequence = pass.columns;
   const auto model = nn::make_model(spec);
-  split_sequence(*model, mesh, ContextWay::kRing);
+  split_sequence(*model, mesh, ContextMethod::kRing);
   model->materialize(pass.type);
   fill(*model);
   const Data all = data(2, pass.columns);

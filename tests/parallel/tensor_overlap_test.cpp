@@ -10,7 +10,7 @@
 #include "shoal/parallel/tensor/column_linear.h"
 #include "shoal/parallel/tensor/overlapped_products.h"
 #include "shoal/parallel/tensor/row_messages.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/parallel/combinations/one_step.h"
 #include "tests/parallel/tensor_pass.h"
 #include "tests/support/without_shared_memory.h"
@@ -84,9 +84,10 @@ TEST(TensorOverlap, CutsProductsWhereRowsTravelLongerThanWeightsArePacked) {
 TEST(TensorOverlap, GoesWithOtherTechniques) {
   const ModelSpec spec = gpt2();
   const OneStep alone = one_step_alone(spec);
-  for (const Way& way : {Way{{.pp = 2, .tp = 2}, 0, "zb-h1"}, Way{{.pp = 2, .tp = 2}, 3, "zb-v"},
-                         Way{{.dp_shard = 2, .tp = 2}, 3}, Way{{.dp_replicate = 2, .tp = 2}, 1},
-                         Way{{.cp = 2, .tp = 2}, 2}}) {
+  for (const Combination& way :
+       {Combination{{.pp = 2, .tp = 2}, 0, "zb-h1"}, Combination{{.pp = 2, .tp = 2}, 3, "zb-v"},
+        Combination{{.dp_shard = 2, .tp = 2}, 3}, Combination{{.dp_replicate = 2, .tp = 2}, 1},
+        Combination{{.cp = 2, .tp = 2}, 2}}) {
     comm::run_on_threads(ranks(way.ranks()), [&](const comm::Group& world) {
       const comm::Group apart = comm::without_shared_memory(world);
       compare_one_step(mesh::Mesh(apart, way.degrees), apart, way, spec, alone);
@@ -121,7 +122,7 @@ TEST(TensorOverlap, ARankThatFailsBetweenTwoProductsEndsTheOthers) {
         throw;
       }
     };
-    EXPECT_THAT(complaint([&] { comm::run_on_threads(ranks(3), body); }),
+    EXPECT_THAT(error_text([&] { comm::run_on_threads(ranks(3), body); }),
                 testing::HasSubstr("token 7 is torn"));
   }
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));

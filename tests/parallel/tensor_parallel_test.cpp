@@ -24,7 +24,7 @@
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/tensor/stream_cut.h"
 #include "shoal/plan/traffic.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/parallel/one_rank.h"
 
 namespace shoal::parallel::tensor_parallel_test {
@@ -266,7 +266,7 @@ std::string refusal(const ModelSpec& spec, int tp) {
                        [&](const comm::Group& world) {
                          const mesh::Mesh mesh(world, {.tp = tp});
                          const auto model = nn::make_model(spec);
-                         const std::string said = complaint([&] { split_tensors(*model, mesh); });
+                         const std::string said = error_text([&] { split_tensors(*model, mesh); });
                          if (world.rank() == 0) text = said;
                        });
   return text;
@@ -302,12 +302,12 @@ TEST(TensorParallel, RecordsGradientsOfADividedStreamOnly) {
                          model->materialize();
                          fill(*model);
                          const Data all = data(2, 8);
-                         EXPECT_THAT(complaint([&] { (*model)(all.inputs, nn::Context()); }),
+                         EXPECT_THAT(error_text([&] { (*model)(all.inputs, nn::Context()); }),
                                      HasSubstr("the stream must be divided"));
                          const at::NoGradGuard no_grad;
                          nn::Context context;
                          context.labels = all.labels;
-                         EXPECT_THAT(complaint([&] { (*model)(all.inputs, context); }),
+                         EXPECT_THAT(error_text([&] { (*model)(all.inputs, context); }),
                                      HasSubstr("a loss needs the rows of the stream"));
                        });
 }

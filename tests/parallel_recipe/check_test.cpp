@@ -9,7 +9,7 @@
 
 #include "shoal/parallel/recipe/parse.h"
 #include "shoal/parallel/recipe/print.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/parallel_recipe/tiny_models.h"
 
 namespace shoal::parallel::check_test {
@@ -94,7 +94,7 @@ TEST(CheckRecipe, AMixtureOfExpertsTakesRowsOfTheStream) {
   const auto modules = placed({}, spec);
   EXPECT_EQ(at(modules, "blocks.0.norm_2").output, Boundary::kStream);
   EXPECT_EQ(at(modules, "blocks.0.norm_1").output, Boundary::kReplicate);
-  EXPECT_THAT(complaint([&] { placed({"*.mlp.router: weight shard(0)"}, spec); }),
+  EXPECT_THAT(error_text([&] { placed({"*.mlp.router: weight shard(0)"}, spec); }),
               HasSubstr("fits no module of the model to divide along tp"));
 }
 
@@ -136,7 +136,7 @@ void expect_refused(const ModelSpec& base, const std::vector<Mistake>& mistakes)
   for (const Mistake& one : mistakes) {
     ModelSpec spec = base;
     one.change(spec);
-    const std::string text = complaint([&] { placed(one.rules, spec, one.tp); });
+    const std::string text = error_text([&] { placed(one.rules, spec, one.tp); });
     EXPECT_THAT(text, HasSubstr(one.module)) << fmt::format("{}", fmt::join(one.rules, "; "));
     EXPECT_THAT(text, HasSubstr("tp")) << one.module;
     EXPECT_THAT(text, HasSubstr(one.rule)) << one.module;
@@ -251,7 +251,7 @@ TEST(CheckRecipe, RefusesMistakesOfLlamaAndOfDegrees) {
            4},
           {{"*.attention.qkv: input stream"}, "blocks.0.attention.qkv", "share heads", 4},
       });
-  EXPECT_THAT(complaint([] { placed({}, *model::named_model("mlp-digits")); }),
+  EXPECT_THAT(error_text([] { placed({}, *model::named_model("mlp-digits")); }),
               HasSubstr("tp divides transformers only"));
 }
 

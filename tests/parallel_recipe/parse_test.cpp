@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::parallel::parse_test {
 namespace {
@@ -60,7 +60,7 @@ TEST(ParseRule, SaysWhereAMistakeStandsAndWhatShouldStandThere) {
            {"mlp.up: weight shard(0), weight shard(1)", "column 26", "weight came before"},
            {"mlp.up: input stream, input stream", "column 23", "input came before"},
        }) {
-    const std::string said = complaint([&] { parse_rule(one.text); });
+    const std::string said = error_text([&] { parse_rule(one.text); });
     EXPECT_THAT(said, testing::HasSubstr(one.column)) << one.text;
     EXPECT_THAT(said, testing::HasSubstr(one.said)) << one.text;
     EXPECT_THAT(said, testing::HasSubstr(std::string("\"") + one.text + "\"")) << one.text;

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "shoal/base/error.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/plan/gib.h"
 
 namespace shoal::plan::cluster_test {
@@ -122,9 +122,9 @@ TEST(Cluster, DevicesFillHosts) {
   EXPECT_EQ(shape(7), std::pair(std::int64_t{1}, std::int64_t{7}));
   EXPECT_EQ(shape(8), std::pair(std::int64_t{1}, std::int64_t{8}));
   EXPECT_EQ(shape(24), std::pair(std::int64_t{3}, std::int64_t{8}));
-  EXPECT_THAT(complaint([&] { shape(0); }), HasSubstr("devices = 0: must be at least 1"));
-  EXPECT_THAT(complaint([&] { shape(9); }), HasSubstr("must be a multiple of the 8 devices"));
-  EXPECT_THAT(complaint([&] { a100.peak(ElementType::kF8E4M3); }),
+  EXPECT_THAT(error_text([&] { shape(0); }), HasSubstr("devices = 0: must be at least 1"));
+  EXPECT_THAT(error_text([&] { shape(9); }), HasSubstr("must be a multiple of the 8 devices"));
+  EXPECT_THAT(error_text([&] { a100.peak(ElementType::kF8E4M3); }),
               HasSubstr("device a100 has no peak for f8_e4m3"));
 }
 
@@ -182,7 +182,7 @@ TEST(Cluster, EveryFigureIsChecked) {
     const auto complaint_with = [&](double value) {
       Cluster cluster = *cluster_preset("a100");
       field.of(cluster) = value;
-      return complaint([&] { validate(cluster); });
+      return error_text([&] { validate(cluster); });
     };
     EXPECT_EQ(complaint_with(1), "") << field.name;
     EXPECT_EQ(complaint_with(0).empty(), field.zero_allowed) << field.name;
@@ -193,7 +193,7 @@ TEST(Cluster, EveryFigureIsChecked) {
   const auto with = [](auto change) {
     Cluster cluster = *cluster_preset("a100");
     change(cluster);
-    return complaint([&] { validate(cluster); });
+    return error_text([&] { validate(cluster); });
   };
   for (const auto member : {&Efficiency::matmul, &Efficiency::memory, &Efficiency::link_inside,
                             &Efficiency::link_between}) {

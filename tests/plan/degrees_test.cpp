@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "shoal/base/error.h"
-#include "tests/complaint.h"
 #include "tests/error_of.h"
+#include "tests/error_text.h"
 
 namespace shoal::plan::degrees_test {
 namespace {
@@ -140,7 +140,7 @@ TEST(Degrees, ShardOverTheRanksAskedFor) {
   for (const std::int64_t ranks : {0, 3, 5, 32})
     EXPECT_THROW(d.shard_over(ranks, 8), Error) << ranks;
   Degrees plain;
-  EXPECT_THAT(complaint([&] { plain.shard_over(3, 8); }),
+  EXPECT_THAT(error_text([&] { plain.shard_over(3, 8); }),
               HasSubstr("shard = 3: must divide dp x cp = 8"));
   EXPECT_EQ(plain, Degrees()) << "a refused call changes nothing";
   // Three of six ranks would cut sequences in halves.

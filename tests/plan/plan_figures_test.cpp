@@ -13,7 +13,7 @@
 #include "shoal/plan/plan.h"
 #include "shoal/plan/search.h"
 #include "shoal/plan/simulator.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/plan/small_model.h"
 
 namespace shoal::plan::plan_figures_test {
@@ -145,7 +145,7 @@ TEST(RunEstimates, WithoutFailuresPricesOrStorage) {
   EXPECT_EQ(estimate.failures.restart_s, 180);
   cluster.device.price_per_hour = 0;
   EXPECT_EQ(planned({.hours = 3}).cost, 0);
-  EXPECT_THAT(complaint([&] { planned({.money = 48}); }), HasSubstr("money = 48: cluster"));
+  EXPECT_THAT(error_text([&] { planned({.money = 48}); }), HasSubstr("money = 48: cluster"));
 }
 
 // Checkpoints that take longer than steps last are written after every step at most.
@@ -164,7 +164,7 @@ TEST(Budgets, AreOnePositiveNumber) {
   Training training = on(8);
   training.micro_batch = 3;
   const auto refusal = [&](const Budget& budget) {
-    return complaint(
+    return error_text(
         [&] { make_plan(PublishedEstimator(), small(), training, cluster_of(8), budget); });
   };
   EXPECT_EQ(refusal({}), "");
@@ -223,9 +223,9 @@ TEST(SimulatedRuns, AccountForEverySecond) {
               20100 + 33 * 20.0 + run.lost_s + 100.0 * static_cast<double>(run.failures), 1e-6)
       << "none behind the last step";
   EXPECT_NEAR(run.goodput(20100), 20100 / run.seconds, 1e-12);
-  EXPECT_NE(complaint([&] { simulate_run(0, 1, 1, failures, 0); }), "");
-  EXPECT_NE(complaint([&] { simulate_run(1, -1, 1, failures, 0); }), "");
-  EXPECT_NE(complaint([&] { simulate_run(1, 1, 0, failures, 0); }), "");
+  EXPECT_NE(error_text([&] { simulate_run(0, 1, 1, failures, 0); }), "");
+  EXPECT_NE(error_text([&] { simulate_run(1, -1, 1, failures, 0); }), "");
+  EXPECT_NE(error_text([&] { simulate_run(1, 1, 0, failures, 0); }), "");
   EXPECT_EQ(simulate_run(1, 0, 1, failures, 0).seconds, 0);
 }
 
@@ -236,7 +236,7 @@ TEST(CheckpointIntervals, HaveTheirLimits) {
   EXPECT_NEAR(daly_interval_s({.mtbf_s = 10, .checkpoint_s = 19}),
               std::sqrt(380.0) * (1 + std::sqrt(ratio) / 3 + ratio / 9) - 19, 1e-12);
   EXPECT_EQ(goodput({.mtbf_s = 0, .checkpoint_s = 10}, 30), 0.75);
-  EXPECT_THAT(complaint([] { goodput({.mtbf_s = 1, .checkpoint_s = 1}, 0); }),
+  EXPECT_THAT(error_text([] { goodput({.mtbf_s = 1, .checkpoint_s = 1}, 0); }),
               HasSubstr("must be positive"));
 }
 

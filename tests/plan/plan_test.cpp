@@ -18,7 +18,7 @@
 #include "shoal/plan/simulator.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/schedule/schedule_file.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/plan/published.h"
 #include "tests/support/collective_closed_forms.h"
 
@@ -166,39 +166,39 @@ TEST(Plan, ActivationsAreReportedWhateverThePeakIs) {
 TEST(Plan, NonsenseIsNamed) {
   const ModelSpec spec = *named_model("gpt2-124m");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 8);
-  const auto refuse = [&](auto change) {
+  const auto reject = [&](auto change) {
     Training training = on(8, 1, 1, 8);
     change(training);
-    return complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); });
+    return error_text([&] { make_plan(PublishedEstimator(), spec, training, cluster); });
   };
-  EXPECT_EQ(refuse([](Training&) {}), "");
-  EXPECT_THAT(refuse([](Training& t) { t.degrees.tp = 5; }),
+  EXPECT_EQ(reject([](Training&) {}), "");
+  EXPECT_THAT(reject([](Training& t) { t.degrees.tp = 5; }),
               HasSubstr("tp = 5: must divide heads = 12"));
-  EXPECT_THAT(refuse([](Training& t) { t.degrees.dp_shard = 4; }),
+  EXPECT_THAT(reject([](Training& t) { t.degrees.dp_shard = 4; }),
               HasSubstr("devices = 8: the mesh dp 4 x tp 1 x pp 1 x cp 1 has 4"));
-  EXPECT_THAT(refuse([](Training& t) { t.global_batch = 12; }),
+  EXPECT_THAT(reject([](Training& t) { t.global_batch = 12; }),
               HasSubstr("global-batch = 12: must be a multiple of dp x micro-batch = 8"));
-  EXPECT_THAT(refuse([](Training& t) { t.micro_batch = -1; }), HasSubstr("micro-batch = -1"));
-  EXPECT_THAT(refuse([](Training& t) { t.zero_stage = 4; }), HasSubstr("zero = 4"));
-  EXPECT_THAT(refuse([](Training& t) { t.sequence = 2048; }),
+  EXPECT_THAT(reject([](Training& t) { t.micro_batch = -1; }), HasSubstr("micro-batch = -1"));
+  EXPECT_THAT(reject([](Training& t) { t.zero_stage = 4; }), HasSubstr("zero = 4"));
+  EXPECT_THAT(reject([](Training& t) { t.sequence = 2048; }),
               HasSubstr("seq-len = 2048: the model has 1024 learned positions"));
-  EXPECT_THAT(refuse([](Training& t) { t.degrees.ep = 2; }),
+  EXPECT_THAT(reject([](Training& t) { t.degrees.ep = 2; }),
               HasSubstr("ep = 2: the model has no experts"));
-  EXPECT_THAT(refuse([](Training& t) { t.precision = "fp12"; }), HasSubstr("precision = fp12"));
-  EXPECT_THAT(refuse([](Training& t) { t.schedule = "2f2b"; }), HasSubstr("schedule = 2f2b"));
+  EXPECT_THAT(reject([](Training& t) { t.precision = "fp12"; }), HasSubstr("precision = fp12"));
+  EXPECT_THAT(reject([](Training& t) { t.schedule = "2f2b"; }), HasSubstr("schedule = 2f2b"));
   Cluster broken = cluster;
   broken.between.bandwidth = 0;
-  EXPECT_THAT(complaint([&] { validate(broken); }),
+  EXPECT_THAT(error_text([&] { validate(broken); }),
               HasSubstr("between.bandwidth = 0: must be positive"));
   broken = cluster;
   broken.device.efficiency.matmul = 1.2;
-  EXPECT_THAT(complaint([&] { validate(broken); }),
+  EXPECT_THAT(error_text([&] { validate(broken); }),
               HasSubstr("efficiency.matmul = 1.2: must lie in (0, 1]"));
-  EXPECT_THAT(complaint([&] {
+  EXPECT_THAT(error_text([&] {
                 make_plan(PublishedEstimator(), spec, on(8, 1, 1, 8), cluster, {1e9, 5, 0, 2});
               }),
               HasSubstr("only one of tokens, hours and money"));
-  EXPECT_THAT(complaint([&] { with_devices(cluster, 12); }),
+  EXPECT_THAT(error_text([&] { with_devices(cluster, 12); }),
               HasSubstr("devices = 12: must be a multiple of the 8 devices"));
 }
 
@@ -378,7 +378,7 @@ TEST(Plan, ZeroPlusPlusSendsAQuarter) {
   EXPECT_LT(plus.time.data_exposed + plus.time.data_hidden,
             0.5 * (plain.time.data_exposed + plain.time.data_hidden));
   training.zero_stage = 2;
-  EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
+  EXPECT_THAT(error_text([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("zero = 2: ZeRO++ is a way of stage 3"));
 }
 
@@ -407,7 +407,7 @@ TEST(Plan, UlyssesExchangesHeadsForPositions) {
       12.0 / 8 / 8, 1e-9);
   EXPECT_LT(ulysses.time.communication, gathered.time.communication);
   spec.kv_heads = 4;
-  EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
+  EXPECT_THAT(error_text([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("cp = 8: an exchange of heads gives every rank whole key-value heads"));
 }
 
@@ -432,7 +432,7 @@ TEST(Plan, OffloadedParametersLeaveTheDevice) {
   };
   EXPECT_GT(exchanged(away), exchanged(there));
   training.offload_optimizer = false;
-  EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
+  EXPECT_THAT(error_text([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("offload-optimizer"));
 }
 
@@ -459,7 +459,7 @@ TEST(Plan, OffloadedStatesFillTheHost) {
   EXPECT_FALSE(search(PublishedEstimator(), spec, training, cluster, space).best.empty());
   training.offload_optimizer = true;
   cluster.host = {};
-  EXPECT_THAT(complaint([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
+  EXPECT_THAT(error_text([&] { make_plan(PublishedEstimator(), spec, training, cluster); }),
               HasSubstr("does not describe its hosts' memory"));
 }
 
@@ -544,12 +544,12 @@ TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
               .timeline.makespan() /
           simulate_step(PublishedEstimator(), spec, interleaved, cluster).timeline.makespan(),
       1, 1e-9);
-  EXPECT_THAT(complaint([&] {
+  EXPECT_THAT(error_text([&] {
                 simulate_schedule(PublishedEstimator(), spec, training, cluster,
                                   read("1f1b", 1, 8));
               }),
               HasSubstr("8 micro-batches, and a step has 16"));
-  EXPECT_THAT(complaint([&] {
+  EXPECT_THAT(error_text([&] {
                 simulate_schedule(PublishedEstimator(), spec, on(2, 1, 2, 16), cluster,
                                   read("1f1b", 1, 16));
               }),

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "shoal/base/philox.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::plan::stage_sizes_test {
 namespace {
@@ -96,20 +96,20 @@ TEST(StageSizes, AnExpensiveHeadGetsFewBlocks) {
 }
 
 TEST(StageSizes, WhatCannotBeIsRefusedWithTheRule) {
-  EXPECT_THAT(complaint([] { even_stages(3, 4); }),
+  EXPECT_THAT(error_text([] { even_stages(3, 4); }),
               AllOf(HasSubstr("at least one unit"), HasSubstr("stages=4 units=3")));
-  EXPECT_THAT(complaint([] { balanced_stages({1, 2}, 3); }), HasSubstr("stages=3 units=2"));
-  EXPECT_THAT(complaint([] { even_stages(3, 0); }), HasSubstr("stages=0"));
-  EXPECT_THAT(complaint([] {
+  EXPECT_THAT(error_text([] { balanced_stages({1, 2}, 3); }), HasSubstr("stages=3 units=2"));
+  EXPECT_THAT(error_text([] { even_stages(3, 0); }), HasSubstr("stages=0"));
+  EXPECT_THAT(error_text([] {
                 balanced_stages({1, -2}, 1);
               }),
               HasSubstr("the cost of unit 1 is -2"));
-  EXPECT_THAT(complaint([] {
+  EXPECT_THAT(error_text([] {
                 check_stages({2, 2}, 5, 2);
               }),
               HasSubstr("(2, 2) have 4 units, the model has 5"));
-  EXPECT_THAT(complaint([] { check_stages({5, 0}, 5, 2); }), HasSubstr("stage 1 has 0 units"));
-  EXPECT_THAT(complaint([] { check_stages({5}, 5, 2); }), HasSubstr("1 numbers (5) for 2 stages"));
+  EXPECT_THAT(error_text([] { check_stages({5, 0}, 5, 2); }), HasSubstr("stage 1 has 0 units"));
+  EXPECT_THAT(error_text([] { check_stages({5}, 5, 2); }), HasSubstr("1 numbers (5) for 2 stages"));
   EXPECT_NO_THROW(check_stages({4, 1}, 5, 2));
 }
 

@@ -5,7 +5,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/plan/memory.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::plan::training_test {
 namespace {
@@ -21,7 +21,7 @@ std::string complaint_of(Change change, const char* model = "gpt2-124m") {
   training.global_batch = 24;
   training.sequence = 64;
   change(training);
-  return complaint([&] { validate(spec, training); });
+  return error_text([&] { validate(spec, training); });
 }
 
 TEST(TrainingRules, OfNumbersAlone) {
@@ -105,12 +105,13 @@ TEST(TrainingRules, OfTheMesh) {
   Training three;
   three.degrees.tp = 6;
   three.sequence_parallel = false;
-  EXPECT_THAT(complaint([&] { validate(odd, three); }),
+  EXPECT_THAT(error_text([&] { validate(odd, three); }),
               HasSubstr("tp = 6: must divide kv_heads = 4, as 4 does, or be a multiple of them"));
   odd = *named_model("gpt2-124m");
   odd.ffn = 770;
   three.degrees.tp = 4;
-  EXPECT_THAT(complaint([&] { validate(odd, three); }), HasSubstr("tp = 4: must divide ffn = 770"));
+  EXPECT_THAT(error_text([&] { validate(odd, three); }),
+              HasSubstr("tp = 4: must divide ffn = 770"));
   EXPECT_THAT(complaint_of([](Training& t) { t.expert_tensor = 2; }),
               HasSubstr("etp = 2: the model has no experts"));
   EXPECT_EQ(complaint_of([](Training& t) { t.degrees.ep = 2; }, "moe-tiny"), "");

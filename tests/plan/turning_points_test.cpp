@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "shoal/base/error.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::plan::turning_points_test {
 namespace {
@@ -128,7 +128,7 @@ TEST(TurningPoints, OnlyConditionsThatTheClusterHas) {
 
 TEST(TurningPoints, NothingFitsIsNamed) {
   const Asked asked({"llama-405b", "a100", 8, 8});
-  EXPECT_THAT(complaint([&] {
+  EXPECT_THAT(error_text([&] {
                 sensitivity(PublishedEstimator(), asked.spec, asked.start, asked.cluster,
                             asked.space);
               }),

@@ -10,7 +10,7 @@
 #include "shoal/schedule/generators.h"
 #include "shoal/schedule/schedule_file.h"
 #include "shoal/schedule/timeline.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::schedule::check_test {
 namespace {
@@ -65,7 +65,7 @@ TEST(Check, NamesRankAndActionOfADeadlock) {
   // Rank 0: wait for the gradient of micro-batch 0 before its activation is sent.
   std::swap(first[1], first[4]);
   ASSERT_EQ(first[1].kind, Kind::kReceiveGradient);
-  EXPECT_THAT(complaint([&] {
+  EXPECT_THAT(error_text([&] {
                 simulate(schedule, {{StageCost{}}, 0, 0, {}});
               }),
               HasSubstr("rank 0 is stuck at 0RECV_B0"));
@@ -74,15 +74,15 @@ TEST(Check, NamesRankAndActionOfADeadlock) {
 TEST(Check, SaysWhatIsWrong) {
   Schedule schedule = gpipe(2, 2);
   schedule.table[0].erase(schedule.table[0].begin());
-  EXPECT_THAT(complaint([&] { check(schedule); }),
+  EXPECT_THAT(error_text([&] { check(schedule); }),
               HasSubstr("gpipe: rank 0: 0SEND_F0 comes before its forward"));
   schedule = gpipe(2, 2);
   schedule.table[1][1].stage = 0;
-  EXPECT_THAT(complaint([&] { check(schedule); }),
+  EXPECT_THAT(error_text([&] { check(schedule); }),
               HasSubstr("rank 1: 0F0 is of a stage that this rank does not hold"));
   schedule = gpipe(2, 2);
   schedule.table[0][0].micro_batch = 7;
-  EXPECT_THAT(complaint([&] { check(schedule); }),
+  EXPECT_THAT(error_text([&] { check(schedule); }),
               HasSubstr("0F7 is of a micro-batch that does not exist"));
 }
 
@@ -90,7 +90,7 @@ TEST(Check, RefusesStagesRanksAndMicroBatchesThatDoNotExist) {
   const auto said = [](const std::function<void(Schedule&)>& damage) {
     Schedule schedule = gpipe(2, 2);
     damage(schedule);
-    return complaint([&] { check(schedule); });
+    return error_text([&] { check(schedule); });
   };
   EXPECT_EQ(said([](Schedule&) {}), "");
   EXPECT_THAT(said([](Schedule& s) { s.rank_of_stage[1] = 2; }),
@@ -121,7 +121,7 @@ TEST(Check, RefusesStagesRanksAndMicroBatchesThatDoNotExist) {
 // Two stages on one rank hand over without a message, in their order.
 TEST(Check, KnowsTheOrderOfStagesOnOneRank) {
   const auto said = [](const std::vector<Action>& actions) {
-    return complaint([&] { check({"mine", 1, {0, 0}, {actions}}); });
+    return error_text([&] { check({"mine", 1, {0, 0}, {actions}}); });
   };
   const Action f0{Kind::kForward, 0, 0};
   const Action f1{Kind::kForward, 1, 0};
@@ -189,7 +189,9 @@ TEST(ScheduleFile, ReadsComputationsAloneAndIdleSlots) {
 }
 
 TEST(ScheduleFile, MistakesNameFileLineAndCell) {
-  const auto read = [](const char* text) { return complaint([&] { from_csv(text, "mine.csv"); }); };
+  const auto read = [](const char* text) {
+    return error_text([&] { from_csv(text, "mine.csv"); });
+  };
   EXPECT_THAT(read(""), HasSubstr("mine.csv: is empty"));
   EXPECT_THAT(read("0F0,0X0"), HasSubstr("mine.csv: line 1: \"0X0\": must be stage"));
   EXPECT_THAT(read("0F0,0B0\n2F0,2B0"), HasSubstr("mine.csv: nobody computes stage 1"));
@@ -207,7 +209,9 @@ TEST(ScheduleFile, MistakesNameFileLineAndCell) {
 }
 
 TEST(ScheduleFile, StagesAndMicroBatchesHaveALimit) {
-  const auto read = [](const char* text) { return complaint([&] { from_csv(text, "mine.csv"); }); };
+  const auto read = [](const char* text) {
+    return error_text([&] { from_csv(text, "mine.csv"); });
+  };
   EXPECT_THAT(read("1000000F0"), HasSubstr("nobody computes stage 0"));
   EXPECT_THAT(read("1000001F0"), HasSubstr("must be stage"));
   EXPECT_THAT(read("0F1000000"), HasSubstr("is missing"));

@@ -9,7 +9,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/schedule/generators.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::schedule::timeline_test {
 namespace {
@@ -91,11 +91,11 @@ TEST(Timeline, AVisitorGetsTheSpansInsteadOfAList) {
 TEST(Timeline, CostsThatDoNotFitAreRefused) {
   Costs wrong = costs();
   wrong.stages.resize(3);
-  EXPECT_THAT(complaint([&] { simulate(gpipe(2, 1), wrong); }), HasSubstr("given=3 stages=2"));
-  EXPECT_THAT(complaint([&] { activation_peak(gpipe(2, 1), wrong); }), HasSubstr("given=3"));
+  EXPECT_THAT(error_text([&] { simulate(gpipe(2, 1), wrong); }), HasSubstr("given=3 stages=2"));
+  EXPECT_THAT(error_text([&] { activation_peak(gpipe(2, 1), wrong); }), HasSubstr("given=3"));
   wrong = costs();
   wrong.slowdown = {1};
-  EXPECT_THAT(complaint([&] { simulate(gpipe(2, 1), wrong); }), HasSubstr("given=1 ranks=2"));
+  EXPECT_THAT(error_text([&] { simulate(gpipe(2, 1), wrong); }), HasSubstr("given=1 ranks=2"));
 }
 
 // A unit is held from the forward pass on; a half of it, here, until the weight gradient.

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Some ranks and how they shard.
-struct Way {
+struct Combination {
   int ranks;
   const char* sharding;
 
@@ -67,8 +67,8 @@ struct Way {
   }
 };
 
-std::vector<Way> all_ways() {
-  std::vector<Way> ways;
+std::vector<Combination> all_combinations() {
+  std::vector<Combination> ways;
   for (int ranks = 1; ranks <= 4; ++ranks) {
     for (const char* sharding : {"DDP", "ZeRO-2", "FSDP", "HSDP"})
       if (ranks > 1 || std::string(sharding) != "HSDP") ways.push_back({ranks, sharding});
@@ -132,7 +132,7 @@ class CheckpointMatrix : public ::testing::Test {
 
   /// Trains until an error ends it at the beginning of step `end` + 1, which skips what a run does
   /// at its end; returns what was measured.
-  std::vector<StepMetrics> train_until(int end, const std::string& run, const Way& way,
+  std::vector<StepMetrics> train_until(int end, const std::string& run, const Combination& way,
                                        std::vector<std::string> sets = {}) {
     for (const std::string& set : way.sets()) sets.push_back(set);
     sets.insert(sets.end(), {"debug.fault=error", fmt::format("debug.fault_step={}", end + 1)});
@@ -169,13 +169,13 @@ TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
     ASSERT_GT(std::abs(whole[i].loss - whole[i - 1].loss), 1e-3)
         << "steps hardly differ: the test shows nothing";
   }
-  for (const Way& from : all_ways()) {
+  for (const Combination& from : all_combinations()) {
     // Step 4 waits for the save of step 2, which went on behind steps 3 and 4.
     train_until(2 * kSaved, from.name(), from);
     const std::string saved = fmt::format("{}/checkpoints/step-{}", path(from.name()), kSaved);
     ASSERT_TRUE(fs::exists(saved)) << from.name();
     EXPECT_EQ(read_record(saved).samples, 12 * kSaved);
-    for (const Way& to : all_ways()) {
+    for (const Combination& to : all_combinations()) {
       const std::string what = from.name() + ", then " + to.name();
       fs::create_directories(path(what) + "/checkpoints");
       fs::create_directory_symlink(saved,
@@ -190,8 +190,9 @@ TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
 
 // Each goes on with what the one before saved.
 TEST_F(CheckpointMatrix, AChainThroughMeshesOfEightRanksIsOneRun) {
-  const std::vector<Way> chain{{8, "pp x cp x tp"},   {8, "HSDP x cp"}, {8, "pp x tp x FSDP"},
-                               {8, "cp x tp x FSDP"}, {1, "DDP"},       {8, "pp x cp x tp"}};
+  const std::vector<Combination> chain{
+      {8, "pp x cp x tp"},   {8, "HSDP x cp"}, {8, "pp x tp x FSDP"},
+      {8, "cp x tp x FSDP"}, {1, "DDP"},       {8, "pp x cp x tp"}};
   const int end = kSaved * static_cast<int>(chain.size());
   const auto whole = train_until(end, "whole", {1, "DDP"}, {"checkpoint.interval=0"});
   std::string saved;
@@ -231,11 +232,11 @@ std::string bytes_of(const std::string& path) {
 TEST_F(CheckpointMatrix, SavingBehindTrainingChangesNeitherTrainingNorWhatIsSaved) {
   const std::vector<std::string> fp32;
   const std::vector<std::string> bf16{"precision.type=bf16", "precision.moments=bf16"};
-  for (const auto& [way, precision] : {std::pair{Way{1, "DDP"}, fp32},
-                                       {Way{3, "DDP"}, fp32},
-                                       {Way{2, "ZeRO-2"}, fp32},
-                                       {Way{4, "HSDP"}, fp32},
-                                       {Way{2, "FSDP"}, bf16}}) {
+  for (const auto& [way, precision] : {std::pair{Combination{1, "DDP"}, fp32},
+                                       {Combination{3, "DDP"}, fp32},
+                                       {Combination{2, "ZeRO-2"}, fp32},
+                                       {Combination{4, "HSDP"}, fp32},
+                                       {Combination{2, "FSDP"}, bf16}}) {
     const auto run = [&, way = way, precision = precision](const std::string& name,
                                                            std::vector<std::string> sets) {
       sets.insert(sets.end(),

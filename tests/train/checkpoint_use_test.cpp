@@ -7,7 +7,7 @@
 
 #include "shoal/checkpoint/format/hugging_face.h"
 #include "shoal/checkpoint/format/reader.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -45,9 +45,9 @@ TEST(CheckpointUse, DataOfAnotherTokenizerIsRefused) {
   const TrainedModel trained = open_trained(folder.path());
   EXPECT_GT(evaluate_split(trained, "validation", {bytes}, 1).labels, 0);
   EXPECT_GT(longest_copy(trained, {'i', 'n', 'c'}, bytes), 0);
-  EXPECT_THAT(shoal::complaint([&] { evaluate_split(trained, "validation", {pairs}, 1); }),
+  EXPECT_THAT(shoal::error_text([&] { evaluate_split(trained, "validation", {pairs}, 1); }),
               testing::HasSubstr(pairs + ": the data has another tokenizer"));
-  EXPECT_THAT(shoal::complaint([&] {
+  EXPECT_THAT(shoal::error_text([&] {
                 longest_copy(trained, {'i', 'n', 'c'}, pairs);
               }),
               testing::HasSubstr("another tokenizer"));
@@ -66,7 +66,7 @@ TEST(CheckpointUse, ImportedModelNeedsATokenizerBesideIt) {
   checkpoint::format::Reader reader(trained.path);
   checkpoint::format::export_hugging_face(reader, folder.path() + "/theirs");
   checkpoint::format::import_hugging_face(folder.path() + "/theirs", imported + "/checkpoints");
-  EXPECT_THAT(shoal::complaint([&] { open_trained(imported); }),
+  EXPECT_THAT(shoal::error_text([&] { open_trained(imported); }),
               testing::HasSubstr(imported + "/tokenizer.model: no tokenizer"));
 
   std::filesystem::copy_file(bytes + "/tokenizer.model", imported + "/tokenizer.model");

@@ -77,7 +77,7 @@ TEST_F(Equivalence, AnEngineOverGlooTrainsTheSame) {
       {key + "pipeline_parallel_degree=2", "training.micro_batch=1",
        key + "pipeline_parallel_schedule=zb-v"},
       {key + "context_parallel_degree=2"},
-      {key + "context_parallel_degree=2", key + "context_parallel_way=heads"}};
+      {key + "context_parallel_degree=2", key + "context_parallel_method=heads"}};
   for (const Sets& way : ways) {
     const auto over_gloo = [](const auto& body) {
       comm::run_over_gloo(2, std::chrono::seconds(60), body);
@@ -175,7 +175,7 @@ TEST_F(Equivalence, TensorParallelRunsTrainTheSame) {
 TEST_F(Equivalence, ContextParallelRunsTrainTheSame) {
   const auto reference = train("one", {}, 1);
   const std::string cp = "parallelism.context_parallel_degree=2";
-  const std::string heads = "parallelism.context_parallel_way=heads";
+  const std::string heads = "parallelism.context_parallel_method=heads";
   const auto same = [&](const std::string& name, std::vector<std::string> sets, int ranks) {
     expect_same_losses(train(name, sets, ranks), reference, name);
   };
@@ -214,7 +214,7 @@ TEST_F(Equivalence, SamplesOfSeveralDocumentsTrainTheSame) {
   const std::string pp = "parallelism.pipeline_parallel_degree=2";
   same("micro-batches of dp", {"training.micro_batch=1"}, 2);
   same("ring", {cp}, 2);
-  same("heads", {cp, "parallelism.context_parallel_way=heads"}, 2);
+  same("heads", {cp, "parallelism.context_parallel_method=heads"}, 2);
   same("tp, samples divided", {"parallelism.tensor_parallel_degree=2"}, 2);
   same("ring x pp", {cp, pp, "training.micro_batch=1"}, 4);
 }

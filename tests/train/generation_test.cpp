@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/model/model_spec.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::train::generation_test {
 namespace {
@@ -101,7 +101,7 @@ TEST(Generation, ShowsTheLogitsOfEachStep) {
 
 TEST(Generation, NeedsSomethingToContinue) {
   const auto model = small("gpt2-tiny");
-  EXPECT_THAT(complaint([&] { generate(*model, {}, {.tokens = 1}, Key(1), 256); }),
+  EXPECT_THAT(error_text([&] { generate(*model, {}, {.tokens = 1}, Key(1), 256); }),
               ::testing::HasSubstr("a prompt of no tokens"));
   EXPECT_TRUE(generate(*model, {1}, {.tokens = 0}, Key(1), 256).empty());
 }

@@ -13,7 +13,7 @@
 #include "shoal/train/checkpoint_use.h"
 #include "shoal/train/config/job_inputs.h"
 #include "shoal/train/config/validate.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -125,10 +125,10 @@ TEST_F(ModelSourceTest, TrainingGoesOnWhereTheWeightsAre) {
 
 TEST_F(ModelSourceTest, GeneratesAndEvaluatesFromTheFolder) {
   std::filesystem::copy(theirs(), place("with-tokenizer"));
-  EXPECT_THAT(complaint([&] { open_trained(place("with-tokenizer")); }),
+  EXPECT_THAT(error_text([&] { open_trained(place("with-tokenizer")); }),
               HasSubstr("with-tokenizer/tokenizer.json: no tokenizer"));
-  EXPECT_THAT(complaint([&] { open_trained(gguf()); }), HasSubstr("theirs.gguf: no tokenizer"));
-  EXPECT_THAT(complaint([&] { open_trained(place("nowhere")); }),
+  EXPECT_THAT(error_text([&] { open_trained(gguf()); }), HasSubstr("theirs.gguf: no tokenizer"));
+  EXPECT_THAT(error_text([&] { open_trained(place("nowhere")); }),
               HasSubstr("there is no " + place("nowhere")));
   write_tokenizer(place("with-tokenizer"), 'a', 'a');
   const TrainedModel trained = open_trained(place("with-tokenizer"));
@@ -142,7 +142,7 @@ TEST_F(ModelSourceTest, GeneratesAndEvaluatesFromTheFolder) {
 TEST_F(ModelSourceTest, RefusesWhatWouldNotFit) {
   const auto refusal = [&](const std::string& from, const Sets& sets) {
     const Job job = parse_job(job_from(data(), from, 1), "job.toml", sets);
-    return complaint([&] { model_spec(job, {.vocab = 257}); });
+    return error_text([&] { model_spec(job, {.vocab = 257}); });
   };
   EXPECT_EQ(refusal(theirs(), {}), "");
   EXPECT_THAT(refusal(theirs(), {"model.layers=3"}), HasSubstr("model.layers = 3: follows from"));
@@ -151,7 +151,7 @@ TEST_F(ModelSourceTest, RefusesWhatWouldNotFit) {
   EXPECT_THAT(refusal(place("nowhere"), {}), HasSubstr("model.from: there is no "));
   EXPECT_THAT(refusal(theirs(), {"training.sequence_length=64"}), HasSubstr("model's longest"));
   const Job job = parse_job(job_from(data(), theirs(), 1), "job.toml", {});
-  EXPECT_THAT(complaint([&] { model_spec(job, {.vocab = 100'000}); }), HasSubstr("rows"));
+  EXPECT_THAT(error_text([&] { model_spec(job, {.vocab = 100'000}); }), HasSubstr("rows"));
 }
 
 TEST_F(ModelSourceTest, RefusesDataOfAnotherTokenizer) {
@@ -159,7 +159,7 @@ TEST_F(ModelSourceTest, RefusesDataOfAnotherTokenizer) {
   std::filesystem::copy(theirs(), from);
   const auto refusal = [&] {
     const Job job = parse_job(job_from(data(), from, 10), "job.toml", {});
-    return complaint([&] { check_job_inputs(job); });
+    return error_text([&] { check_job_inputs(job); });
   };
   write_tokenizer(from, 'a', 'a');
   EXPECT_EQ(refusal(), "");

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "shoal/base/error.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -127,7 +127,7 @@ TEST_F(PostValidation, AGradientThatIsNotFiniteEndsTheRunAtItsStep) {
   for (const std::string schedule : {"1f1b", "zb-h2"}) {
     const Sets sets = pipeline(2, schedule) + kEarly +
                       Sets{"debug.fault=overflow", "debug.fault_step=4", "debug.fault_rank=1"};
-    const std::string what = complaint([&] { train("overflow " + schedule, sets, 2); });
+    const std::string what = error_text([&] { train("overflow " + schedule, sets, 2); });
     EXPECT_THAT(what, HasSubstr("the norm of the gradient is")) << schedule;
     EXPECT_THAT(what, HasSubstr("in step 4")) << schedule;
     EXPECT_EQ(read_metrics(folder_.path() + "/overflow " + schedule + "/metrics.jsonl").size(), 3u);

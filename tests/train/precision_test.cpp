@@ -8,7 +8,7 @@
 #include "shoal/base/error.h"
 #include "shoal/train/config/validate.h"
 #include "shoal/train/training_state.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -238,7 +238,7 @@ TEST_F(PrecisionTest, RulesByNameComeFirstAndVectorsStayInFloat32) {
   EXPECT_EQ(model->find_parameter("head.output.weight")->gradient_type(), at::kBFloat16);
   const Job wrong =
       parse_job(job_, "small.toml", {"precision.parameters=[\"blocks.*.mpl.*=fp32\"]"});
-  EXPECT_NE(shoal::complaint([&] {
+  EXPECT_NE(shoal::error_text([&] {
               set_types(*model, wrong, Precision::kBf16);
             }).find("\"blocks.*.mpl.*\" fits no parameter"),
             std::string::npos);

@@ -22,7 +22,7 @@
 #include "shoal/train/report/tensorboard.h"
 #include "shoal/train/run_record.h"
 #include "shoal/train/sampling.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/train/temporary_folder.h"
 
 namespace shoal::train::report_figures_test {
@@ -324,8 +324,8 @@ TEST(SamplingEnds, AreExact) {
   EXPECT_EQ(sample_token(even, {.top_k = 3}, 0.99), 1);
   EXPECT_NO_THROW(validate(SamplingOptions{.temperature = 0, .top_k = 0, .top_p = 1}));
   for (const double temperature : {std::nan(""), HUGE_VAL})
-    EXPECT_NE(complaint([&] { validate(SamplingOptions{.temperature = temperature}); }), "");
-  EXPECT_NE(complaint([] { validate(SamplingOptions{.top_p = std::nan("")}); }), "");
+    EXPECT_NE(error_text([&] { validate(SamplingOptions{.temperature = temperature}); }), "");
+  EXPECT_NE(error_text([] { validate(SamplingOptions{.top_p = std::nan("")}); }), "");
 }
 
 // ---- records of checkpoints -------------------------------------------------------------------
@@ -369,7 +369,7 @@ TEST(RunRecords, AreRefusedWhereTheyAreBroken) {
   const auto refused = [](const std::function<void(nlohmann::json&)>& change) {
     auto json = nlohmann::json::parse(record().to_json());
     change(json);
-    return complaint([&] { parse_record(json.dump(), "here"); });
+    return error_text([&] { parse_record(json.dump(), "here"); });
   };
   EXPECT_EQ(refused([](nlohmann::json&) {}), "");
   for (const char* key : {"step", "samples", "tokens", "data"}) {
@@ -395,7 +395,7 @@ TEST(RunRecords, TellWhatAResumedRunMustKeep) {
   const auto refused = [](const std::function<void(RunRecord&)>& change) {
     RunRecord now = record();
     change(now);
-    return complaint([&] { check_same_run(record(), now, "there"); });
+    return error_text([&] { check_same_run(record(), now, "there"); });
   };
   EXPECT_EQ(refused([](RunRecord&) {}), "");
   EXPECT_EQ(refused([](RunRecord& r) { r.model.name = "other"; }), "");

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/train/temporary_folder.h"
 #include "tests/train/token_corpus.h"
 
@@ -133,10 +133,10 @@ TEST(JobInputs, OfATableDecideTheLengthOfTheRun) {
       check_job_inputs(csv_job(file, {fmt::format("training.global_batch_sequences={}", batch)}));
     };
   };
-  EXPECT_EQ(complaint(steps_of(rows)), "");
-  EXPECT_THAT(complaint(steps_of(rows + 1)),
+  EXPECT_EQ(error_text(steps_of(rows)), "");
+  EXPECT_THAT(error_text(steps_of(rows + 1)),
               HasSubstr(fmt::format("the training split has {} samples", rows)));
-  EXPECT_THAT(complaint([&] { check_job_inputs(csv_job(file, {"model.outputs=4"})); }),
+  EXPECT_THAT(error_text([&] { check_job_inputs(csv_job(file, {"model.outputs=4"})); }),
               HasSubstr("the data has 3 classes or targets"));
 }
 
@@ -154,11 +154,11 @@ TEST(JobInputs, OfTokensHoldOneSampleAtLeast) {
         "job.toml", sets);
   };
   EXPECT_EQ(check_job_inputs(job(20)).vocab, 257);
-  EXPECT_THAT(complaint([&] { check_job_inputs(job(21)); }),
+  EXPECT_THAT(error_text([&] { check_job_inputs(job(21)); }),
               HasSubstr("has 21 tokens, and one sample takes 22"));
-  EXPECT_THAT(complaint([&] { check_job_inputs(job(20, {"model.vocab=256"})); }),
+  EXPECT_THAT(error_text([&] { check_job_inputs(job(20, {"model.vocab=256"})); }),
               HasSubstr("the tokenizer 257 entries"));
-  EXPECT_THAT(complaint([&] { check_job_inputs(job(20, {"training.global_batch_sequences=2"})); }),
+  EXPECT_THAT(error_text([&] { check_job_inputs(job(20, {"training.global_batch_sequences=2"})); }),
               HasSubstr("the training split has 1 samples"));
 }
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/train/config/validate.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::train::parallel_mistakes_test {
 namespace {
@@ -24,7 +24,7 @@ std::string said_of(const Mistake& mistake) {
   std::vector<std::string> sets;
   for (const std::string& set : mistake.sets)
     sets.push_back(set.find('.') < set.find('=') ? set : "parallelism." + set);
-  return complaint([&] {
+  return error_text([&] {
     const Job job = parse_job(
         "[model]\nname = \"gpt2-tiny\"\nvocab = 64\n[data]\nfolders = [\"a\"]\n[training]\n"
         "global_batch_sequences = 24\nsteps = 10\nsequence_length = 64\n",
@@ -114,7 +114,7 @@ TEST(ParallelMistakes, AreRefusedWithKeyAndRule) {
 
 TEST(ParallelMistakes, DegreesThatDivideTransformersAreRefusedForOthers) {
   for (const char* key : {"tensor_parallel_degree", "pipeline_parallel_degree"}) {
-    const std::string said = complaint([&] {
+    const std::string said = error_text([&] {
       const Job job = parse_job(
           "[model]\nname = \"mlp-digits\"\n[data]\nsource = \"digits\"\n[training]\n"
           "global_batch_sequences = 32\nepochs = 2\n",

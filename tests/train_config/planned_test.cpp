@@ -8,7 +8,7 @@
 
 #include "shoal/forecast/estimator.h"
 #include "shoal/train/config/validate.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::train::planned_test {
 namespace {
@@ -105,7 +105,7 @@ TEST(PlannedTraining, HasTheDegreesOfTheJob) {
                                     "parallelism.pipeline_parallel_schedule_csv=a.csv"});
   EXPECT_EQ(of_file.degrees.pp, 2);
   EXPECT_TRUE(of_file.stage_layers.empty());
-  const std::string heads = "parallelism.context_parallel_way=heads";
+  const std::string heads = "parallelism.context_parallel_method=heads";
   EXPECT_TRUE(planned({"parallelism.context_parallel_degree=2", heads}).ulysses);
   EXPECT_FALSE(planned({heads}).ulysses) << "there is nothing to exchange";
   EXPECT_TRUE(planned({}).stage_layers.empty());
@@ -166,7 +166,7 @@ TEST(PlannedTraining, IsRefusedWhereTheJobIs) {
   const auto degree = [&](const char* axis, int ranks) {
     return fmt::format("parallelism.{}_parallel_degree={}", axis, ranks);
   };
-  const std::string heads = p + "context_parallel_way=heads";
+  const std::string heads = p + "context_parallel_method=heads";
   const Sets mixture{"model.name=moe-tiny", "model.balance_loss=0", "model.capacity_factor=0"};
   struct Case {
     Sets sets;
@@ -198,8 +198,8 @@ TEST(PlannedTraining, IsRefusedWhereTheJobIs) {
            {mixture + Sets{degree("context", 2)}, 2, true},
            {mixture + Sets{degree("context", 2), "model.capacity_factor=2"}, 2, false},
            {mixture + Sets{degree("context", 2), "model.balance_loss=0.1"}, 2, true}}) {
-    const std::string job_says = complaint([&] { validate(saved_job(one.sets), one.ranks); });
-    const std::string plan_says = complaint([&] {
+    const std::string job_says = error_text([&] { validate(saved_job(one.sets), one.ranks); });
+    const std::string plan_says = error_text([&] {
       const Job job = saved_job(one.sets);
       const model::ModelSpec spec = model_spec(job, {.vocab = 256});
       plan::validate(spec, planned_training(job, spec, one.ranks), plan::Runtime::kShoal);
@@ -269,7 +269,7 @@ TEST(MemoryUse, IsToldLargestFirstWithoutCrumbs) {
 double needed(const Sets& sets, int ranks, int sharers) {
   const Job job = saved_job(sets);
   const model::ModelSpec spec = model_spec(job, {.vocab = 256});
-  const std::string text = complaint([&] {
+  const std::string text = error_text([&] {
     check_fits(spec, planned_training(job, spec, ranks), planned_hosts(ranks, sharers, 1));
   });
   const std::string begin = "a rank would need ";
@@ -284,7 +284,7 @@ TEST(CheckFits, RefusesWhatIsTooLargeAndNamesWhatWouldFit) {
   EXPECT_GT(bytes, 16.0 * static_cast<double>(model::parameter_count(spec)));
   EXPECT_NO_THROW(check_fits(spec, training, planned_hosts(4, 4, 1.001 * bytes)));
   const auto refused = [&](double part) {
-    return complaint([&] { check_fits(spec, training, planned_hosts(4, 4, part * bytes)); });
+    return error_text([&] { check_fits(spec, training, planned_hosts(4, 4, part * bytes)); });
   };
   EXPECT_THAT(refused(0.8), HasSubstr(fmt::format("may take {:.4g} MB: ", 0.8 * bytes / 1e6)));
   const std::string most = refused(0.9);
@@ -362,7 +362,7 @@ TEST(CheckFits, RanksThatShareNoMemoryNeedMore) {
     sets.insert(sets.end(), more.begin(), more.end());
     const Job job = saved_job(sets);
     const model::ModelSpec spec = model_spec(job, {.vocab = 256});
-    return complaint([&] { check_fits_here(job, spec, 4, bytes); }).empty();
+    return error_text([&] { check_fits_here(job, spec, 4, bytes); }).empty();
   };
   const double between = (together + apart) / 2;
   EXPECT_TRUE(fits({}, between));

@@ -195,7 +195,7 @@ TEST(Validate, ContextParallelDegreesDivideRanksAndFitTheSequence) {
     return refusal([&] { validate(job_with(sets), ranks); });
   };
   const std::string cp = "parallelism.context_parallel_degree=";
-  const std::string heads = "parallelism.context_parallel_way=heads";
+  const std::string heads = "parallelism.context_parallel_method=heads";
   validate(job_with({cp + "4"}), 4);
   validate(job_with({cp + "2", heads, "parallelism.tensor_parallel_degree=2"}), 4);
   EXPECT_THAT(refused({cp + "3"}),
@@ -350,7 +350,7 @@ TEST(Validate, ContextRanksHaveNoOrderForACapacity) {
   EXPECT_THAT(refusal([&] { with({"model.capacity_factor=0.5"}); }),
               HasSubstr("counts the tokens of whole sequences in their order"));
   const std::string cp = "parallelism.context_parallel_degree=";
-  const std::string heads = "parallelism.context_parallel_way=heads";
+  const std::string heads = "parallelism.context_parallel_method=heads";
   validate(job_with({cp + "64"}), 64);
   validate(job_with({cp + "8"}), 8);
   EXPECT_THAT(refusal([&] {

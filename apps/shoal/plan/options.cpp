@@ -298,7 +298,7 @@ plan::Cluster cluster_of(const PlanOptions& options) {
 namespace {
 
 /// The formulas know what the default recipe divides, and schedules by their names.
-void refuse_what_is_not_planned(const PlanOptions& options, const train::ParallelismSection& job) {
+void reject_what_is_not_planned(const PlanOptions& options, const train::ParallelismSection& job) {
   if (!job.layouts.empty()) {
     reject(fmt::format("{}: only the default recipe is planned: add --set parallelism.layouts=[]",
                        options.model));
@@ -324,7 +324,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   std::optional<train::Job> job;
   if (is_job(options)) {
     job = job_of(options);
-    refuse_what_is_not_planned(options, job->config.parallelism);
+    reject_what_is_not_planned(options, job->config.parallelism);
   }
   const std::int64_t job_tp = job ? job->config.parallelism.tensor_parallel_degree : 1;
   degrees.tp = options.tp != 0 ? given("tp", options.tp) : job_tp;

@@ -188,7 +188,7 @@ void dispatch(KernelTimer& timer, std::int64_t rows, std::int64_t width) {
 
 template <class Core>
 void divided_attention(KernelTimer& timer, const std::string& name, const plan::KernelWork& work,
-                       parallel::ContextWay way, std::int64_t samples, std::int64_t length,
+                       parallel::ContextMethod way, std::int64_t samples, std::int64_t length,
                        std::int64_t heads) {
   const comm::Group& group = timer.group();
   Core core(nn::AttentionCore({1, kHeadSize}), group, parallel::cut_of(way));
@@ -213,12 +213,12 @@ void context_attention(KernelTimer& timer, std::int64_t length) {
     return of(static_cast<double>(samples), length, ranks, static_cast<double>(heads),
               static_cast<double>(kHeadSize));
   };
-  divided_attention<parallel::RingAttention>(timer, "ring_attention",
-                                             work(plan::ring_attention_work),
-                                             parallel::ContextWay::kRing, samples, length, heads);
-  divided_attention<parallel::HeadExchange>(timer, "head_attention",
-                                            work(plan::head_attention_work),
-                                            parallel::ContextWay::kHeads, samples, length, heads);
+  divided_attention<parallel::RingAttention>(
+      timer, "ring_attention", work(plan::ring_attention_work), parallel::ContextMethod::kRing,
+      samples, length, heads);
+  divided_attention<parallel::HeadExchange>(
+      timer, "head_attention", work(plan::head_attention_work), parallel::ContextMethod::kHeads,
+      samples, length, heads);
 }
 
 /// As parallel/tensor/vocabulary.cpp computes it.

@@ -19,8 +19,9 @@ namespace shoal::collective {
 /// operation and is complete.
 using Handle = std::uint64_t;
 
-/// What the ranks of a communicator have lent each other: each one part, which its peers read where
-/// it lies. Nobody, the owner included, writes to a part before the loan has ended. Threads: any.
+/// The parts that the ranks of a communicator have lent each other, one each, which peers read
+/// where they lie. Nobody, the owner included, writes to a part before the loan has ended. Threads:
+/// any.
 class Loan {
  public:
   virtual ~Loan() = default;

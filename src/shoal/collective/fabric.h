@@ -46,7 +46,7 @@ class Fabric {
   /// store. Throws what wire::local_rendezvous throws.
   static std::shared_ptr<Fabric> on_one_host(Options options, const ArenaFor& arena_for,
                                              Deadline deadline);
-  /// Connects ranks on any hosts through `store`, under keys that nothing else uses. Where ranks of
+  /// Connects ranks on any hosts through `store`, under keys that nothing else uses. If ranks of
   /// one host cannot share memory a warning goes to stderr, and TCP carries everything. Throws what
   /// wire::TcpTransport throws.
   static std::shared_ptr<Fabric> on_hosts(Options options, wire::KeyValues& store,

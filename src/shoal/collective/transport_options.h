@@ -18,8 +18,8 @@ struct TransportOptions {
   std::string interface;
   /// TCP: the rank listens on the first of these ports that is free. 0: the system chooses.
   wire::PortRange ports;
-  /// TCP: connections between two ranks of different hosts or of one, at most wire::kMostRails. Of
-  /// two ranks the higher one's number counts for both. 0: as many as the round trip asks for.
+  /// TCP: connections between two ranks of different hosts or of one, at most wire::kMostRails. The
+  /// number of the higher one of two ranks counts for both. 0: as many as the round trip asks for.
   int rails = 0;
   /// TCP: the costs by which algorithms are chosen. Those of rank 0 count for all ranks.
   CostModel link_costs;

@@ -18,7 +18,7 @@ constexpr const char* kGpt2Pattern =
 // More ids than any tokenizer has; a damaged file must not ask for the memory of billions.
 constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 20;
 
-/// Reads the parts of one file; every complaint names the file and the part.
+/// Reads the parts of one file; every error names the file and the part.
 class TokenizerJsonReader {
  public:
   explicit TokenizerJsonReader(const std::string& origin) : origin_(origin) {}

@@ -12,7 +12,7 @@ struct RoutedTokens {
   at::Tensor kept;
 };
 
-/// What is counted of the columns of a sequence.
+/// Counts over the columns of a sequence.
 struct SequenceCounts {
   at::Tensor before;  ///< [B, E] int64, choices by expert of the columns before those at hand
   at::Tensor all;     ///< [B, E] int64, of all columns

@@ -16,7 +16,7 @@ namespace shoal::parallel {
 Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& options) {
   split_tensors(model, mesh, options.recipe);
   place_experts(model, mesh);
-  split_sequence(model, mesh, options.context_way);
+  split_sequence(model, mesh, options.context_method);
   if (options.set_types) options.set_types(model);
   if (!options.kept.empty()) checkpoint_activations(model, options.kept);
   Applied applied;

@@ -20,7 +20,7 @@ namespace shoal::parallel {
 /// Options of `apply`, beside the degrees of the mesh.
 struct ApplyOptions {
   Recipe recipe;  ///< rules in front of default_recipe(), for the axis tp
-  ContextWay context_way = ContextWay::kRing;  ///< how ranks along cp compute attention
+  ContextMethod context_method = ContextMethod::kRing;  ///< how ranks along cp compute attention
   /// Is called while parameters are on the meta device, where their types can be chosen; empty:
   /// they keep theirs.
   std::function<void(nn::Model&)> set_types;

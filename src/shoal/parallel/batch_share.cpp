@@ -9,7 +9,7 @@ namespace shoal::parallel {
 
 using mesh::Axis;
 
-BatchShare::BatchShare(const mesh::Mesh& mesh, int last_stage, ContextWay way)
+BatchShare::BatchShare(const mesh::Mesh& mesh, int last_stage, ContextMethod way)
     : rank_(mesh.coordinate(Axis::kReplicate) * mesh.extent(Axis::kShard) +
             mesh.coordinate(Axis::kShard)),
       ranks_(mesh.extent(Axis::kReplicate | Axis::kShard)),

@@ -19,7 +19,7 @@ class BatchShare {
   BatchShare() = default;
   /// `last_stage`: the rank along pp that has the last stage; `way`: how columns are cut along cp.
   explicit BatchShare(const mesh::Mesh& mesh, int last_stage = 0,
-                      ContextWay way = ContextWay::kRing);
+                      ContextMethod way = ContextMethod::kRing);
 
   /// The samples of a batch are cut in `ranks` stretches, of which this rank runs number `rank`.
   int rank() const { return rank_; }

@@ -80,9 +80,9 @@ parallel::ShardingOptions sharding_options(const JobConfig& config) {
           .transfer_type = narrow ? at::kBFloat16 : at::kFloat};
 }
 
-parallel::ContextWay context_way(const JobConfig& config) {
-  const bool ring = config.parallelism.context_parallel_way == ContextParallelWay::kRing;
-  return ring ? parallel::ContextWay::kRing : parallel::ContextWay::kHeads;
+parallel::ContextMethod context_method(const JobConfig& config) {
+  const bool ring = config.parallelism.context_parallel_method == ContextParallelMethod::kRing;
+  return ring ? parallel::ContextMethod::kRing : parallel::ContextMethod::kHeads;
 }
 
 mesh::Mesh job_mesh(const Job& job, const comm::Group& world) {

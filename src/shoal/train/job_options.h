@@ -25,7 +25,7 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 /// Returns the options of sharding, for a job whose zero_stage is above 0.
 parallel::ShardingOptions sharding_options(const JobConfig& config);
 /// Returns how context-parallel ranks compute attention.
-parallel::ContextWay context_way(const JobConfig& config);
+parallel::ContextMethod context_method(const JobConfig& config);
 /// Returns the mesh that the job arranges its ranks in. Collective.
 mesh::Mesh job_mesh(const Job& job, const comm::Group& world);
 

@@ -38,7 +38,7 @@ void RunSetup::open() {
   if (run_.mesh.extent(mesh::Axis::kPipeline) > 1)
     run_.table = job_schedule(job_, run_.mesh.degrees().pp, run_.batch.accumulation);
   const int last_stage = run_.table.ranks() > 0 ? run_.table.rank_of_stage.back() : 0;
-  run_.share = parallel::BatchShare(run_.mesh, last_stage, context_way(config_));
+  run_.share = parallel::BatchShare(run_.mesh, last_stage, context_method(config_));
   run_.total_steps = total_steps(job_, run_.data->samples_per_epoch());
   run_.record = {.data = run_.data->fingerprint(),
                  .model = model_spec(job_, run_.data->sizes()),
@@ -185,7 +185,7 @@ void RunSetup::build() {
 parallel::ApplyOptions RunSetup::apply_options() const {
   parallel::ApplyOptions options{
       .recipe = job_recipe(job_),
-      .context_way = context_way(config_),
+      .context_method = context_method(config_),
       .set_types =
           [this](nn::Model& model) { train::set_types(model, job_, run_.record.precision); },
       // The plan decided which blocks are recomputed, so that memory is what was planned.

@@ -51,7 +51,7 @@ void Assembler::feed(std::span<const std::byte> bytes, ChunkSink& sink) {
   }
 }
 
-void Assembler::refuse(const char* why, std::uint32_t magic, std::uint64_t length,
+void Assembler::reject(const char* why, std::uint32_t magic, std::uint64_t length,
                        std::uint64_t total) {
   throw Error(
       ErrorKind::kData, "receive",
@@ -62,7 +62,7 @@ void Assembler::refuse(const char* why, std::uint32_t magic, std::uint64_t lengt
 bool Assembler::open(ChunkSink& sink) {
   ChunkHeader header;
   std::memcpy(&header, header_, sizeof header);
-  const auto bad = [&](const char* why) { refuse(why, header.magic, header.length, header.total); };
+  const auto bad = [&](const char* why) { reject(why, header.magic, header.length, header.total); };
   if (header.magic != ChunkHeader{}.magic) bad("not ours");
   if (header.length > kChunkBytes || header.total > most_bytes_) bad("too long");
   const bool announces = header.length == 0 && header.total > 0;
@@ -99,7 +99,7 @@ bool Assembler::open(ChunkSink& sink) {
 bool Assembler::open_piece(ChunkSink& sink) {
   PieceHeader header;
   std::memcpy(&header, header_, sizeof header);
-  const auto bad = [&](const char* why) { refuse(why, header.magic, header.length, header.total); };
+  const auto bad = [&](const char* why) { reject(why, header.magic, header.length, header.total); };
   if (header.magic != PieceHeader{}.magic) bad("not ours");
   if (header.total > most_bytes_) bad("too long");
   if (header.offset >= header.total || header.offset % kPieceBytes != 0 ||

@@ -25,8 +25,8 @@ struct Stream {
 
 using Bytes = std::vector<std::byte>;
 
-/// Takes the chunks of messages as they arrive. What an Assembler of pieces passes on is named by
-/// the number of the message as `stream.group`.
+/// Takes the chunks of messages as they arrive. An Assembler of pieces names what it passes on by
+/// the number of the message, as `stream.group`.
 class ChunkSink {
  public:
   virtual ~ChunkSink() = default;
@@ -83,7 +83,7 @@ class Assembler {
   };
   bool open(ChunkSink& sink);
   bool open_piece(ChunkSink& sink);
-  [[noreturn]] static void refuse(const char* why, std::uint32_t magic, std::uint64_t length,
+  [[noreturn]] static void reject(const char* why, std::uint32_t magic, std::uint64_t length,
                                   std::uint64_t total);
   void close(ChunkSink& sink);
 

@@ -6,7 +6,7 @@
 
 namespace shoal::wire {
 
-/// Precedes every chunk of a message on a connection. Where a peer has several connections, one
+/// Precedes every chunk of a message on a connection. If a peer has several connections, one
 /// without bytes that names a length announces a message that comes in pieces.
 struct ChunkHeader {
   std::uint32_t magic = 0x314c4853;  // "SHL1"

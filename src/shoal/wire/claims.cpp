@@ -14,7 +14,7 @@ void Claims::send(Stream stream, int priority, Bytes head, std::span<const std::
   Queue& queue = entry->second;
   if (fresh) {
     queue.priority = priority;
-    let_wait(stream, queue, kTurn);
+    let_wait(stream, queue, kReady);
   } else if (priority > queue.priority) {
     // Messages of a stream keep their order, so an urgent one lifts those before it as well: it
     // could not overtake them.
@@ -58,7 +58,7 @@ std::optional<Stream> Claims::next_stream(Line line) {
 }
 
 std::optional<Claims::Chunk> Claims::claim(Kind kind) {
-  const auto stream = next_stream(kind == Kind::kPiece ? kPieces : kTurn);
+  const auto stream = next_stream(kind == Kind::kPiece ? kPieces : kReady);
   if (!stream) return std::nullopt;
   ++claimed_;
   Queue& queue = queues_.find(*stream)->second;
@@ -128,7 +128,7 @@ void Claims::end_turn(Stream stream, Queue& queue) {
   }
   if (begun_ < most_begun() && !lines_[kLate].empty()) {
     const Stream late = *lines_[kLate].pop();
-    let_wait(late, queues_.find(late)->second, kTurn);
+    let_wait(late, queues_.find(late)->second, kReady);
   }
 }
 
@@ -147,7 +147,7 @@ void Claims::obey(const FlowMessage& message) {
     const auto entry = queues_.find(message.stream);
     if (entry == queues_.end()) return;
     Queue& queue = entry->second;
-    if (queue.line == kTurn || queue.line == kPieces) return;
+    if (queue.line == kReady || queue.line == kPieces) return;
     lines_[queue.line].erase(message.stream, queue.priority);
     let_wait(message.stream, queue, line_of(queue));
   }

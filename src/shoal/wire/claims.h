@@ -20,14 +20,14 @@ namespace shoal::wire {
 /// chunk of them. Streams take turns chunk by chunk, those of higher priority first; what a stream
 /// sends is claimed in the order in which it was sent.
 ///
-/// A single connection claims chunks of any kind. Of several the first one claims small messages,
+/// A single connection claims chunks of any kind. The first one of several claims small messages,
 /// and of each large one an announcement, a header without bytes; the others claim the large ones
-/// piece by piece. Announcements are counted on both sides:
-/// the n-th one, from 0, is that of message n, whose pieces name it. So the first connection
-/// decides the order of a stream's messages, and pieces may arrive in any order.
+/// piece by piece. Announcements are counted on both sides: the n-th one, from 0, is that of
+/// message n, whose pieces name it. So the first connection decides the order of a stream's
+/// messages, and pieces may arrive in any order.
 ///
-/// Of the large messages at most kMostBegun are on their way at a time, because the receiver keeps
-/// an account of each. Not thread-safe.
+/// At most kMostBegun large messages are on their way at a time, because the receiver keeps an
+/// account of each. Not thread-safe.
 class Claims {
  public:
   static constexpr std::size_t kMostBegun = 1024;
@@ -86,17 +86,17 @@ class Claims {
   std::uint64_t releases() const { return releases_; }
 
  private:
-  /// Where a stream waits: for its next chunk, among those whose announced message is claimed in
-  /// pieces, those whose large message may not begin yet, or those of which the receiver takes no
-  /// chunk at present.
-  enum Line : std::uint8_t { kTurn, kPieces, kLate, kHeld };
+  /// The place where a stream waits: for its next chunk, among those whose announced message is
+  /// claimed in pieces, those whose large message may not begin yet, or those of which the receiver
+  /// takes no chunk at present.
+  enum Line : std::uint8_t { kReady, kPieces, kLate, kHeld };
   /// The messages of one stream that are still to be divided into chunks.
   struct Queue {
     int priority = 0;
     std::deque<std::shared_ptr<Message>> messages;
     std::size_t at = 0;                   ///< bytes of the first message that are claimed already
     std::optional<std::uint64_t> number;  ///< of the first message, once it is announced
-    Line line = kTurn;
+    Line line = kReady;
   };
   std::optional<Stream> next_stream(Line line);
   Chunk cut(Stream stream, Queue& queue, std::size_t most_bytes);
@@ -108,7 +108,7 @@ class Claims {
   /// not wait for them.
   std::size_t most_begun() const { return paused_ ? Assembler::kMaxOpenStreams : kMostBegun; }
   void let_wait(Stream stream, Queue& queue, Line line);
-  static Line line_of(const Queue& queue) { return queue.number ? kPieces : kTurn; }
+  static Line line_of(const Queue& queue) { return queue.number ? kPieces : kReady; }
 
   bool in_pieces_;
   std::map<Stream, Queue> queues_;

@@ -12,7 +12,7 @@
 namespace shoal::wire {
 namespace {
 
-/// What the program and callers in their handshakes need beside the connections.
+/// The descriptors that the program and callers in their handshakes need beside the connections.
 constexpr rlim_t kOthers = 768;
 
 std::uint64_t limit_now() {

@@ -9,8 +9,8 @@
 
 namespace shoal::wire {
 
-/// What a receiver tells a sender about the messages that it can take. All travel on one stream, so
-/// that they arrive in the order sent.
+/// The message of a receiver to a sender about the messages that it can take. All travel on one
+/// stream, so that they arrive in the order sent.
 struct FlowMessage {
   enum What : std::uint64_t {
     kPause,   ///< too much waits here: send nothing but what is asked for
@@ -36,8 +36,8 @@ struct FlowMessage {
   bool operator==(const FlowMessage&) const = default;
 };
 
-/// What a chunk counts against a window and against what was asked for: its bytes and its header,
-/// so that chunks without bytes count too.
+/// Returns the bytes that a chunk takes of a window and of what was asked for: its own and its
+/// header, so that chunks without bytes count too.
 constexpr std::uint64_t window_cost(std::uint64_t chunk_bytes) {
   return chunk_bytes + Assembler::kHeaderBytes;
 }

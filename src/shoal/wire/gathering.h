@@ -13,14 +13,13 @@
 namespace shoal::wire {
 
 /// Puts in order what arrives from one peer on several connections: the messages and announcements
-/// of the first one, and the pieces of announced messages of the others. What a ChunkSink gets is
-/// what one connection would have brought: the messages of a stream in the order sent, each in
-/// chunks of Assembler::kChunkBytes from its beginning on. Only the order among streams may differ.
+/// of the first one, and the pieces of announced messages of the others. A ChunkSink gets what one
+/// connection would have brought: the messages of a stream in the order sent, each in chunks of
+/// Assembler::kChunkBytes from its beginning on. Only the order among streams may differ.
 ///
 /// Pieces go straight to where the sink wants their message, once that is the current one of its
-/// stream. Others, and small messages behind one that is not complete, are held here. What is
-/// missing has been sent, so what is held is passed on whatever the sender does next. Not
-/// thread-safe.
+/// stream. Others, and small messages behind one that is not complete, are held here. The missing
+/// part has been sent, so what is held is passed on whatever the sender does next. Not thread-safe.
 class Gathering {
  public:
   /// Messages that are announced, or of which a piece has come, and that are not complete. A sender
@@ -60,7 +59,7 @@ class Gathering {
     std::uint64_t passed_on = 0;          ///< bytes
     std::map<std::uint64_t, Part> parts;  ///< by offset: those that are not passed on
   };
-  /// What a stream has to pass on: an announced message, or a chunk of a small one.
+  /// A part that a stream has to pass on: an announced message, or a chunk of a small one.
   struct Item {
     std::optional<std::uint64_t> message;
     ReceivedChunk chunk;

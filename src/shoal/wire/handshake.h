@@ -18,7 +18,8 @@ using Hello = std::array<std::byte, 16>;
 
 /// Both ends of a connection prove that they know the job's key before a byte of anything else is
 /// read: HMAC-SHA256 over both sides' random challenges, with a different label for each direction
-/// (so that an answer cannot be reflected). The key never travels. What follows is not encrypted.
+/// (so that an answer cannot be reflected). The key never travels. Bytes behind it are not
+/// encrypted.
 ///   listener -> caller: magic, challenge
 ///   caller -> listener: magic, challenge, hello, proof
 ///   listener -> caller: proof

@@ -15,7 +15,7 @@
 
 namespace shoal::wire {
 
-/// What has arrived from one peer: chunks that nobody has taken yet, and the receives into which
+/// The arrivals from one peer: chunks that nobody has taken yet, and the receives into which
 /// messages go where they arrive.
 ///
 /// The chunks that wait are bounded by a window. When they fill it, the peer is told to pause, and

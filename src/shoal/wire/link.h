@@ -46,7 +46,7 @@ class Link {
   void send(Stream stream, int priority, Bytes head, std::span<const std::byte> body,
             Released released);
   /// Writes what the kernel and the receiver take. Returns false when the kernel takes no more on
-  /// some rail. Throws Error(peer_lost) where the only rail is broken. Of several the broken one is
+  /// some rail. Throws Error(peer_lost) where the only rail is broken. A broken one of several is
   /// shut down, so that whoever waits for it to be readable finds it.
   bool flush();
   /// Returns true where the kernel took no more on this rail. `writable` says that it does again.

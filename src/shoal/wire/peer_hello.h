@@ -7,7 +7,7 @@
 
 namespace shoal::wire {
 
-/// What a rank that connects says of itself to TcpTransport.
+/// The words of a rank that connects, about itself, to TcpTransport.
 struct PeerHello {
   std::int32_t rank = 0;
   std::int32_t size = 0;         ///< of the world

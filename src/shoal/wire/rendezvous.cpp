@@ -25,7 +25,7 @@ PortRange ports_from(std::uint16_t first) {
 /// trips. A program that listens and says nothing takes all of it, so the first attempts are short.
 /// After a round in which one was too short, each may take twice as long: the store may be far away
 /// or on a busy host.
-class Patience {
+class AttemptLimit {
  public:
   Deadline of_attempt(Deadline deadline) const {
     return Deadline::in(std::min<Duration>(deadline.left(), limit_));
@@ -52,15 +52,15 @@ std::string first_line(const std::string& path) {
 /// Returns a client of the store at `at`; null where nobody listens, another program does, or it is
 /// a store of another job.
 std::unique_ptr<StoreClient> try_store(const Endpoint& at, const std::string& key,
-                                       Patience& patience, Deadline deadline) {
-  const Deadline end = patience.of_attempt(deadline);
+                                       AttemptLimit& limit, Deadline deadline) {
+  const Deadline end = limit.of_attempt(deadline);
   try {
     Descriptor socket = connect_once(at, end);
     if (socket.get() >= 0) return std::make_unique<StoreClient>(std::move(socket), key, end);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
   }
-  patience.note(end);
+  limit.note(end);
   return nullptr;
 }
 
@@ -70,10 +70,10 @@ std::unique_ptr<StoreClient> try_store(const Endpoint& at, const std::string& ke
 std::unique_ptr<StoreClient> find_store_by_file(const std::string& path, const std::string& key,
                                                 Deadline deadline) {
   std::string named;
-  for (Patience patience;; patience.next_round()) {
+  for (AttemptLimit limit;; limit.next_round()) {
     if (const std::string text = first_line(path); !text.empty()) {
       named = text;
-      if (auto client = try_store(parse_endpoint(text), key, patience, deadline)) return client;
+      if (auto client = try_store(parse_endpoint(text), key, limit, deadline)) return client;
     }
     if (deadline.passed()) {
       const std::string what =
@@ -89,10 +89,10 @@ std::unique_ptr<StoreClient> find_store_by_file(const std::string& path, const s
 /// starts late, every port but one may refuse.
 std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports,
                                         const std::string& key, Deadline deadline) {
-  for (Patience patience;; patience.next_round()) {
+  for (AttemptLimit limit;; limit.next_round()) {
     for (int port = ports.first; port <= ports.last; ++port) {
       const Endpoint at{host, static_cast<std::uint16_t>(port)};
-      if (auto client = try_store(at, key, patience, deadline)) return client;
+      if (auto client = try_store(at, key, limit, deadline)) return client;
     }
     if (deadline.passed()) {
       throw Error(

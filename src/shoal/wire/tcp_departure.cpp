@@ -10,7 +10,7 @@ namespace {
 
 /// A peer whose kernel has everything is given so long to close its connection too.
 constexpr Duration kAwaitEnd = std::chrono::seconds(1);
-/// Of a peer that acknowledges nothing for so long, nothing more is expected.
+/// Nothing more is expected of a peer that acknowledges nothing for so long.
 constexpr Duration kLongestStall = std::chrono::seconds(5);
 /// A rank waits for its peers no longer than this, however slowly its bytes get through.
 constexpr Duration kLongestDeparture = std::chrono::minutes(2);

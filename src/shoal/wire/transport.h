@@ -42,7 +42,7 @@ class Transport {
   /// Queues a message of `head` and `body`. `body` is not copied: it is read until `released`,
   /// which counts as an event. `flush` hands queued messages to the kernel. `stream.group` 0 is
   /// reserved for the transport itself. Returns false, and sends nothing, where `peer` has left or
-  /// its connection is closed. What was queued for such a peer before is never released.
+  /// its connection is closed. Messages that were queued for such a peer before are never released.
   virtual bool send(int peer, Stream stream, int priority, Bytes head,
                     std::span<const std::byte> body, Released released) = 0;
   virtual void flush() = 0;

@@ -10,7 +10,7 @@
 
 #include "apps/shoal/watch/job_status.h"
 #include "shoal/base/clock.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::apps::job_requests_test {
 namespace {
@@ -117,7 +117,8 @@ TEST(JobStatus, RefusesWhatIsNone) {
   for (const std::string& wrong :
        {std::string(), std::string("[]"), std::string("{}"), std::string("{\"process\": \"x\"}"),
         whole.substr(0, whole.size() / 2), std::string("{\"error\": \"x\"}")}) {
-    EXPECT_THAT(complaint([&] { parse_job_status(wrong); }), HasSubstr("answers what is no status"))
+    EXPECT_THAT(error_text([&] { parse_job_status(wrong); }),
+                HasSubstr("answers what is no status"))
         << wrong;
   }
 }

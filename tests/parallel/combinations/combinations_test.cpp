@@ -23,7 +23,7 @@ namespace {
 class Matrix {
  public:
   /// Runs a way for every model that it can divide, and returns their letters.
-  std::string letters_of(const Way& way) {
+  std::string letters_of(const Combination& way) {
     run(way);
     std::string letters;
     for (const Lettered& model : models_of(way)) letters += model.letter;
@@ -42,12 +42,12 @@ class Matrix {
   };
   using Runs = std::map<std::string, TenSteps>;  ///< by name of the model
 
-  static std::vector<Lettered> models_of(const Way& way) {
+  static std::vector<Lettered> models_of(const Combination& way) {
     std::vector<Lettered> models;
     const auto add = [&](char letter, ModelSpec spec) {
       // Keys and values of two heads cannot be divided four times.
       const std::int64_t heads = way.degrees.cp * way.degrees.tp;
-      if (way.context == ContextWay::kHeads && spec.kv_heads % heads != 0) return;
+      if (way.context == ContextMethod::kHeads && spec.kv_heads % heads != 0) return;
       // Narrow layers want larger weights than the 0.02 of wide ones, or they hardly act.
       spec.init_std = 0.15;
       models.push_back({letter, spec});
@@ -70,11 +70,11 @@ class Matrix {
   }
 
   /// Returns ten steps of a way, or of one rank, by name of the model.
-  const TenSteps& ten_steps(const Way& way, const Lettered& model) {
+  const TenSteps& ten_steps(const Combination& way, const Lettered& model) {
     return way.ranks() == 1 ? alone(model).ten_steps : run(way).at(model.name());
   }
 
-  const Runs& run(const Way& way) {
+  const Runs& run(const Combination& way) {
     const auto [place, is_new] = runs_.try_emplace(way.whole_text());
     Runs& found = place->second;
     if (!is_new) return found;
@@ -102,7 +102,7 @@ class Matrix {
       // The copies of a tied weight add up their uses in another order. Sixteen ranks without a
       // pipeline are not run for this alone.
       if (!way.staged() || model.spec.tied_embeddings || way.ranks() > 16) continue;
-      Way unstaged = way;
+      Combination unstaged = way;
       unstaged.degrees.pp = 1;
       const WholeWeights& same = ten_steps(unstaged, model).unclipped;
       EXPECT_EQ(found.at(model.name()).unclipped.differs_from(same), "")
@@ -118,23 +118,25 @@ class Matrix {
 /// A technique, as a part of a way.
 struct Technique {
   const char* name;
-  std::function<void(Way&)> join;
+  std::function<void(Combination&)> join;
 };
 
 const std::vector<Technique> kTechniques{
-    {"DDP", [](Way& way) { way.degrees.dp_shard = 2; }},
-    {"ZeRO-1", [](Way& way) { way.degrees.dp_shard = 2, way.zero = 1; }},
-    {"ZeRO-2", [](Way& way) { way.degrees.dp_shard = 2, way.zero = 2; }},
-    {"FSDP", [](Way& way) { way.degrees.dp_shard = 2, way.zero = 3; }},
+    {"DDP", [](Combination& way) { way.degrees.dp_shard = 2; }},
+    {"ZeRO-1", [](Combination& way) { way.degrees.dp_shard = 2, way.zero = 1; }},
+    {"ZeRO-2", [](Combination& way) { way.degrees.dp_shard = 2, way.zero = 2; }},
+    {"FSDP", [](Combination& way) { way.degrees.dp_shard = 2, way.zero = 3; }},
     {"HSDP",
-     [](Way& way) { way.degrees.dp_shard = 2, way.degrees.dp_replicate = 2, way.zero = 3; }},
-    {"tp", [](Way& way) { way.degrees.tp = 2; }},
-    {"cp ring", [](Way& way) { way.degrees.cp = 2; }},
-    {"cp heads", [](Way& way) { way.degrees.cp = 2, way.context = ContextWay::kHeads; }},
-    {"pp 1f1b", [](Way& way) { way.degrees.pp = 2; }},
-    {"pp zb-v", [](Way& way) { way.degrees.pp = 2, way.schedule = "zb-v"; }},
+     [](Combination& way) {
+       way.degrees.dp_shard = 2, way.degrees.dp_replicate = 2, way.zero = 3;
+     }},
+    {"tp", [](Combination& way) { way.degrees.tp = 2; }},
+    {"cp ring", [](Combination& way) { way.degrees.cp = 2; }},
+    {"cp heads", [](Combination& way) { way.degrees.cp = 2, way.context = ContextMethod::kHeads; }},
+    {"pp 1f1b", [](Combination& way) { way.degrees.pp = 2; }},
+    {"pp zb-v", [](Combination& way) { way.degrees.pp = 2, way.schedule = "zb-v"; }},
     // Alone it has data-parallel ranks, among whose tokens experts are divided.
-    {"ep", [](Way& way) {
+    {"ep", [](Combination& way) {
        way.degrees.ep = 2;
        if (way.degrees.stage_ranks() == 1) way.degrees.dp_shard = 2;
      }}};
@@ -193,7 +195,7 @@ The diagonal is a technique alone. Every degree is 2; HSDP has two copies of two
     for (std::size_t column = 0; column < kTechniques.size(); ++column) {
       std::string cell;
       if (column <= row) {
-        Way way;
+        Combination way;
         kTechniques[column].join(way);
         if (row != column) kTechniques[row].join(way);
         const bool both = row == column || group_of(row) != group_of(column);
@@ -214,7 +216,7 @@ with `cp` is refused.
 | mesh | ranks | ZeRO | models |
 |---|---|---|---|
 )";
-  const std::vector<Way> products{
+  const std::vector<Combination> products{
       {{.pp = 2, .dp_shard = 2, .tp = 2}, 1},
       {{.pp = 2, .dp_shard = 2, .tp = 2}, 3, "zb-v"},
       {{.dp_shard = 2, .cp = 2, .tp = 2}, 2},
@@ -228,7 +230,7 @@ with `cp` is refused.
       {{.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2}, 3},
       {{.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}, 3, "zb-v"},
   };
-  for (const Way& way : products) {
+  for (const Combination& way : products) {
     page += fmt::format("| {} | {} | {} | {} |\n", way.text(), way.ranks(), way.zero,
                         matrix.letters_of(way));
   }

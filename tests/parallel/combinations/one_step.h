@@ -9,7 +9,7 @@
 #include "shoal/parallel/batch_share.h"
 #include "shoal/parallel/pipeline/pipeline.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
-#include "tests/parallel/combinations/way.h"
+#include "tests/parallel/combinations/combination.h"
 
 // One step in fp64: the gradient of every parameter against that of one rank.
 namespace shoal::parallel {
@@ -96,8 +96,9 @@ inline void compare_gradients(const comm::Group& world, const std::vector<OwnedR
 }
 
 /// Compares loss, every gradient and the norm of one rank of `way` with those of one rank alone.
-inline void compare_one_step(const mesh::Mesh& mesh, const comm::Group& world, const Way& way,
-                             const ModelSpec& spec, const OneStep& expected) {
+inline void compare_one_step(const mesh::Mesh& mesh, const comm::Group& world,
+                             const Combination& way, const ModelSpec& spec,
+                             const OneStep& expected) {
   const std::string where = fmt::format("{}, {}", way.whole_text(), spec.name);
   const auto model = nn::make_model(spec);
   ApplyOptions options = options_of(way, spec);

@@ -17,7 +17,7 @@
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/train/router_balance.h"
 #include "shoal/train/step.h"
-#include "tests/parallel/combinations/way.h"
+#include "tests/parallel/combinations/combination.h"
 
 // Ten steps in fp32, from the seed, through the step of a job: initial weights, losses, norms of
 // the gradient and weights against those of other meshes.
@@ -168,7 +168,7 @@ inline void ten_steps_alone(const ModelSpec& spec, TenSteps& result) {
 
 /// Trains as one rank of `way`, and compares with one rank alone: the initial weights, bit for bit;
 /// and among the ranks that hold copies of the last weights.
-inline void ten_steps_of(const mesh::Mesh& mesh, const comm::Group& world, const Way& way,
+inline void ten_steps_of(const mesh::Mesh& mesh, const comm::Group& world, const Combination& way,
                          const ModelSpec& spec, const TenSteps& alone, TenSteps& result) {
   const std::string where =
       fmt::format("{}, {}, rank {}", way.whole_text(), spec.name, world.rank());

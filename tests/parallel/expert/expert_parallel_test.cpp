@@ -25,7 +25,7 @@
 #include "shoal/parallel/shard/sharding.h"
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/plan/traffic.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::parallel::expert_parallel_test {
 namespace {
@@ -124,7 +124,7 @@ struct Case {
   std::int64_t columns = 12;
   std::vector<double> bias = {};
   model::Keep keep = model::Keep::kEverything;
-  ContextWay way = ContextWay::kRing;
+  ContextMethod way = ContextMethod::kRing;
 };
 
 Pass one_rank(const Case& c) {
@@ -233,7 +233,7 @@ TEST(ExpertParallel, WithContextParallelRanks) {
   check_gradients({balanced, {.cp = 2, .tp = 2, .ep = 4}, 2});
   check_gradients({balanced, {.cp = 2, .ep = 2}, 2, 12, {}, model::Keep::kInput});
   check_gradients(
-      {balanced, {.cp = 2, .ep = 2}, 2, 11, {}, model::Keep::kEverything, ContextWay::kHeads});
+      {balanced, {.cp = 2, .ep = 2}, 2, 11, {}, model::Keep::kEverything, ContextMethod::kHeads});
 }
 
 TEST(ExpertParallel, ReplicatedCopiesHoldAllExpertsEach) {
@@ -399,7 +399,7 @@ TEST(ExpertParallel, RefusesDegreesThatDivideNothing) {
     const auto refused = [&](const ModelSpec& spec, const Degrees& degrees) {
       const auto model = nn::make_model(spec);
       const mesh::Mesh mesh(world, degrees);
-      return complaint([&] { place_experts(*model, mesh); });
+      return error_text([&] { place_experts(*model, mesh); });
     };
     ModelSpec six = mixtral();
     six.experts = 6;

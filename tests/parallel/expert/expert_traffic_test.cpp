@@ -28,7 +28,7 @@ using plan::Degrees;
 constexpr int kMicroBatches = 2;
 constexpr std::int64_t kColumns = 8;
 
-struct Way {
+struct Combination {
   Degrees degrees;
   std::int64_t experts = 4;
   std::int64_t visits = 2;   ///< experts of a token
@@ -47,7 +47,7 @@ struct Way {
 /// A dense block and two of a mixture with a shared expert. All weights are 0, so that a router
 /// finds all experts alike and every token visits the first ones. Every number of ranks here
 /// divides each parameter in whole cache lines: nothing is padded.
-ModelSpec mixture(const Way& way) {
+ModelSpec mixture(const Combination& way) {
   ModelSpec spec = *model::named_model("moe-tiny");
   spec.layers = 3;
   spec.hidden = spec.vocab = 192;
@@ -69,7 +69,7 @@ ModelSpec mixture(const Way& way) {
 
 /// Bytes that each rank sends in a step which is not the first, whose order of gradients is still
 /// to be found.
-std::vector<double> sent_in_a_step(const Way& way) {
+std::vector<double> sent_in_a_step(const Combination& way) {
   const ModelSpec spec = mixture(way);
   const int size = static_cast<int>(way.degrees.ranks());
   std::vector<double> bytes(static_cast<std::size_t>(size));
@@ -141,7 +141,7 @@ struct Sums {
 
 /// The gradient of a parameter is summed over every axis along which it is replicated. ZeRO
 /// scatters the sum, and gathers what was updated.
-void add_gradients(const Way& way, const model::ParameterSpec& parameter, Sums& sums) {
+void add_gradients(const Combination& way, const model::ParameterSpec& parameter, Sums& sums) {
   const Degrees& d = way.degrees;
   const auto named = [&](const char* word) {
     return parameter.name.find(word) != std::string::npos;
@@ -171,7 +171,7 @@ void add_gradients(const Way& way, const model::ParameterSpec& parameter, Sums& 
   sums.used += 2 * part(holders);
 }
 
-Sums expected(const Way& way, std::int64_t expert_rank) {
+Sums expected(const Combination& way, std::int64_t expert_rank) {
   const ModelSpec spec = mixture(way);
   const Degrees& d = way.degrees;
   const auto mixtures = static_cast<double>(spec.layers - spec.dense_layers);
@@ -220,7 +220,7 @@ Sums expected(const Way& way, std::int64_t expert_rank) {
   return sums;
 }
 
-std::map<std::string, double> planned(const Way& way) {
+std::map<std::string, double> planned(const Combination& way) {
   const ModelSpec spec = mixture(way);
   plan::Training training;
   training.degrees = way.degrees;
@@ -241,8 +241,8 @@ std::map<std::string, double> planned(const Way& way) {
   return bytes;
 }
 
-std::vector<Way> ways() {
-  std::vector<Way> all;
+std::vector<Combination> ways() {
+  std::vector<Combination> all;
   // Experts over 2, 3 and 4 data ranks: every token visits as many of each rank, or those of the
   // first ranks alone.
   for (const std::int64_t ranks : {2, 3, 4}) {
@@ -282,7 +282,7 @@ std::vector<Way> ways() {
 }
 
 TEST(ExpertTraffic, AStepSendsWhatTheFormulasSay) {
-  for (const Way& way : ways()) {
+  for (const Combination& way : ways()) {
     const std::vector<double> sent = sent_in_a_step(way);
     for (std::size_t rank = 0; rank < sent.size(); ++rank) {
       // Neighbours hold different experts.
@@ -296,7 +296,7 @@ TEST(ExpertTraffic, AStepSendsWhatTheFormulasSay) {
 // The planner counts no bytes of counts and of used parameters, and it takes the experts to be
 // chosen evenly.
 TEST(ExpertTraffic, ThePlannerCountsAsMuch) {
-  for (const Way& way : ways()) {
+  for (const Combination& way : ways()) {
     if (way.visits < way.experts || way.balanced) continue;
     const Sums sums = expected(way, 0);
     auto found = planned(way);

@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
 namespace shoal::parallel::cut_stages_test {
@@ -116,14 +116,14 @@ TEST(CutStages, WhatComesTooLateOrFitsNotIsRefused) {
   const auto spec = tiny_spec("gpt2-tiny", true);
   const auto table = schedule::gpipe(2, 1);
   const auto cut = [&](const std::vector<std::int64_t>& sizes, int rank) {
-    return complaint([&] { cut_stages(*nn::make_model(spec), table, sizes, rank); });
+    return error_text([&] { cut_stages(*nn::make_model(spec), table, sizes, rank); });
   };
   EXPECT_THAT(cut({4, 5}, 0), HasSubstr("(4, 5) have 9 units, the model has 8"));
   EXPECT_THAT(cut({8}, 0), HasSubstr("for 2 stages"));
   EXPECT_THAT(cut({4, 4}, 2), AllOf(HasSubstr("2 ranks"), HasSubstr("rank 2")));
   const auto model = nn::make_model(spec);
   model->materialize();
-  EXPECT_THAT(complaint([&] {
+  EXPECT_THAT(error_text([&] {
                 cut_stages(*model, table, {4, 4}, 0);
               }),
               AllOf(HasSubstr("embedding.tokens.weight has memory already"),
@@ -133,7 +133,7 @@ TEST(CutStages, WhatComesTooLateOrFitsNotIsRefused) {
   cut_stages(*half, table, {4, 4}, 0);
   fill(*half);
   const auto batch = step_of(1);
-  EXPECT_THAT(complaint([&] { (*half)(batch[0].input, batch[0].context); }),
+  EXPECT_THAT(error_text([&] { (*half)(batch[0].input, batch[0].context); }),
               HasSubstr("holds 4 units, not the whole model"));
 }
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <thread>
 
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
 namespace shoal::parallel::failures_test {
@@ -39,12 +39,12 @@ TEST(PipelineFailures, ARankThatThrowsEndsTheOthersWithItsError) {
           for (int step = 0; step < 2; ++step) rank.pipeline->run(batch);
         } catch (const Error& error) {
           said[group.rank()] = error.what();
-          EXPECT_THAT(complaint([&] { rank.pipeline->run(batch); }),
+          EXPECT_THAT(error_text([&] { rank.pipeline->run(batch); }),
                       HasSubstr("an earlier step ended with an error"));
           throw;
         }
       };
-      EXPECT_THAT(complaint([&] { comm::run_on_threads(threads(kRanks), body); }),
+      EXPECT_THAT(error_text([&] { comm::run_on_threads(threads(kRanks), body); }),
                   HasSubstr("token 7 is torn"));
       // Long before the timeout of 30 s, which a rank that was not told would wait for.
       EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
@@ -58,7 +58,7 @@ TEST(PipelineFailures, ARankThatNeverComesIsATimeout) {
   auto options = threads(2);
   options.timeout = std::chrono::milliseconds(300);
   const auto start = Clock::now();
-  const std::string said = complaint([&] {
+  const std::string said = error_text([&] {
     comm::run_on_threads(options, [&](const comm::Group& group) {
       const auto table = schedule::one_forward_one_backward(2, kMicroBatches);
       Rank rank(spec(), table, {4, 4}, group);
@@ -76,30 +76,30 @@ TEST(PipelineFailures, ARankThatNeverComesIsATimeout) {
 TEST(PipelineFailures, WhatDoesNotFitIsRefusedBeforeTheStep) {
   const auto table = schedule::gpipe(1, 2);
   Rank rank(spec(), table, {8}, {});
-  EXPECT_THAT(complaint([&] { rank.pipeline->run(step_of(3)); }),
+  EXPECT_THAT(error_text([&] { rank.pipeline->run(step_of(3)); }),
               HasSubstr("gpipe is for 2 micro-batches, there are 3"));
   auto unlabelled = step_of(2);
   unlabelled[0].context.labels = at::Tensor();
-  EXPECT_THAT(complaint([&] { rank.pipeline->run(unlabelled); }),
+  EXPECT_THAT(error_text([&] { rank.pipeline->run(unlabelled); }),
               HasSubstr("has the context labels"));
 
   const auto two = schedule::gpipe(2, 2);
   const auto model = nn::make_model(spec());
   Stages stages = cut_stages(*model, two, {4, 4}, 0);
-  EXPECT_THAT(complaint([&] { Pipeline({}, two, stages); }),
+  EXPECT_THAT(error_text([&] { Pipeline({}, two, stages); }),
               HasSubstr("gpipe is for 2 ranks, the group has 1"));
-  EXPECT_THAT(complaint([&] { Pipeline({}, table, Stages{}); }),
+  EXPECT_THAT(error_text([&] { Pipeline({}, table, Stages{}); }),
               HasSubstr("rank 0 has stages [0], and holds []"));
   schedule::Schedule broken = table;
   broken.table[0].pop_back();
-  EXPECT_THAT(complaint([&] { Pipeline({}, broken, stages); }), HasSubstr("is missing"));
+  EXPECT_THAT(error_text([&] { Pipeline({}, broken, stages); }), HasSubstr("is missing"));
   schedule::Schedule endless = table;
   endless.micro_batches = 1 << 30;
-  EXPECT_THAT(complaint([&] { Messages({}, endless, at::kFloat); }), HasSubstr("tags"));
+  EXPECT_THAT(error_text([&] { Messages({}, endless, at::kFloat); }), HasSubstr("tags"));
 }
 
 TEST(PipelineFailures, AnActivationOfAnotherTypeIsNamed) {
-  EXPECT_THAT(complaint([&] {
+  EXPECT_THAT(error_text([&] {
                 comm::run_on_threads(threads(2), [&](const comm::Group& group) {
                   const auto table = schedule::gpipe(2, 1);
                   const auto model = nn::make_model(spec());

@@ -15,7 +15,7 @@ namespace {
 constexpr int kMicroBatches = 4, kSteps = 3;
 constexpr double kRate = 0.1;
 
-struct Way {
+struct Combination {
   const char* name;
   bool tied;
   ShardStage stage;
@@ -23,7 +23,7 @@ struct Way {
   int held = 0;
 };
 
-std::string to_string(const Way& way) {
+std::string to_string(const Combination& way) {
   return fmt::format("{} tied={} zero={} copies={} held={}", way.name, way.tied,
                      static_cast<int>(way.stage), static_cast<int>(way.copies), way.held);
 }
@@ -51,7 +51,7 @@ std::vector<Gradients> train_alone(const model::ModelSpec& spec) {
 /// One rank of two stages' ranks, each of two shards.
 class ShardedRank {
  public:
-  ShardedRank(const comm::Group& world, const Way& way)
+  ShardedRank(const comm::Group& world, const Combination& way)
       : mesh_(world, {.pp = 2, .dp_shard = 2}),
         pipe_(mesh_.along(mesh::Axis::kPipeline)),
         model_(nn::make_model(tiny_spec("gpt2-tiny", way.tied))),
@@ -134,7 +134,7 @@ class ShardedRank {
   mesh::Mesh mesh_;
   comm::Group pipe_;
   std::shared_ptr<nn::Model> model_;
-  Way way_;
+  Combination way_;
   schedule::Schedule table_;
   Applied applied_;
   Sharding* sharding_ = nullptr;
@@ -144,7 +144,7 @@ class ShardedRank {
 TEST(ShardedPipeline, TrainsAsOneRank) {
   using enum ShardStage;
   using Copies = ShardingOptions::Copies;
-  std::vector<Way> ways;
+  std::vector<Combination> ways;
   for (const char* name : {"1f1b", "interleaved", "zb-h1", "zb-v"}) {
     for (const bool tied : {false, true}) {
       ways.push_back({name, tied, kGradients, Copies::kShared});
@@ -159,7 +159,7 @@ TEST(ShardedPipeline, TrainsAsOneRank) {
   const std::vector<Gradients> expected[] = {train_alone(tiny_spec("gpt2-tiny", false)),
                                              train_alone(tiny_spec("gpt2-tiny", true))};
   comm::run_on_threads(threads(4), [&](const comm::Group& world) {
-    for (const Way& way : ways) {
+    for (const Combination& way : ways) {
       ShardedRank rank(world, way);
       for (int step = 0; step < kSteps; ++step) {
         rank.step(step);

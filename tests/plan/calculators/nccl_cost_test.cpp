@@ -5,7 +5,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/plan/calculators/calculations.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::plan::nccl_cost_test {
 namespace {
@@ -73,16 +73,16 @@ TEST(NcclCost, TheFastestChangesWithTheSize) {
 }
 
 TEST(NcclCost, NonsenseIsNamed) {
-  EXPECT_THAT(complaint([] {
+  EXPECT_THAT(error_text([] {
                 nccl_times({"gossip", 1, 8, 1e6});
               }),
               HasSubstr("collective = gossip"));
-  EXPECT_THAT(complaint([] { nccl_times({"all_reduce", 0, 8, 1e6}); }), HasSubstr("hosts = 0"));
-  EXPECT_THAT(complaint([] {
+  EXPECT_THAT(error_text([] { nccl_times({"all_reduce", 0, 8, 1e6}); }), HasSubstr("hosts = 0"));
+  EXPECT_THAT(error_text([] {
                 nccl_times({"all_reduce", 1, 8, -1});
               }),
               HasSubstr("bytes = -1: must be positive"));
-  EXPECT_THAT(complaint([] {
+  EXPECT_THAT(error_text([] {
                 nccl_times({"all_reduce", 1, 8, 1e6, 0});
               }),
               HasSubstr("inside = 0: must be positive"));

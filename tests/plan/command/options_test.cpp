@@ -11,7 +11,7 @@
 
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/plan/collective.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::apps::options_test {
 namespace {
@@ -72,7 +72,7 @@ TEST(PlanOptions, ShapesAreTheirOptions) {
 
 TEST(PlanOptions, AModelIsNamedOrShaped) {
   const auto refused = [](const std::string& words) {
-    return complaint([&] { model_of(parsed(words)); });
+    return error_text([&] { model_of(parsed(words)); });
   };
   const char* both = "name a --model, or give a shape";
   EXPECT_THAT(refused(""), HasSubstr(both));
@@ -138,7 +138,7 @@ TEST(PlanOptions, TheMeshIsThatOfItsOptions) {
   EXPECT_EQ(all.degrees, (plan::Degrees{.pp = 4, .dp_shard = 2, .cp = 5, .tp = 2, .ep = 6}));
   EXPECT_EQ(all.virtual_stages, 2);
   EXPECT_EQ(all.expert_tensor, 3);
-  EXPECT_THAT(complaint([] { training("--shard 3"); }),
+  EXPECT_THAT(error_text([] { training("--shard 3"); }),
               HasSubstr("shard = 3: must divide dp x cp = 8"));
   EXPECT_EQ(training("--vpp 2 --pp 4").schedule, "interleaved");
   EXPECT_EQ(training("--pp 4").schedule, "1f1b");
@@ -146,7 +146,7 @@ TEST(PlanOptions, TheMeshIsThatOfItsOptions) {
   // A step of as many micro-batches as there are stages.
   EXPECT_EQ(training("--pp 4 --micro-batch 3").global_batch, 2 * 3 * 4);
   const auto refused = [](const std::string& words, std::int64_t devices = 8) {
-    return complaint([&] { training(words, devices); });
+    return error_text([&] { training(words, devices); });
   };
   EXPECT_THAT(refused("--tp 3"), HasSubstr("--devices 8: tp x pp x cp = 3 must divide it"));
   EXPECT_EQ(refused("--tp 3 --dp 2"), "");
@@ -163,11 +163,11 @@ TEST(PlanOptions, TheMeshIsThatOfItsOptions) {
 }
 
 TEST(PlanOptions, WordsAndNumbersAreChecked) {
-  EXPECT_THAT(complaint([] { training("--recompute some"); }),
+  EXPECT_THAT(error_text([] { training("--recompute some"); }),
               HasSubstr("--recompute some: must be none, selective or full"));
-  EXPECT_THAT(complaint([] { training("--optimizer adamw"); }),
+  EXPECT_THAT(error_text([] { training("--optimizer adamw"); }),
               HasSubstr("--optimizer adamw: must be adam, momentum or sgd"));
-  EXPECT_THAT(complaint([] { training("--attention fast"); }),
+  EXPECT_THAT(error_text([] { training("--attention fast"); }),
               HasSubstr("--attention fast: must be flash or plain"));
   for (const char* option :
        {"--parameters",  "--layers",       "--hidden",  "--heads",   "--kv-heads", "--ffn",
@@ -197,9 +197,9 @@ TEST(PlanOptions, TheClusterHasTheDevicesOfTheMesh) {
   EXPECT_EQ(cluster("--dp 4 --tp 2 --pp 2 --cp 3 --cluster h100").devices(), 48);
   EXPECT_EQ(cluster("--tp 4").devices(), 4);
   EXPECT_EQ(cluster("--ep 4 --vpp 2").devices(), 1);
-  EXPECT_THAT(complaint([&] { cluster("--cp 10000001"); }),
+  EXPECT_THAT(error_text([&] { cluster("--cp 10000001"); }),
               HasSubstr("--cp 10000001: must be at most 10000000"));
-  EXPECT_THAT(complaint([&] { cluster("--dp 10000 --tp 2000"); }),
+  EXPECT_THAT(error_text([&] { cluster("--dp 10000 --tp 2000"); }),
               HasSubstr("--tp 2000: the mesh would have more than 10000000 devices"));
 }
 
@@ -236,11 +236,11 @@ TEST(PlanOptions, ASearchKeepsWhatIsGiven) {
   EXPECT_EQ(fixed.precisions, (std::vector<std::string>{"bf16", "fp8"}));
   EXPECT_EQ(fixed.offload, std::vector<bool>{true});
   EXPECT_EQ(space_of(parsed("--precisions all"), host).precisions, plan::precision_names());
-  EXPECT_THAT(complaint([&] { space_of(parsed("--precisions bf16,fp4"), host); }),
+  EXPECT_THAT(error_text([&] { space_of(parsed("--precisions bf16,fp4"), host); }),
               HasSubstr("--precisions fp4: must be among fp32"));
-  EXPECT_THAT(complaint([&] { space_of(parsed("--schedules 1f1b,2f2b"), host); }),
+  EXPECT_THAT(error_text([&] { space_of(parsed("--schedules 1f1b,2f2b"), host); }),
               HasSubstr("--schedules 2f2b: must be among"));
-  EXPECT_THAT(complaint([&] { space_of(parsed("--tp -2"), host); }),
+  EXPECT_THAT(error_text([&] { space_of(parsed("--tp -2"), host); }),
               HasSubstr("--search: -2: sizes must be positive"));
 }
 
@@ -269,13 +269,14 @@ TEST(PlanOptions, OfAJobReplaceItsKeys) {
     return training_of(options, model_of(options), cluster_of(options).devices());
   };
   const plan::Training divided = planned(
-      "--set parallelism.context_parallel_degree=2 --set parallelism.context_parallel_way=heads");
+      "--set parallelism.context_parallel_degree=2 --set "
+      "parallelism.context_parallel_method=heads");
   EXPECT_EQ(divided.degrees.cp, 2);
   EXPECT_EQ(divided.degrees.dp(), 2);
   EXPECT_TRUE(divided.ulysses);
   const plan::Training whole = planned(
       "--cp 1 --set parallelism.context_parallel_degree=2 --set "
-      "parallelism.context_parallel_way=heads");
+      "parallelism.context_parallel_method=heads");
   EXPECT_EQ(whole.degrees.dp(), 4);
   EXPECT_FALSE(whole.ulysses);
   const plan::Training own = planned("");
@@ -367,7 +368,7 @@ TEST(Stragglers, AreRanksAndFactors) {
   EXPECT_EQ(list[1].slowdown, 2);
   EXPECT_TRUE(stragglers_of("").empty());
   for (const char* wrong : {"3", "3:", "3:1.5x", ":2", "a:2"}) {
-    EXPECT_THAT(complaint([&] { stragglers_of(wrong); }),
+    EXPECT_THAT(error_text([&] { stragglers_of(wrong); }),
                 HasSubstr(fmt::format("--straggler {}: must be rank:factor", wrong)));
   }
 }

@@ -571,7 +571,7 @@ TEST(ClusterFile, MeasuredKernelsSurviveTheRoundTrip) {
 }
 
 TEST(ClusterFile, MistakesNameFileLineAndKey) {
-  const auto complaint = [](const char* text) -> std::string {
+  const auto error_text = [](const char* text) -> std::string {
     try {
       parse_cluster(text, "c.toml");
     } catch (const Error& error) {
@@ -579,22 +579,22 @@ TEST(ClusterFile, MistakesNameFileLineAndKey) {
     }
     return "";
   };
-  EXPECT_EQ(complaint("preset = \"h100\"\nhosts = 4\n"), "");
-  EXPECT_THAT(complaint("preset = \"h100\"\nhost_count = 4\n"),
+  EXPECT_EQ(error_text("preset = \"h100\"\nhosts = 4\n"), "");
+  EXPECT_THAT(error_text("preset = \"h100\"\nhost_count = 4\n"),
               HasSubstr("c.toml:2: host_count: no such key"));
-  EXPECT_THAT(complaint("preset = \"h9\""), HasSubstr("c.toml:1: preset: must be one of v100"));
-  EXPECT_THAT(complaint("preset = \"h100\"\n[device]\nmemory_bytes = \"much\""),
+  EXPECT_THAT(error_text("preset = \"h9\""), HasSubstr("c.toml:1: preset: must be one of v100"));
+  EXPECT_THAT(error_text("preset = \"h100\"\n[device]\nmemory_bytes = \"much\""),
               HasSubstr("c.toml:3: device.memory_bytes: must be a number"));
-  EXPECT_THAT(complaint("preset = \"h100\"\n[device.peak_flops]\nfp7 = 1e12"),
+  EXPECT_THAT(error_text("preset = \"h100\"\n[device.peak_flops]\nfp7 = 1e12"),
               HasSubstr("c.toml:3: device.peak_flops.fp7: no such element type"));
-  EXPECT_THAT(complaint("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3]]"),
+  EXPECT_THAT(error_text("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3]]"),
               HasSubstr("c.toml:3: kernels.loss.timed: a row has four numbers"));
-  EXPECT_THAT(complaint("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3, 0]]"),
+  EXPECT_THAT(error_text("preset = \"cpu\"\n[kernels.loss]\ntimed = [[1, 2, 3, 0]]"),
               HasSubstr("kernels.loss.timed = 0: must be positive"));
-  EXPECT_THAT(complaint("preset = \"h100\"\nhosts = -1"),
+  EXPECT_THAT(error_text("preset = \"h100\"\nhosts = -1"),
               HasSubstr("hosts = -1: must lie between 1"));
-  EXPECT_THAT(complaint("hosts = "), HasSubstr("c.toml:1:"));
-  EXPECT_THAT(complaint("name = \"x\""), HasSubstr("device.memory_bytes = 0: must be positive"));
+  EXPECT_THAT(error_text("hosts = "), HasSubstr("c.toml:1:"));
+  EXPECT_THAT(error_text("name = \"x\""), HasSubstr("device.memory_bytes = 0: must be positive"));
 }
 
 TEST(PlanCommand, SimulatesAScheduleFromAFile) {

@@ -253,7 +253,7 @@ TEST_F(PlannedMemory, OfPipelines) {
 // that of attention's backward pass, with scores and what travels round the ring.
 TEST_F(PlannedMemory, OfContextParallelRanks) {
   const Sets ring{"parallelism.context_parallel_degree=2"};
-  const Sets heads = ring + Sets{"parallelism.context_parallel_way=\"heads\""};
+  const Sets heads = ring + Sets{"parallelism.context_parallel_method=\"heads\""};
   const Sets around{"parallelism.context_parallel_degree=4"};
   const Sets zero_3{"parallelism.zero_stage=3"};
   const Sets tp{"parallelism.tensor_parallel_degree=2"};

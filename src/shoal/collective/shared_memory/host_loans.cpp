@@ -10,7 +10,7 @@
 namespace shoal::collective {
 namespace {
 
-/// What a rank says of its part.
+/// The message of a rank about its part.
 struct Offer {
   std::uint64_t region = 0;  ///< one more than Location::region; 0: peers cannot find it
   std::uint64_t offset = 0;

@@ -16,9 +16,8 @@ struct Location {
 };
 
 /// Knows the memory of all ranks of a node as it is mapped into this process, and turns pointers
-/// into locations and back, checking bounds. Where ranks are threads they share one address space:
-/// every pointer is visible and stands for itself. Threads: any; nothing changes after
-/// construction.
+/// into locations and back, checking bounds. Ranks that are threads share one address space: every
+/// pointer is visible and stands for itself. Threads: any; nothing changes after construction.
 class MemoryMap {
  public:
   struct Region {

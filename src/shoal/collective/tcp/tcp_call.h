@@ -27,7 +27,8 @@ struct TcpCall {
   std::uint8_t reduction = 0;
   std::uint8_t algorithm = 0;
   std::int32_t peer = -1;
-  /// Of an all_to_all with per-rank counts: how many elements the message has; 0 in announcements.
+  /// The number of elements of the message in an all_to_all with per-rank counts; 0 in
+  /// announcements.
   std::uint64_t count = 0;
   double scale = 1;
   std::uint32_t tag = 0;              ///< label of a collective; 0 for a message

@@ -39,7 +39,7 @@ void replace_routers(nn::Model& model, const mesh::Mesh& mesh) {
 
 }  // namespace
 
-void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextWay way) {
+void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextMethod way) {
   if (mesh.extent(Axis::kContext) == 1) return;
   const model::ModelSpec& spec = model.spec();
   if (spec.family != model::Family::kTransformer) {
@@ -48,14 +48,14 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextWay way) {
                             mesh.extent(Axis::kContext)));
   }
   require_rule(spec, mesh, plan::whole_sequences_rule(spec, mesh.extent(Axis::kContext)));
-  if (way == ContextWay::kHeads)
+  if (way == ContextMethod::kHeads)
     require_rule(spec, mesh, plan::whole_heads_rule(spec, mesh.degrees()));
   const comm::Group& ranks = mesh.along(Axis::kContext);
   const mesh::Placement::Cut cut = cut_of(way);
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     const std::string path = fmt::format("blocks.{}.attention.core", i);
     const auto& core = module_at<nn::AttentionCore>(model, path, "context parallel");
-    if (way == ContextWay::kRing) {
+    if (way == ContextMethod::kRing) {
       model.replace_module(path, std::make_shared<RingAttention>(core, ranks, cut));
     } else {
       model.replace_module(path, std::make_shared<HeadExchange>(core, ranks, cut));

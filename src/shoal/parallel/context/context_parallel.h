@@ -15,6 +15,6 @@ namespace shoal::parallel {
 /// Must be called after split_tensors and before anything hangs hooks on modules. Does nothing with
 /// cp = 1. Throws Error(config) for a model that is no transformer, and for a mixture with a
 /// capacity, and with kHeads unless tp x cp divides the key-value heads.
-void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextWay way);
+void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextMethod way);
 
 }  // namespace shoal::parallel

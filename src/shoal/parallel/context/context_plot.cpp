@@ -52,7 +52,7 @@ struct DrawnRing {
 DrawnRing ring_of(std::int64_t columns, int ranks) {
   DrawnRing ring{columns, ranks, {}};
   for (int rank = 0; rank < ranks; ++rank) {
-    const at::Tensor own = columns_of(columns, cut_of(ContextWay::kRing), ranks, rank);
+    const at::Tensor own = columns_of(columns, cut_of(ContextMethod::kRing), ranks, rank);
     const auto* first = own.const_data_ptr<std::int64_t>();
     ring.held.emplace_back(first, first + own.numel());
   }

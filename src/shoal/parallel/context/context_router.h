@@ -6,8 +6,8 @@
 namespace shoal::parallel {
 
 /// A router of some columns of each sequence: its balance loss counts the choices and the labels of
-/// all context-parallel ranks, and each rank adds the part of its own tokens. What depends on the
-/// order of columns (capacity) is not defined here.
+/// all context-parallel ranks, and each rank adds the part of its own tokens. Options that depend
+/// on the order of columns (capacity) are not defined here.
 class ContextRouter : public StreamRouter {
  public:
   /// `tensor` ranks divide the rows at hand, `context` ranks the columns of a sequence.

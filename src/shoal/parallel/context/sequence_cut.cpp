@@ -16,8 +16,8 @@ namespace shoal::parallel {
 
 using mesh::Placement;
 
-Placement::Cut cut_of(ContextWay way) {
-  return way == ContextWay::kRing ? Placement::Cut::kZigzag : Placement::Cut::kEven;
+Placement::Cut cut_of(ContextMethod way) {
+  return way == ContextMethod::kRing ? Placement::Cut::kZigzag : Placement::Cut::kEven;
 }
 
 at::Tensor columns_of(std::int64_t columns, Placement::Cut cut, int ranks, int rank) {

@@ -11,14 +11,14 @@ namespace shoal::parallel {
 
 /// How context-parallel ranks compute attention, for which each has queries, keys and values of its
 /// own columns only.
-enum class ContextWay {
+enum class ContextMethod {
   kRing,   ///< keys and values travel from rank to rank (RingAttention)
   kHeads,  ///< each rank gets whole sequences of some heads (HeadExchange)
 };
 
 /// Returns how a way cuts sequences: zigzag for kRing, where a rank's work grows with the positions
 /// of its queries, and even for kHeads, where all heads cost the same.
-mesh::Placement::Cut cut_of(ContextWay way);
+mesh::Placement::Cut cut_of(ContextMethod way);
 
 /// Returns the columns of a sequence of `columns` tokens that rank `rank` of `ranks` holds, [n]
 /// int64, ascending: part `rank` of `ranks` even parts, or with zigzag the parts `rank` and 2 ranks

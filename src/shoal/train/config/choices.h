@@ -25,7 +25,7 @@ enum class Precision { kFp32, kBf16, kFp16, kAuto };
 enum class SchedulerKind { kConstant, kLinear, kCosine, kWarmupStableDecay };
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 /// How context-parallel ranks compute attention: keys and values travel, or columns become heads.
-enum class ContextParallelWay { kRing, kHeads };
+enum class ContextParallelMethod { kRing, kHeads };
 /// The quantity that is as even as possible between the stages of a pipeline.
 enum class StagesBy { kCost, kCount };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
@@ -94,7 +94,7 @@ struct ChoiceNames<Transport> {
   static constexpr std::array names{"auto", "shared_memory", "tcp", "mpi"};
 };
 template <>
-struct ChoiceNames<ContextParallelWay> {
+struct ChoiceNames<ContextParallelMethod> {
   static constexpr std::array names{"ring", "heads"};
 };
 template <>

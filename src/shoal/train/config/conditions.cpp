@@ -108,7 +108,7 @@ std::string of_stage_3_or_default(const JobConfig& config) {
 /// A file that a run wrote names every key, so the default is accepted.
 std::string of_context_ranks(const JobConfig& job) {
   const ParallelismSection& p = job.parallelism;
-  if (p.context_parallel_degree > 1 || p.context_parallel_way == ContextParallelWay::kRing)
+  if (p.context_parallel_degree > 1 || p.context_parallel_method == ContextParallelMethod::kRing)
     return {};
   return "says how ranks divide a sequence, and parallelism.context_parallel_degree is 1";
 }

@@ -135,7 +135,7 @@ struct ParallelismSection {
   std::int64_t tensor_parallel_degree = 1;   ///< ranks that divide every matrix and the stream
   std::vector<std::string> layouts;          ///< rules in front of the default recipe
   std::int64_t context_parallel_degree = 1;  ///< ranks that divide every sequence
-  ContextParallelWay context_parallel_way = ContextParallelWay::kRing;
+  ContextParallelMethod context_parallel_method = ContextParallelMethod::kRing;
   std::int64_t expert_parallel_degree = 1;    ///< ranks that divide the experts of a block
   std::int64_t pipeline_parallel_degree = 1;  ///< ranks that have stages of the model
   std::string pipeline_parallel_schedule = "1f1b";

@@ -77,7 +77,7 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
       .key("context_parallel_degree", &P::context_parallel_degree, between(1, 4096),
            "ranks that divide the columns of every sequence of a transformer among them, and hold "
            "the same parameters: for sequences whose activations one rank cannot hold")
-      .key("context_parallel_way", &P::context_parallel_way,
+      .key("context_parallel_method", &P::context_parallel_method,
            "how they compute attention: keys and values travel from rank to rank, or each rank "
            "gets whole sequences of its part of the key-value heads")
       .only_with({of_context_ranks})

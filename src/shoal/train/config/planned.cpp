@@ -134,7 +134,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   // The job in the planner's words: every field that memory depends on.
   training.zero_stage = static_cast<int>(p.zero_stage);
   training.degrees = degrees;
-  training.ulysses = degrees.cp > 1 && p.context_parallel_way == ContextParallelWay::kHeads;
+  training.ulysses = degrees.cp > 1 && p.context_parallel_method == ContextParallelMethod::kHeads;
   training.micro_batch = batch.micro_batch;
   training.global_batch = batch.global;
   if (spec.family != model::Family::kMlp) training.sequence = config.training.sequence_length;

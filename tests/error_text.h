@@ -8,7 +8,7 @@ namespace shoal {
 
 /// What the shoal::Error that `call` throws says; empty when it throws none.
 template <class Call>
-std::string complaint(Call call) {
+std::string error_text(Call call) {
   try {
     call();
   } catch (const Error& error) {

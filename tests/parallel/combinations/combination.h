@@ -35,11 +35,11 @@ inline ModelSpec mixture() {
 }
 
 /// One way to divide a model among ranks.
-struct Way {
+struct Combination {
   Degrees degrees;
   int zero = 0;
   const char* schedule = "1f1b";
-  ContextWay context = ContextWay::kRing;
+  ContextMethod context = ContextMethod::kRing;
 
   int ranks() const { return static_cast<int>(degrees.ranks()); }
   bool staged() const { return degrees.pp > 1; }
@@ -57,13 +57,13 @@ struct Way {
   std::string whole_text() const {
     return fmt::format("{}, ZeRO-{}{}{}", text(), zero,
                        staged() ? fmt::format(", {}", schedule) : "",
-                       context == ContextWay::kHeads ? ", heads" : "");
+                       context == ContextMethod::kHeads ? ", heads" : "");
   }
 };
 
-inline ApplyOptions options_of(const Way& way, const ModelSpec& spec) {
+inline ApplyOptions options_of(const Combination& way, const ModelSpec& spec) {
   ApplyOptions options;
-  options.context_way = way.context;
+  options.context_method = way.context;
   using Gathers = ShardingOptions::Gathers;
   if (way.zero > 0) {
     options.sharding =
