@@ -13,6 +13,7 @@ TEST(ClockOffset, ARoundTripBoundsTheError) {
   // The peer is 1000 ahead. The question takes 30 and the answer 10, the peer works for 5.
   const ClockOffset found = offset_of_round_trip(100, 1130, 1135, 145);
   EXPECT_EQ(found.offset_ns, 1010);
+  EXPECT_EQ(found.at_ns, 122) << "the middle";
   EXPECT_GE(found.error_ns, std::abs(found.offset_ns - 1000));
   EXPECT_LE(found.error_ns, 21);
   // Behind, with both ways alike: no error is made.

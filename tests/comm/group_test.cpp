@@ -52,6 +52,7 @@ TEST(Group, OfOneIsLocal) {
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->what(), ::testing::HasSubstr("there is no all_reduce of f32 by bitwise_or"));
   EXPECT_EQ(group.split(0, 0).size(), 1);
+  EXPECT_EQ(group.on_host().size(), 1);
   EXPECT_EQ(group.shared_buffer(100)->bytes(), 100u);
 }
 
@@ -164,6 +165,10 @@ TEST(Group, ListsAndRootsThatDoNotFitAreTheCallersMistake) {
                 group.all_reduce({two, at::zeros({2}, at::kDouble)});
               }),
               ::testing::HasSubstr("all tensors of a call have one type"));
+  EXPECT_THAT(mistake([&] {
+                group.all_to_all(two, eight, {1, 1, 0, 0}, {1, 2, 3, 1});
+              }),
+              ::testing::HasSubstr("counts to send [1, 2, 3, 1] of 8 elements and to receive"));
   for (const int peer : {-1, 1, 4}) {
     EXPECT_THAT(mistake([&] { group.send(two, peer); }), ::testing::HasSubstr("cannot send"));
   }
@@ -172,6 +177,17 @@ TEST(Group, ListsAndRootsThatDoNotFitAreTheCallersMistake) {
   }
   EXPECT_THAT(mistake([&] { group.recv(two, -1); }), ::testing::HasSubstr("fake communicator"))
       << "from any rank is a call that makes sense";
+}
+
+TEST(Group, NoTensorsAreNoCall) {
+  const auto fake = std::make_shared<collective::FakeCommunicator>(1, 4);
+  const Group group(fake);
+  const std::vector<at::Tensor> none;
+  group.all_reduce(none);
+  group.all_gather(none, none);
+  group.reduce_scatter(none, none);
+  group.broadcast(none, 0);
+  EXPECT_TRUE(fake->calls().empty());
 }
 
 // What a call hands to the communicator.
@@ -214,6 +230,11 @@ TEST(Group, CountsTheBytesThatItHasToSend) {
     EXPECT_EQ(sent(), 3 * 6 * 4);
     group.all_to_all(at::ones({24}), whole);
     EXPECT_EQ(sent(), 3 * 6 * 4);
+    // What a rank keeps is not sent: one element to rank 0, two to rank 1 and so on.
+    const auto counted = static_cast<std::size_t>(group.rank()) + 1;
+    group.all_to_all(at::ones({static_cast<std::int64_t>(4 * counted)}), at::ones({10}),
+                     {counted, counted, counted, counted}, {1, 2, 3, 4});
+    EXPECT_EQ(sent(), static_cast<double>(10 - counted) * 4);
     group.broadcast(whole, 1);
     EXPECT_EQ(sent(), root ? 24 * 4 : 0);
     group.reduce(whole, 1);

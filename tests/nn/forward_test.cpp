@@ -319,6 +319,22 @@ TEST(Replay, GivesTheResultsBackInOrderAndNoMore) {
   EXPECT_THROW(second.next(), Error);
 }
 
+// A second pass takes what was kept, whatever a product would be.
+TEST(Replay, WhatWasKeptIsNotMultipliedAgain) {
+  const at::Tensor known = at::full({3, 2}, 7, at::kFloat);
+  const at::Tensor x = at::ones({3, 4}, at::kFloat);
+  for (const bool repeating : {false, true}) {
+    Replay replay = repeating ? Replay({known, known}) : Replay();
+    Context context;
+    context.replay = &replay;
+    const at::Tensor expected = repeating ? known : at::full({3, 2}, 4, at::kFloat);
+    EXPECT_TRUE(product(context, x, at::ones({2, 4}, at::kFloat)).equal(expected));
+    EXPECT_TRUE(
+        grouped_product(context, x, {1, 2}, at::ones({2, 2, 4}, at::kFloat)).equal(expected));
+    EXPECT_EQ(replay.kept().size(), 2u);
+  }
+}
+
 // Dropout and learned positions of a divided stream are those of the whole one.
 TEST(Stream, LayersFindTheirPlacesInADividedStream) {
   const at::Tensor x = at::ones({4, 6, 8});

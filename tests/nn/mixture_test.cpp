@@ -301,6 +301,28 @@ TEST(Mixture, TheBiasOfARouterIsFrozenAndAdjustedAtItsRate) {
   }
 }
 
+/// Gives its input times a number.
+class Scaled final : public FeedForward {
+ public:
+  at::Tensor onto(const at::Tensor& residual, const at::Tensor& x, const Context&) override {
+    return residual.defined() ? residual + 5 * x : 5 * x;
+  }
+};
+
+TEST(Mixture, ASharedExpertThatIsReplacedIsTheNewOne) {
+  ModelSpec spec = mixture_spec();
+  const auto routed = mixture_of(spec);
+  spec.shared_ffn = 9;
+  const auto shared = mixture_of(spec);
+  for (const auto& parameter : routed->parameters()) {
+    const c10::AutoGradMode not_recording(false);
+    shared->find_parameter(parameter->name())->tensor().copy_(parameter->tensor());
+  }
+  shared->replace_module("shared", std::make_shared<Scaled>());
+  const at::Tensor x = wave({2, 3, 10}, 1);
+  expect_close(shared->onto({}, x, Context()), routed->onto({}, x, Context()) + 5 * x, "shared");
+}
+
 TEST(Mixture, ExpertsNeedARouter) {
   const auto mixture = mixture_of(mixture_spec());
   EXPECT_THROW((*mixture->find_module("experts"))(wave({3, 10}, 1), Context()), Error);

@@ -10,11 +10,13 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "shoal/base/error.h"
 #include "shoal/nn/layers.h"
 #include "shoal/nn/transformer.h"
+#include "tests/complaint.h"
 
 namespace shoal::nn::module_test {
 namespace {
@@ -135,6 +137,22 @@ TEST(Module, AReplacedModuleIsUsedAndKeepsItsNames) {
       *model);  // one use through autograd, one written by an operator: both are in the gradient
   const at::Tensor mixed = weight->gradient().clone();
   EXPECT_GT(mixed.abs().sum().item<double>(), 0);
+}
+
+// Units keep their names when others are dropped.
+TEST(Module, AReplacedUnitOfAPartOfAModelIsUsed) {
+  const auto model = make_model(*model::named_model("gpt2-tiny"));
+  model->keep_units({1, 3});
+  const auto weight =
+      std::make_shared<Parameter>(std::vector<std::int64_t>{2, 2}, model::Init::kOnes, 0, false);
+  const auto replaced = std::make_shared<Doubled>(weight);
+  model->replace_module("blocks.2", replaced);
+  ASSERT_EQ(model->units().size(), 2u);
+  EXPECT_EQ(model->units()[0]->path(), "blocks.0");
+  EXPECT_EQ(model->units()[1], replaced);
+  EXPECT_THAT(complaint([&] { (*model)(tokens(), Context()); }),
+              testing::HasSubstr("this rank holds 2 units, not the whole model"));
+  EXPECT_EQ(model->find_module("blocks.1"), nullptr) << "it was dropped";
 }
 
 TEST(Parameter, SinkIsOverwrittenThenAddedTo) {

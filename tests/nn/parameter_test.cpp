@@ -129,6 +129,7 @@ TEST(Parameter, MemoryOfAnotherTypeGetsGradientsOfItsOwn) {
   w->clear_gradient();
   w->set_tensor(at::zeros({2, 3}, at::kBFloat16));
   ops::linear(x, w->weight()).sum().backward();
+  EXPECT_EQ(w->gradient().scalar_type(), at::kBFloat16);
   EXPECT_TRUE(w->gradient().equal(at::full({2, 3}, 4, at::kBFloat16)));
 }
 

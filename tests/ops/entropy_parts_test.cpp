@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "shoal/ops/linear.h"
@@ -68,12 +69,27 @@ TEST(EntropyParts, MakeTheLossAndGradientOfTheWholeRow) {
   check_parts(at::kFloat, 1e-6);
 }
 
+TEST(EntropyParts, APartWithoutClassesAddsNothingToTheSum) {
+  const at::Tensor labels = at::zeros({2}, at::kLong);
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor part = entropy_part(at::zeros({2, 0}, type), labels, 0);
+    EXPECT_EQ(part[1][0].item<double>(), -std::numeric_limits<double>::infinity());
+    EXPECT_EQ(part[1][1].item<double>(), 0);
+  }
+}
+
 TEST(AddRows, AddsBiasAndResidualWithTheirGradients) {
   const std::vector<at::Tensor> inputs{leaf({2, 3, 7}, 1), leaf({7}, 2), leaf({2, 3, 7}, 3)};
   const Function ours = [](const std::vector<at::Tensor>& t) { return add_rows(t[0], t[1], t[2]); };
   expect_same(
       ours, [](const std::vector<at::Tensor>& t) { return t[0] + t[1] + t[2]; }, inputs);
   expect_finite_differences(ours, inputs);
+  for (const std::size_t frozen : {0, 1, 2}) {
+    std::vector<at::Tensor> some = inputs;
+    some[frozen] = some[frozen].detach();
+    expect_same(
+        ours, [](const std::vector<at::Tensor>& t) { return t[0] + t[1] + t[2]; }, some);
+  }
   const Function bare = [](const std::vector<at::Tensor>& t) { return add_rows(t[0], {}, {}); };
   expect_same(bare, [](const std::vector<at::Tensor>& t) { return t[0] * 1; }, {leaf({4, 5}, 4)});
 }

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 namespace shoal::ops {
 namespace {
@@ -51,8 +52,10 @@ Differentiated differentiate(const Function& f, const std::vector<at::Tensor>& i
   (value * weights_for(value)).sum().backward();
   result.value = value.detach();
   for (const at::Tensor& input : inputs) {
-    result.gradients.push_back(input.defined() && input.requires_grad() ? input.grad()
-                                                                        : at::Tensor());
+    // Taken away: another function of the same inputs would add to it, in the same memory.
+    const bool wanted = input.defined() && input.requires_grad();
+    result.gradients.push_back(wanted ? std::exchange(input.mutable_grad(), at::Tensor())
+                                      : at::Tensor());
   }
   return result;
 }

@@ -131,6 +131,8 @@ TEST(KeyRanges, RefusesWhatIsNoRange) {
   expect_refused(of_keys({3, longs({0, 7, 6}), {}}), ErrorKind::kData,
                  "key 2 has position 6, behind position 7");
   expect_refused(of_keys({3, longs({0, 1}), {}}), ErrorKind::kUsage, "positions must be [3]");
+  expect_refused(of_keys({std::int64_t{1} << 31, {}, {}}), ErrorKind::kUsage,
+                 "2147483648 tokens in a row");
   expect_refused(of_keys({2, at::zeros({2}, at::kInt), {}}), ErrorKind::kUsage, "int64");
   expect_refused(of_keys({2, {}, at::zeros({1, 2}, at::kLong)}), ErrorKind::kUsage, "int32");
   expect_refused(of_keys({2, {}, at::zeros({2}, at::kInt)}), ErrorKind::kUsage, "[B, 2]");

@@ -412,11 +412,15 @@ TEST(CrossEntropy, WithoutGradientIsTheSame) {
 TEST(Regression, LossesAreSums) {
   const at::Tensor target = leaf({4, 3}, 9).detach();
   expect_same(
-      [&](const Inputs& in) { return squared_error(in[0], target.to(in[0].scalar_type()), 0.5); },
-      [&](const Inputs& in) { return (in[0] - target).square().sum() * 0.5; }, {leaf({4, 3}, 1)});
+      [&](const Inputs& in) {
+        return squared_error(in[0], target.to(in[0].scalar_type()), 0.3) * 5;
+      },
+      [&](const Inputs& in) { return (in[0] - target).square().sum() * 1.5; }, {leaf({4, 3}, 1)});
   expect_same(
-      [&](const Inputs& in) { return absolute_error(in[0], target.to(in[0].scalar_type()), 0.5); },
-      [&](const Inputs& in) { return (in[0] - target).abs().sum() * 0.5; }, {leaf({4, 3}, 1)});
+      [&](const Inputs& in) {
+        return absolute_error(in[0], target.to(in[0].scalar_type()), 0.3) * 5;
+      },
+      [&](const Inputs& in) { return (in[0] - target).abs().sum() * 1.5; }, {leaf({4, 3}, 1)});
   EXPECT_THROW(squared_error(at::zeros({4, 3}), at::zeros({4, 1}), 1), Error);
 }
 

@@ -2,9 +2,11 @@
 // a sink; inputs may be views. Each of them gives the same.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -96,6 +98,35 @@ TEST(Paths, TheEpsilonOfANormStandsUnderTheRoot) {
   expect_same_in_double(rms, rms_reference, inputs);
   expect_same(heads, heads_reference, qkv, 5e-6);
   expect_same_in_double(heads, heads_reference, qkv);
+}
+
+TEST(Paths, ANormInDoublePassesTheGradientOfItsResidual) {
+  const Function ours = [](const Inputs& in) {
+    const auto [x, y] = norm_residual(NormKind::kLayer, in[0], in[1], in[2], 1e-5);
+    return y.square() + x * 3;
+  };
+  const Function reference = [](const Inputs& in) {
+    return at::layer_norm(in[0], {33}, in[1], in[2], 1e-5).square() + in[0] * 3;
+  };
+  expect_same_in_double(ours, reference, {leaf({3, 33}, 1), leaf({33}, 2), leaf({33}, 3)});
+}
+
+TEST(Paths, CrossEntropyInDoubleLeavesIgnoredLabelsOut) {
+  const at::Tensor labels = at::tensor({3, -100, 100, 0, 57, 3}, at::kLong);
+  const auto reference_of = [&](const at::Tensor& logits) {
+    return at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum, -100) * 0.25;
+  };
+  expect_same_in_double([&](const Inputs& in) { return cross_entropy(in[0] * 9, labels, 0.25); },
+                        [&](const Inputs& in) { return reference_of(in[0] * 9); },
+                        {leaf({6, 101}, 1)});
+  for (const std::int64_t block_rows : {2, 1024}) {
+    expect_same_in_double(
+        [&](const Inputs& in) {
+          return linear_cross_entropy(in[0], in[1], labels, 0.25, block_rows);
+        },
+        [&](const Inputs& in) { return reference_of(in[0].matmul(in[1].t())); },
+        {leaf({6, 33}, 1), leaf({101, 33}, 2)});
+  }
 }
 
 TEST(Paths, DropoutHasOneMaskForEveryType) {

@@ -90,6 +90,7 @@ TEST(Dropout, KeepsTheExpectationAndTheRightShare) {
   const double kept = (y > 0).to(at::kDouble).sum().item<double>() / n;
   EXPECT_NEAR(kept, 0.9, 5 * std::sqrt(0.09 / n));
   EXPECT_NEAR(y.max().item<double>(), 1 / 0.9, 1e-4);  // the probability is rounded to 1/65536
+  EXPECT_EQ(dropout(x, 0.5, Key(3), {}).max().item<double>(), 2);
   EXPECT_FALSE(at::equal(y[0], y[1]));
   EXPECT_FALSE(at::equal(y[0][0], y[0][1]));
 }

@@ -65,6 +65,7 @@ TEST(Routing, ChoicesGatesAndGradientsAreThoseOfTheFormulas) {
         };
         const at::Tensor chosen = as_tensor(best_of(scores_of(logits), bias, 3));
         EXPECT_TRUE(at::equal(route(logits.detach(), bias, options).experts, chosen));
+        EXPECT_FALSE(route(leaf({5, 7}, 1), bias, options).experts.requires_grad());
         // Gates and scores together: both may reach a loss.
         const auto own = differentiate(
             [&](const std::vector<at::Tensor>& in) {
@@ -229,26 +230,31 @@ class OldSink final : public GradientSink {
   bool accumulate_;
 };
 
-// Expert 1 has no row: what the sink holds for it is overwritten with zeros, or kept.
+// One expert has no row: what the sink holds for it is overwritten with zeros, or kept.
 TEST(GroupedLinear, WritesItsGradientIntoTheSinkLater) {
-  const std::vector<std::int64_t> counts{2, 0, 1};
   const at::Tensor x = leaf({3, 4}, 1);
   const at::Tensor weight = leaf({3, 2, 4}, 2);
-  const at::Tensor expected = at::stack(
-      {at::ones({2, 2}, at::kDouble).mm(x.detach().narrow(0, 0, 2)), at::zeros({2, 4}, at::kDouble),
-       at::ones({2, 1}, at::kDouble).mm(x.detach().narrow(0, 2, 1))});
-  for (const bool accumulate : {false, true}) {
-    const at::Tensor place = at::full({3, 2, 4}, 7.0, at::kDouble);
-    const auto sink = std::make_shared<OldSink>(place, accumulate);
-    grouped_linear(x, counts, {weight, sink}).sum().backward();
-    ASSERT_EQ(sink->put_off.size(), 1u);
-    EXPECT_TRUE(at::equal(place, at::full({3, 2, 4}, 7.0, at::kDouble))) << "not yet";
-    {
-      const c10::AutoGradMode not_recording(false);
-      sink->put_off[0]();
+  const at::Tensor of_two = at::ones({2, 2}, at::kDouble).mm(x.detach().narrow(0, 0, 2));
+  const at::Tensor of_one = at::ones({2, 1}, at::kDouble).mm(x.detach().narrow(0, 2, 1));
+  const at::Tensor of_none = at::zeros({2, 4}, at::kDouble);
+  for (const bool first : {false, true}) {
+    const std::vector<std::int64_t> counts =
+        first ? std::vector<std::int64_t>{0, 2, 1} : std::vector<std::int64_t>{2, 0, 1};
+    const at::Tensor expected =
+        at::stack({first ? of_none : of_two, first ? of_two : of_none, of_one});
+    for (const bool accumulate : {false, true}) {
+      const at::Tensor place = at::full({3, 2, 4}, 7.0, at::kDouble);
+      const auto sink = std::make_shared<OldSink>(place, accumulate);
+      grouped_linear(x, counts, {weight, sink}).sum().backward();
+      ASSERT_EQ(sink->put_off.size(), 1u);
+      EXPECT_TRUE(at::equal(place, at::full({3, 2, 4}, 7.0, at::kDouble))) << "not yet";
+      {
+        const c10::AutoGradMode not_recording(false);
+        sink->put_off[0]();
+      }
+      EXPECT_LT((place - expected - (accumulate ? 7 : 0)).abs().max().item<double>(), 1e-14);
+      EXPECT_FALSE(weight.grad().defined());
     }
-    EXPECT_LT((place - expected - (accumulate ? 7 : 0)).abs().max().item<double>(), 1e-14);
-    EXPECT_FALSE(weight.grad().defined());
   }
 }
 

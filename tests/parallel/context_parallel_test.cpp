@@ -380,6 +380,16 @@ TEST(ContextParallel, RefusesWhatWouldBeCountedTwiceOrMeantOtherwise) {
   });
 }
 
+TEST(CutSequence, OneRankHasTheWholeSequence) {
+  using Cut = mesh::Placement::Cut;
+  const at::Tensor inputs = at::arange(6, at::kLong).view({1, 6});
+  nn::Context context;
+  EXPECT_TRUE(cut_sequence(inputs, context, Cut::kEven, 1, 0).is_same(inputs));
+  EXPECT_FALSE(context.positions.defined() || context.sequence.divided());
+  EXPECT_THAT(complaint([&] { cut_sequence(inputs[0], context, Cut::kEven, 2, 0); }),
+              HasSubstr("inputs [B, T], not 1 dimensions"));
+}
+
 TEST(CutSequence, PartsAreAPartition) {
   using Cut = mesh::Placement::Cut;
   EXPECT_EQ(

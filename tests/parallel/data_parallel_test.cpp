@@ -218,6 +218,22 @@ TEST(DataParallel, EveryByteOfTheStartingValuesCounts) {
   }
 }
 
+// Words that change places have the same sum.
+TEST(DataParallel, StartingValuesThatChangedPlacesAreNoticed) {
+  EXPECT_THROW(comm::run_on_threads({.size = 2,
+                                     .memory_limit_bytes = std::size_t{1} << 31,
+                                     .timeout = std::chrono::seconds(60)},
+                                    [](const comm::Group& group) {
+                                      Branches model(1);
+                                      model.materialize();
+                                      const at::Tensor values = at::arange(3, at::kFloat);
+                                      model.parameters()[0]->tensor().detach().copy_(
+                                          group.rank() == 1 ? 2 - values : values);
+                                      data_parallel(model, group);
+                                    }),
+               Error);
+}
+
 // Over all ranks the parts hold every element of every gradient once: a sum of squares over the
 // world is that of one rank, in every way to reduce and on every mesh.
 TEST(CountedParts, AreAPartitionOfTheGradient) {

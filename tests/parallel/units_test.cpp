@@ -64,6 +64,13 @@ TEST(Wrapping, ByBlockByNameAndWhole) {
     EXPECT_NE(std::string(error.what()).find("'blocks.2'"), std::string::npos);
   }
   EXPECT_EQ(Wrapping().parameters, 1'000'000);
+  // A module that is no model has no blocks: its children take their place.
+  const auto model = nn::make_model(tiny());
+  Names of_block;
+  for (const WrappedModule& unit : wrap(*model->find_module("blocks.1"), {}))
+    of_block.push_back(unit.module->path());
+  EXPECT_EQ(of_block, (Names{"blocks.1", "blocks.1.norm_1", "blocks.1.attention", "blocks.1.norm_2",
+                             "blocks.1.mlp"}));
 }
 
 // A feed-forward layer has 4,712 elements, attention 4,224, the norms of a block 128, the embedding
@@ -159,6 +166,15 @@ TEST(FlatUnit, KindsOfParametersAreApart) {
     EXPECT_EQ(unit.shard, shards.at(first->name())) << first->name();
   }
   EXPECT_EQ(members, 5);
+}
+
+// Frozen parameters are exchanged before training only, unless a rule adjusts one of them.
+TEST(FlatUnit, KnowsWhetherARuleAdjustsAMember) {
+  const auto parameters = parameters_of({5, 6, 7});
+  for (const auto& parameter : parameters) parameter->set_requires_grad(false);
+  parameters[1]->set_adjusted(true);
+  EXPECT_TRUE(flat_units("u", parameters, 1)[0].adjusted);
+  EXPECT_FALSE(flat_units("u", {parameters[0], parameters[2]}, 1)[0].adjusted);
 }
 
 TEST(ShardingLimits, OptionsThatMakeNoSenseAreRefused) {
