@@ -286,9 +286,9 @@ class StepTraffic {
     std::vector<double> on_rank(static_cast<std::size_t>(degrees_.pp));
     std::int64_t block = 0;
     for (std::int64_t stage = 0; stage < training_.stages(); ++stage) {
+      double& sum = on_rank[rank_of_stage(training_, stage)];
       for (const std::int64_t end = block + blocks[stage]; block < end; ++block)
-        on_rank[rank_of_stage(training_, stage)] +=
-            model::has_experts(spec_, block) ? mixture : dense;
+        sum += model::has_experts(spec_, block) ? mixture : dense;
     }
     return *std::max_element(on_rank.begin(), on_rank.end());
   }

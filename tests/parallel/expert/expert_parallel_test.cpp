@@ -133,9 +133,10 @@ Pass one_rank(const Case& c) {
   fill_model(*model, c.bias);
   Pass pass;
   pass.loss = run_pass(*model, some_tokens(c.samples, c.columns), {});
-  for (const auto& parameter : model->parameters())
+  for (const auto& parameter : model->parameters()) {
     if (parameter->requires_grad())
       pass.gradients[parameter->name()] = parameter->gradient().clone();
+  }
   return pass;
 }
 
@@ -381,7 +382,9 @@ TEST(Dispatch, RowsOfAnExpertComeInTheOrderOfTheRanks) {
 
 // Evenly spread tokens: dispatch and combine, forward and backward, as the planner counts them.
 TEST(Dispatch, SendsTheBytesOfTheFormula) {
-  constexpr std::int64_t kTokens = 12, kVisits = 2, kWidth = 5;
+  constexpr std::int64_t kTokens = 12;
+  constexpr std::int64_t kVisits = 2;
+  constexpr std::int64_t kWidth = 5;
   on_ranks(4, [&](const comm::Group& world) {
     const auto dispatch =
         exchange_counts(std::vector<std::int64_t>(8, kTokens * kVisits / 8), world);

@@ -1,7 +1,7 @@
 // The time of a step on virtual clocks, against the simulator: the executor runs every table of up
 // to 16 stages with real passes and real messages, and nobody sleeps. What a rank would wait beyond
-// what its table asks for (a send that waits for its receiver, a receive that is posted late, a
-// pass that comes later than its operands) moves its clock.
+// what its table asks for (a send that waits for its receiver, a receive that is posted when it is
+// needed, a pass that comes later than its operands) moves its clock.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -91,9 +91,10 @@ TEST(VirtualTimes, EveryTableLosesAsMuchTimeAsTheSimulatorSays) {
   for (int stages = 2; stages <= 16; ++stages) {
     std::vector<int> counts{1};
     for (int count = stages; count <= 64; count += 15) counts.push_back(count);
-    for (const int count : counts)
+    for (const int count : counts) {
       for (Schedule& table : tables_of(stages, count))
         by_ranks[table.ranks()].push_back(std::move(table));
+    }
   }
   for (const auto& [ranks, tables] : by_ranks) expect_simulated_times(ranks, tables);
 }
