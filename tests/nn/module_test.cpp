@@ -16,7 +16,7 @@
 #include "shoal/base/error.h"
 #include "shoal/nn/layers.h"
 #include "shoal/nn/transformer.h"
-#include "tests/complaint.h"
+#include "tests/error_text.h"
 
 namespace shoal::nn::module_test {
 namespace {
@@ -150,7 +150,7 @@ TEST(Module, AReplacedUnitOfAPartOfAModelIsUsed) {
   ASSERT_EQ(model->units().size(), 2u);
   EXPECT_EQ(model->units()[0]->path(), "blocks.0");
   EXPECT_EQ(model->units()[1], replaced);
-  EXPECT_THAT(complaint([&] { (*model)(tokens(), Context()); }),
+  EXPECT_THAT(error_text([&] { (*model)(tokens(), Context()); }),
               testing::HasSubstr("this rank holds 2 units, not the whole model"));
   EXPECT_EQ(model->find_module("blocks.1"), nullptr) << "it was dropped";
 }

@@ -386,7 +386,7 @@ TEST(CutSequence, OneRankHasTheWholeSequence) {
   nn::Context context;
   EXPECT_TRUE(cut_sequence(inputs, context, Cut::kEven, 1, 0).is_same(inputs));
   EXPECT_FALSE(context.positions.defined() || context.sequence.divided());
-  EXPECT_THAT(complaint([&] { cut_sequence(inputs[0], context, Cut::kEven, 2, 0); }),
+  EXPECT_THAT(error_text([&] { cut_sequence(inputs[0], context, Cut::kEven, 2, 0); }),
               HasSubstr("inputs [B, T], not 1 dimensions"));
 }
 
