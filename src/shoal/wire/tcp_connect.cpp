@@ -157,9 +157,9 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
     }
   }
   at_once(static_cast<int>(others.size()), kMostConnecting, [&](int i) {
-    auto& [at, hello] = others[static_cast<std::size_t>(i)];
-    const int rank = first + static_cast<int>(at);
-    or_abort([&] { connect_rail(rank, endpoints[at], hello, deadline); });
+    auto& other = others[static_cast<std::size_t>(i)];
+    const int rank = first + static_cast<int>(other.first);
+    or_abort([&] { connect_rail(rank, endpoints[other.first], other.second, deadline); });
   });
 }
 
@@ -202,9 +202,10 @@ Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, 
       Descriptor socket = connect_once(address, deadline);
       if (socket.get() >= 0) {
         const Deadline end = Deadline::in(std::min<Duration>(deadline.left(), kHandshakeLimit));
-        if (open)
+        if (open) {
           hello.rails =
               static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
+        }
         handshake_as_caller(socket.get(), options_.key, hello.encode(), end, may_go_on);
         return socket;
       }
