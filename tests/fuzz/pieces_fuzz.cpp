@@ -151,7 +151,8 @@ bool feed(const std::vector<Part>& parts, std::size_t step, Noting& sink) {
   const auto pool = std::make_shared<ChunkPool>(kChunkOfMessage);
   Gathering gathering(pool);
   Gathering::Messages messages(gathering, sink);
-  Gathering::Pieces pieces(gathering, sink);
+  std::uint64_t received = 0;
+  Gathering::Pieces pieces(gathering, sink, received);
   std::vector<Assembler> rails;
   rails.reserve(kRails);
   for (std::size_t rail = 0; rail < kRails; ++rail) {

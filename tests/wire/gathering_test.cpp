@@ -119,7 +119,8 @@ void run(unsigned seed) {
   Gathering gathering(pool);
   Comparing sink(sent);
   Gathering::Messages first(gathering, sink);
-  Gathering::Pieces others(gathering, sink);
+  std::uint64_t pieces_received = 0;
+  Gathering::Pieces others(gathering, sink, pieces_received);
   std::vector<std::deque<std::byte>> under_way(rails);
   std::vector<std::unique_ptr<Assembler>> assemblers;
   for (std::size_t r = 0; r < rails; ++r) {
@@ -205,7 +206,8 @@ class GatheringOfThree : public testing::Test {
   Gathering gathering_{pool_};
   Taking sink_;
   Gathering::Messages messages_{gathering_, sink_};
-  Gathering::Pieces pieces_{gathering_, sink_};
+  std::uint64_t pieces_received_ = 0;
+  Gathering::Pieces pieces_{gathering_, sink_, pieces_received_};
   Assembler assemblers_[3] = {Assembler(kMost, pool_, Carries::kMessagesAndAnnouncements),
                               Assembler(kMost, pool_, Carries::kPieces),
                               Assembler(kMost, pool_, Carries::kPieces)};
@@ -288,7 +290,7 @@ TEST_F(GatheringOfThree, APieceForWhichThereIsNoMemoryHasNoPlace) {
   piece(1, 0, 0, kPiece);
   ASSERT_EQ(sink_.order.size(), 1u);
   OutOfMemoryOnce sink;
-  Gathering::Pieces pieces(gathering_, sink);
+  Gathering::Pieces pieces(gathering_, sink, pieces_received_);
   announce({1, 2}, kPiece);
   const PieceHeader header{.length = kPiece, .message = 1, .offset = 0, .total = kPiece};
   const auto* bytes = reinterpret_cast<const std::byte*>(&header);

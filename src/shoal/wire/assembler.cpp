@@ -142,9 +142,13 @@ void Assembler::forget_places(std::optional<Stream> stream) {
   placed_ = false;
 }
 
-std::optional<std::pair<std::uint64_t, std::uint64_t>> Assembler::placed_piece() const {
-  if (!within_chunk() || !placed_ || carries_ != Carries::kPieces) return std::nullopt;
+std::optional<std::pair<std::uint64_t, std::uint64_t>> Assembler::arriving_piece() const {
+  if (!within_chunk() || carries_ != Carries::kPieces) return std::nullopt;
   return std::pair(stream_.group, message_.arrived);
+}
+
+std::optional<std::pair<std::uint64_t, std::uint64_t>> Assembler::placed_piece() const {
+  return placed_ ? arriving_piece() : std::nullopt;
 }
 
 /// Puts chunks together to whole messages.

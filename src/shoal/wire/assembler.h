@@ -72,7 +72,9 @@ class Assembler {
   /// Ends the use of memory that a sink has named, for `stream` or for all streams. The rest of a
   /// chunk that was to go there goes into a ReceivedChunk, which is incomplete and of no use.
   void forget_places(std::optional<Stream> stream = std::nullopt);
-  /// Returns the message and the offset of the piece that is arriving where a sink has said.
+  /// Returns the message and the offset of the piece that is arriving; `placed_piece` of one that
+  /// is arriving where a sink has said.
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> arriving_piece() const;
   std::optional<std::pair<std::uint64_t, std::uint64_t>> placed_piece() const;
 
  private:

@@ -58,6 +58,12 @@ std::optional<Stream> Claims::next_stream(Line line) {
 }
 
 std::optional<Claims::Chunk> Claims::claim(Kind kind) {
+  if (kind == Kind::kPiece && !returned_.empty()) {
+    ++claimed_;
+    Chunk piece = std::move(returned_.front());
+    returned_.pop_front();
+    return piece;
+  }
   const auto stream = next_stream(kind == Kind::kPiece ? kPieces : kReady);
   if (!stream) return std::nullopt;
   ++claimed_;
@@ -159,6 +165,13 @@ void Claims::wrote(const Chunk& chunk) {
   if (--message.unwritten == 0 && message.all_claimed) release(message);
 }
 
+void Claims::take_back(std::vector<Chunk> pieces) {
+  for (Chunk& piece : pieces) {
+    piece.sent = 0;
+    returned_.push_back(std::move(piece));
+  }
+}
+
 void Claims::release(Message& message) {
   if (!message.released) return;
   // The sender may overwrite or free the memory from here on; it loads the flag with acquire.
@@ -179,6 +192,8 @@ void Claims::copy_body(Message& message) {
 void Claims::adopt(Stream stream) {
   if (const auto entry = queues_.find(stream); entry != queues_.end())
     for (auto& message : entry->second.messages) copy_body(*message);
+  for (Chunk& piece : returned_)
+    if (piece.stream == stream) copy_body(*piece.message);
 }
 
 void Claims::drop_all() {
@@ -191,10 +206,13 @@ void Claims::drop_all() {
   for (Turns& line : lines_) line.erase_if(dropped);
   // Messages of group 0 have one chunk, so none of them is begun.
   begun_ = 0;
+  for (Chunk& piece : returned_) release(*piece.message);
+  returned_.clear();
 }
 
 void Claims::abandon() {
   queues_.clear();
+  returned_.clear();
   for (Turns& line : lines_) line.erase_if([](Stream) { return true; });
   begun_ = 0;
 }
@@ -202,6 +220,7 @@ void Claims::abandon() {
 void Claims::release_all() {
   for (auto& [stream, queue] : queues_)
     for (auto& message : queue.messages) release(*message);
+  for (Chunk& piece : returned_) release(*piece.message);
 }
 
 }  // namespace shoal::wire

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "shoal/wire/assembler.h"
 #include "shoal/wire/flow_message.h"
@@ -63,8 +64,11 @@ class Claims {
             Released released);
   /// Returns the next chunk of that kind; nothing where there is none that may be sent.
   std::optional<Chunk> claim(Kind kind);
-  /// Tells that the kernel has taken all of the chunk: its memory is not read again.
+  /// Tells that the memory of the chunk is not read again: the kernel has taken all of it, and
+  /// where it may have to be sent again, the peer has it.
   void wrote(const Chunk& chunk);
+  /// Has pieces claimed again, before all others: the connection that has claimed them is lost.
+  void take_back(std::vector<Chunk> pieces);
   /// As Link::obey.
   void obey(const FlowMessage& message);
 
@@ -79,7 +83,7 @@ class Claims {
   /// Releases the memory of all messages.
   void release_all();
 
-  bool idle() const { return queues_.empty(); }
+  bool idle() const { return queues_.empty() && returned_.empty(); }
   bool idle(Stream stream) const { return !queues_.contains(stream); }
   /// Count the chunks that were claimed, and the messages whose memory was released.
   std::uint64_t claimed() const { return claimed_; }
@@ -112,6 +116,7 @@ class Claims {
 
   bool in_pieces_;
   std::map<Stream, Queue> queues_;
+  std::deque<Chunk> returned_;   // pieces that are claimed again
   std::array<Turns, 4> lines_;   // by Line; each stream of queues_ waits in one of them
   std::size_t begun_ = 0;        // messages of which some chunks, not all, are claimed
   std::uint64_t announced_ = 0;  // messages

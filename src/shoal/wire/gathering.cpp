@@ -156,6 +156,11 @@ void Gathering::forget_places(std::optional<Stream> stream) {
   }
 }
 
+void Gathering::lose_piece(std::uint64_t number, std::uint64_t offset) {
+  const std::uint64_t begin = offset / kChunk * kChunk;
+  open_.at(number).parts.at(begin).begun &= ~(1U << (offset - begin) / Assembler::kPieceBytes);
+}
+
 bool Gathering::is_placed(std::uint64_t message, std::uint64_t offset,
                           std::optional<Stream> stream) const {
   const auto entry = open_.find(message);

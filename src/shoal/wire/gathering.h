@@ -35,6 +35,8 @@ class Gathering {
   /// Ends the use of memory that a sink has named, for `stream` or for all streams. The chunks that
   /// were to go there are passed on with memory of their own, whose contents are of no use.
   void forget_places(std::optional<Stream> stream);
+  /// A piece that was arriving is lost: it comes again on another connection.
+  void lose_piece(std::uint64_t message, std::uint64_t offset);
   /// Returns true where the chunk of the piece goes to memory that a sink has named, for `stream`
   /// or for any.
   bool is_placed(std::uint64_t message, std::uint64_t offset, std::optional<Stream> stream) const;
@@ -97,18 +99,22 @@ class Gathering::Messages final : public ChunkSink {
 
 class Gathering::Pieces final : public ChunkSink {
  public:
-  Pieces(Gathering& gathering, ChunkSink& out) : gathering_(gathering), out_(out) {}
+  /// `pieces` counts those that have come.
+  Pieces(Gathering& gathering, ChunkSink& out, std::uint64_t& pieces)
+      : gathering_(gathering), out_(out), pieces_(pieces) {}
   std::byte* place(Stream message, std::uint64_t total, std::uint64_t offset,
                    std::size_t) override {
     return gathering_.place_piece(message.group, total, offset, out_);
   }
   void arrived(Stream message, ReceivedChunk piece, std::size_t bytes) override {
+    ++pieces_;
     gathering_.piece_arrived(message.group, piece.offset(), bytes, out_);
   }
 
  private:
   Gathering& gathering_;
   ChunkSink& out_;
+  std::uint64_t& pieces_;
 };
 
 }  // namespace shoal::wire

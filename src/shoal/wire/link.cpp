@@ -14,6 +14,7 @@ Link::Link(Descriptor socket, std::uint64_t most_bytes, std::shared_ptr<ChunkPoo
       pool_(pool ? std::move(pool) : std::make_shared<ChunkPool>(Assembler::kChunkBytes)),
       claims_(rails > 1),
       gathering_(pool_),
+      accounts_(static_cast<std::size_t>(rails)),
       rails_(static_cast<std::size_t>(rails)) {
   add_rail(0, std::move(socket));
 }
@@ -23,6 +24,7 @@ Link::~Link() {
   claims_.release_all();
   for (const auto& rail : rails_)
     if (rail) rail->release_all(claims_);
+  for (RailAccount& account : accounts_) account.release_all(claims_);
 }
 
 Assembler Link::assembler(int rail) const {
@@ -33,8 +35,45 @@ Assembler Link::assembler(int rail) const {
 }
 
 void Link::add_rail(int rail, Descriptor socket) {
-  rails_[static_cast<std::size_t>(rail)] =
-      std::make_unique<Rail>(std::move(socket), assembler(rail));
+  const auto at = static_cast<std::size_t>(rail);
+  RailAccount& account = accounts_[at];
+  if (account.state() == RailAccount::State::kClosed) account.reopen();
+  rails_[at] =
+      std::make_unique<Rail>(std::move(socket), assembler(rail), rail > 0 ? &account : nullptr);
+}
+
+RailReport Link::lose_rail(int rail) {
+  const auto at = static_cast<std::size_t>(rail);
+  Rail& lost = *rails_[at];
+  lost_bytes_sent_ += lost.bytes_sent();
+  lost_bytes_received_ += lost.bytes_received();
+  // What has come of it is written again.
+  if (const auto piece = lost.assembler().arriving_piece())
+    gathering_.lose_piece(piece->first, piece->second);
+  const RailReport report =
+      accounts_[at].close(static_cast<std::uint16_t>(rail), lost.take_unwritten());
+  rails_[at].reset();
+  return report;
+}
+
+RailReport Link::skip_connection(int rail) {
+  RailAccount& account = accounts_[static_cast<std::size_t>(rail)];
+  if (account.state() == RailAccount::State::kClosed) account.reopen();
+  return account.close(static_cast<std::uint16_t>(rail), {});
+}
+
+void Link::obey(const RailReport& report) {
+  RailAccount& account = accounts_[report.rail];
+  for (const Claims::Chunk& piece : account.reported(report)) claims_.wrote(piece);
+  claims_.take_back(account.take_lost());
+}
+
+void Link::await_no_reports() {
+  for (RailAccount& account : accounts_) account.abandon();
+}
+
+std::optional<RailReport> Link::report(int rail) {
+  return accounts_[static_cast<std::size_t>(rail)].report(static_cast<std::uint16_t>(rail));
 }
 
 bool Link::ready() const {
@@ -95,7 +134,8 @@ bool Link::receive(int rail, ChunkSink& sink) {
     Gathering::Messages messages(gathering_, sink);
     return from.receive(messages);
   }
-  Gathering::Pieces pieces(gathering_, sink);
+  Gathering::Pieces pieces(gathering_, sink,
+                           accounts_[static_cast<std::size_t>(rail)].received_pieces());
   return from.receive(pieces);
 }
 
@@ -119,6 +159,7 @@ void Link::adopt(Stream stream) {
   claims_.adopt(stream);
   for (const auto& rail : rails_)
     if (rail) rail->adopt(claims_, stream);
+  for (RailAccount& account : accounts_) account.adopt(claims_, stream);
 }
 
 // Several rails may write pieces of one message: its memory is released when each has its copy.
@@ -126,6 +167,7 @@ void Link::drop_all() {
   std::vector<std::shared_ptr<Claims::Message>> dropped;
   for (const auto& rail : rails_)
     if (rail) rail->drop_all(dropped);
+  for (RailAccount& account : accounts_) account.drop_all(dropped);
   for (const auto& message : dropped) claims_.release(*message);
   claims_.drop_all();
 }
@@ -133,12 +175,16 @@ void Link::drop_all() {
 void Link::abandon() {
   for (const auto& rail : rails_)
     if (rail) rail->abandon();
+  for (RailAccount& account : accounts_) account.abandon();
   claims_.abandon();
 }
 
 bool Link::idle() const {
-  return claims_.idle() && std::all_of(rails_.begin(), rails_.end(),
-                                       [](const auto& rail) { return !rail || rail->idle(); });
+  const bool waits = std::any_of(accounts_.begin(), accounts_.end(),
+                                 [](const RailAccount& account) { return account.waits(); });
+  return !waits && claims_.idle() &&
+         std::all_of(rails_.begin(), rails_.end(),
+                     [](const auto& rail) { return !rail || rail->idle(); });
 }
 
 bool Link::idle(Stream stream) const {
@@ -153,13 +199,13 @@ std::uint64_t Link::bytes_sent(int rail) const {
 }
 
 std::uint64_t Link::bytes_sent() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = lost_bytes_sent_;
   for (int rail = 0; rail < rails(); ++rail) bytes += bytes_sent(rail);
   return bytes;
 }
 
 std::uint64_t Link::bytes_received() const {
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = lost_bytes_received_;
   for (const auto& rail : rails_) bytes += rail ? rail->bytes_received() : 0;
   return bytes;
 }

@@ -14,6 +14,8 @@
 #include "shoal/wire/gathering.h"
 #include "shoal/wire/local_rendezvous.h"
 #include "shoal/wire/rail.h"
+#include "shoal/wire/rail_account.h"
+#include "shoal/wire/rail_report.h"
 #include "shoal/wire/transport.h"
 
 namespace shoal::wire {
@@ -32,8 +34,24 @@ class Link {
   ~Link();
   Link(Link&&) = default;
 
-  /// Adds a connection. Rails from 1 on may come in any order.
+  /// Adds a connection. Rails from 1 on may come in any order, and again once they are lost and the
+  /// peer has told what it has received.
   void add_rail(int rail, Descriptor socket);
+  /// Closes the connection of a rail other than the first. Returns what the peer is to be told,
+  /// which closes its end too. What was sent there and has not arrived is claimed again once the
+  /// peer has reported what it has. docs/notes/rails.md has the states.
+  RailReport lose_rail(int rail);
+  /// Counts a connection that a rail without one has had only on the peer's side. Returns what the
+  /// peer is to be told.
+  RailReport skip_connection(int rail);
+  /// Takes what the peer reports of a rail; the connection is closed here if the report is final.
+  /// Throws Error(data).
+  void obey(const RailReport& report);
+  /// The peer reports nothing more: it has left.
+  void await_no_reports();
+  /// Returns the report that is due of a rail other than the first.
+  std::optional<RailReport> report(int rail);
+  const RailAccount& account(int rail) const { return accounts_[static_cast<std::size_t>(rail)]; }
   int rails() const { return static_cast<int>(rails_.size()); }
   bool has_rail(int rail) const { return rails_[static_cast<std::size_t>(rail)] != nullptr; }
   /// Returns true once all rails are there.
@@ -85,8 +103,8 @@ class Link {
   /// Returns true when nothing is left to be written, of any stream or of one.
   bool idle() const;
   bool idle(Stream stream) const;
-  std::uint64_t bytes_sent() const;  ///< headers included
-  std::uint64_t bytes_sent(int rail) const;
+  std::uint64_t bytes_sent() const;          ///< headers included
+  std::uint64_t bytes_sent(int rail) const;  ///< over its current connection
   std::uint64_t bytes_received() const;
   /// Counts the messages whose memory was released.
   std::uint64_t releases() const { return claims_.releases(); }
@@ -98,7 +116,10 @@ class Link {
   std::shared_ptr<ChunkPool> pool_;
   Claims claims_;
   Gathering gathering_;
+  std::vector<RailAccount> accounts_;  ///< by rail; the first needs none
   std::vector<std::unique_ptr<Rail>> rails_;
+  std::uint64_t lost_bytes_sent_ = 0;  ///< over connections that are lost
+  std::uint64_t lost_bytes_received_ = 0;
   std::size_t turn_ = 0;  ///< the rail that may claim a piece next
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <utility>
 
 #include "shoal/base/system_error.h"
 
@@ -50,7 +51,7 @@ bool Rail::flush(Claims& claims, Claims::Kind kind) {
 
 void Rail::flush_one(Claims& claims, Claims::Kind kind) {
   if (blocked_ || broken_) return;
-  if (writing_.empty()) claim(claims, kind);
+  if (writing_.empty() && !(account_ && account_->is_full())) claim(claims, kind);
   if (!writing_.empty()) blocked_ = !write_some(claims);
 }
 
@@ -98,9 +99,18 @@ void Rail::wrote(Claims& claims, std::size_t bytes) {
     bytes -= n;
     if (chunk.sent < chunk.header.size() + chunk.bytes) return;
     writing_bytes_ -= chunk.bytes;
-    claims.wrote(chunk);
+    if (account_) {
+      account_->wrote(std::move(chunk));
+    } else {
+      claims.wrote(chunk);
+    }
     writing_.pop_front();
   }
+}
+
+std::deque<Claims::Chunk> Rail::take_unwritten() {
+  writing_bytes_ = 0;
+  return std::exchange(writing_, {});
 }
 
 void Rail::adopt(Claims& claims, Stream stream) {

@@ -13,6 +13,7 @@
 #include "shoal/wire/claims.h"
 #include "shoal/wire/closed_in_children.h"
 #include "shoal/wire/descriptor.h"
+#include "shoal/wire/rail_account.h"
 
 namespace shoal::wire {
 
@@ -20,8 +21,12 @@ namespace shoal::wire {
 /// socket is closed in processes that this one forks. Not thread-safe.
 class Rail {
  public:
-  Rail(Descriptor socket, Assembler assembler)
-      : socket_(std::move(socket)), guard_(socket_.get()), assembler_(std::move(assembler)) {}
+  /// `account`, of a rail whose connection is replaced where it breaks, gets what was written.
+  Rail(Descriptor socket, Assembler assembler, RailAccount* account = nullptr)
+      : socket_(std::move(socket)),
+        guard_(socket_.get()),
+        assembler_(std::move(assembler)),
+        account_(account) {}
   int fd() const { return socket_.get(); }
   Assembler& assembler() { return assembler_; }
 
@@ -42,6 +47,9 @@ class Rail {
   /// As above, for whole messages, and as long as there is something.
   bool receive(const std::function<void(Stream, Bytes)>& message);
 
+  /// Returns what was claimed and not written whole, in order, and forgets it.
+  std::deque<Claims::Chunk> take_unwritten();
+
   void adopt(Claims& claims, Stream stream);
   /// Drops the chunks of which nothing is written, but for group 0. One that is partly written is
   /// completed from a copy, because the receiver counts its bytes. Adds the messages of both to
@@ -49,8 +57,9 @@ class Rail {
   void drop_all(std::vector<std::shared_ptr<Claims::Message>>& dropped);
   void abandon();
   void release_all(Claims& claims);
-  /// Returns true when nothing is left that can be written: a broken connection takes no more.
-  bool idle() const { return writing_.empty() || broken_; }
+  /// Returns true when nothing is left that can be written: a broken connection takes no more, but
+  /// one that is replaced has its pieces claimed by others.
+  bool idle() const { return writing_.empty() || (broken_ && !account_); }
   bool idle(Stream stream) const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }  ///< headers included
   std::uint64_t bytes_received() const { return bytes_received_; }
@@ -69,6 +78,7 @@ class Rail {
   Descriptor socket_;
   ClosedInChildren guard_;
   Assembler assembler_;
+  RailAccount* account_;
   std::deque<Claims::Chunk> writing_;
   std::size_t writing_bytes_ = 0;
   bool blocked_ = false;

@@ -16,8 +16,4 @@ Duration round_trip_of(int socket) {
   return std::chrono::microseconds(info.tcpi_rtt);
 }
 
-Duration time_for_last_words(Duration round_trip) {
-  return std::chrono::seconds(1) + 4 * round_trip;
-}
-
 }  // namespace shoal::wire

@@ -23,6 +23,7 @@
 #include "shoal/wire/at_once.h"
 #include "shoal/wire/descriptor_limit.h"
 #include "shoal/wire/parking.h"
+#include "shoal/wire/rail_account.h"
 #include "shoal/wire/round_trip.h"
 #include "shoal/wire/tcp_control.h"
 #include "shoal/wire/tcp_transport.h"
@@ -44,6 +45,14 @@ constexpr int kMostUnsentOfSeveral = 128 << 10;
 
 void check_descriptor(const Descriptor& descriptor) {
   if (descriptor.get() < 0) throw no_descriptors("connect", "cannot watch connections", errno);
+}
+
+/// Returns true where a connection of that rail is to come: its first, or the next one.
+bool awaits(const Link& link, const PeerHello& hello) {
+  const RailAccount& account = link.account(hello.rail);
+  if (link.has_rail(hello.rail) || account.state() == RailAccount::State::kClosing) return false;
+  const bool again = account.state() == RailAccount::State::kClosed;
+  return hello.attempt == static_cast<std::uint8_t>(account.connection() + (again ? 1 : 0));
 }
 
 }  // namespace
@@ -141,7 +150,7 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
     or_abort([&] { hellos[at] = connect_first_rail(first + i, endpoints[at], deadline); });
   });
   std::vector<std::pair<std::size_t, PeerHello>> others;
-  for (std::uint16_t rail = 1; rail < kMostRails; ++rail) {
+  for (std::uint8_t rail = 1; rail < kMostRails; ++rail) {
     for (std::size_t i = 0; i < ranks; ++i) {
       hellos[i].rail = rail;
       if (rail < hellos[i].rails) others.emplace_back(i, hellos[i]);
@@ -161,6 +170,7 @@ PeerHello TcpTransport::connect_first_rail(int r, const Endpoint& address, Deadl
                   .connection = std::random_device()()};
   Descriptor socket = call(r, address, hello, deadline);
   const std::lock_guard lock(mutex_);
+  peers_[r].address = address;
   add_peer(hello, r, std::move(socket));
   return hello;
 }
@@ -170,7 +180,7 @@ void TcpTransport::connect_rail(int r, const Endpoint& address, PeerHello& hello
   Descriptor socket = call(r, address, hello, deadline);
   const std::lock_guard lock(mutex_);
   // The peer may have ended meanwhile: `check` or `await_all` says so.
-  if (peers_[r].link) add_rail(r, hello.rail, std::move(socket));
+  if (peers_[r].link && awaits(*peers_[r].link, hello)) add_rail(r, hello.rail, std::move(socket));
 }
 
 // Connects and completes the handshake. Where the number of rails is open, the round trip that the
@@ -181,8 +191,12 @@ void TcpTransport::connect_rail(int r, const Endpoint& address, PeerHello& hello
 Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, Deadline deadline) {
   const bool open = hello.rails == 0;
   std::string why;
-  for (;;) {
+  const auto may_go_on = [this] {
     check();
+    if (redials_end_) throw Error(ErrorKind::kAborted, "connect", "this rank ends");
+  };
+  for (;;) {
+    may_go_on();
     try {
       // An address that drops packets is given up after two seconds, and tried again here.
       Descriptor socket = connect_once(address, deadline);
@@ -192,7 +206,7 @@ Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, 
           hello.rails =
               static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
         }
-        handshake_as_caller(socket.get(), options_.key, hello.encode(), end, [this] { check(); });
+        handshake_as_caller(socket.get(), options_.key, hello.encode(), end, may_go_on);
         return socket;
       }
     } catch (const Error& error) {
@@ -252,7 +266,7 @@ void TcpTransport::admit(Descriptor socket, const Hello& bytes) {
   const Peer& peer = peers_[rank];
   if (hello.rail == 0 && peer.link) return;
   if (hello.rail > 0 && (!peer.link || peer.link->rails() != hello.rails ||
-                         peer.connection != hello.connection || peer.link->has_rail(hello.rail)))
+                         peer.connection != hello.connection || !awaits(*peer.link, hello)))
     return;
   try {
     if (hello.rail == 0) {
@@ -288,7 +302,8 @@ void TcpTransport::add_rail(int rank, int rail, Descriptor socket) {
   Link& link = *peers_[rank].link;
   set_up(socket, rank, rail, link.rails());
   link.add_rail(rail, std::move(socket));
-  peers_[rank].rails[rail].last_progress = awake_.total();
+  peers_[rank].rails[rail] = {.watched_events = EPOLLIN, .last_progress = awake_.total()};
+  peers_[rank].railless.reset();
   signal_event();
   wake_driver();
 }

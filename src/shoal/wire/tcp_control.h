@@ -12,6 +12,7 @@ enum TcpControl : std::uint64_t {
   kQuestion,
   kAnswer,
   kFlow,  ///< a FlowMessage
+  kRail,  ///< a RailReport
 };
 /// Control messages overtake everything else.
 constexpr int kControlPriority = 1 << 30;

@@ -51,6 +51,7 @@ void TcpTransport::stop() {
   }
   loop_.wake();
   thread_.join();
+  end_redialling();
 }
 
 // A connection that is closed before its peer's end is read resets it: the kernel then drops what
@@ -72,8 +73,9 @@ bool TcpTransport::finish_sending(Clock::time_point now) {
 }
 
 std::uint64_t TcpTransport::acknowledged_by(const Peer& peer) {
-  std::uint64_t acknowledged = 0;
-  for (int rail = 0; rail < peer.link->rails(); ++rail) acknowledged += acknowledged_on(peer, rail);
+  std::uint64_t acknowledged = peer.link->bytes_sent();
+  for (int rail = 0; rail < peer.link->rails(); ++rail)
+    acknowledged -= peer.link->bytes_sent(rail) - acknowledged_on(peer, rail);
   return acknowledged;
 }
 

@@ -6,12 +6,20 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "shoal/base/duration.h"
-#include "shoal/wire/round_trip.h"
+#include "shoal/wire/tcp_control.h"
 #include "shoal/wire/tcp_transport.h"
 
 namespace shoal::wire {
+namespace {
+
+/// A rank that does not answer is called again after so long, unless its rail is not wanted then.
+constexpr Duration kRedialLimit = std::chrono::seconds(10);
+
+}  // namespace
 
 // What waits for other pieces takes room too, and a goodbye counts when all that was sent before it
 // is here.
@@ -21,52 +29,175 @@ void TcpTransport::note_arrivals(int r) {
   if (peer.inbox.has_flow_messages()) send_flow_messages(r);
   if (!peer.says_goodbye || peer.goodbye || !peer.link->complete()) return;
   peer.goodbye = true;
+  peer.link->await_no_reports();
   signal_event();
 }
 
-// A peer that has received this rank's goodbye may close without one of its own. One that has said
-// goodbye may close each connection when all that it has sent there is here: where one has broken
-// before that, something is missing for good.
-bool TcpTransport::may_end(const Peer& peer, bool broken) const {
-  if (left_ || stopping_ || failure_ || peer.goodbye) return true;
-  return peer.says_goodbye && !broken;
+// A peer that has received this rank's goodbye may close without one of its own.
+bool TcpTransport::may_end(const Peer& peer) const {
+  return peer.says_goodbye || left_ || stopping_ || failure_;
 }
 
-// The end of rail 0 is that of the peer. That of another rail may overtake the goodbye or the error
-// that the peer has sent on rail 0, which is therefore given time; behind a goodbye nothing more is
-// to be heard there.
-void TcpTransport::end_of_rail(int r, int rail, const Error& how, Duration patience) {
+// The end of rail 0 is that of the peer, and that of another one is mended.
+void TcpTransport::end_of_rail(int r, int rail, const Error& how) {
   Peer& peer = peers_[r];
-  const bool broken = rail > 0 && peer.link->broken(rail);
-  if (rail == 0 && !may_end(peer, broken)) {
+  if (rail > 0) {
+    lose_rail(r, rail, how);
+  } else if (!may_end(peer)) {
     fail(how);
     return close(r);
+  } else {
+    epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(0), nullptr);
+    peer.rails[0].ended = true;
   }
-  epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(rail), nullptr);
-  peer.rails[rail].ended = true;
   bool all = true;
-  // A rail that has not come yet will not come any more when rail 0 has ended.
   for (int i = 0; i < peer.link->rails(); ++i)
     all = all && (peer.rails[i].ended || !peer.link->has_rail(i));
-  if (all) return close(r);
-  if (may_end(peer, broken) || peer.lost_rail) return;
-  if (peer.says_goodbye) return fail(how);
-  peer.lost_rail = LostRail{Clock::now() + patience, broken, how};
-  rail_lost_ = true;
+  if (all) close(r);
 }
 
-void TcpTransport::fail_for_lost_rails() {
-  rail_lost_ = false;
+// The peer closes its end, too, and says what it has received.
+void TcpTransport::lose_rail(int r, int rail, const Error& how) {
+  Peer& peer = peers_[r];
+  epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(rail), nullptr);
+  if (failure_) peer.link->await_no_reports();
+  const RailReport report = peer.link->lose_rail(rail);
+  peer.rails[rail].ended = true;
+  peer.rail_lost = how;
+  bool any = false;
+  for (int i = 1; i < peer.link->rails(); ++i) any = any || peer.link->has_rail(i);
+  if (!any && !peer.railless) peer.railless = awake_.total();
+  if (peer.finished || peer.rails[0].ended) return;
+  peer.link->send({0, kRail}, kControlPriority, report.encode());
+  flush_peer(r);
+}
+
+void TcpTransport::report_pieces(int r, int rail) {
+  Peer& peer = peers_[r];
+  if (!peer.link || peer.finished || peer.rails[0].ended || !peer.link->has_rail(rail)) return;
+  const auto report = peer.link->report(rail);
+  if (!report) return;
+  peer.link->send({0, kRail}, kControlPriority, report->encode());
+  flush_peer(r);
+}
+
+// A report of a connection that this rank does not have yet is of one that the peer has taken and
+// lost before its handshake was complete here.
+void TcpTransport::obey_report(int r, const ReceivedChunk& chunk) {
+  Peer& peer = peers_[r];
+  const auto report = RailReport::decode({chunk.data(), chunk.bytes()});
+  if (!report || report->rail < 1 || report->rail >= peer.link->rails()) return;
+  const int rail = report->rail;
+  using State = RailAccount::State;
+  const State state = peer.link->account(rail).state();
+  const auto awaited = static_cast<std::uint16_t>(peer.link->account(rail).connection() +
+                                                  (state == State::kClosed ? 1 : 0));
+  if (report->connection == awaited && report->closed != 0 && !peer.link->has_rail(rail) &&
+      state != State::kClosing) {
+    const RailReport none = peer.link->skip_connection(rail);
+    peer.link->send({0, kRail}, kControlPriority, none.encode());
+  }
+  if (report->connection != peer.link->account(rail).connection()) return;
+  if (report->closed != 0 && peer.link->has_rail(rail)) {
+    lose_rail(
+        r, rail,
+        Error(ErrorKind::kPeerLost, "receive",
+              fmt::format("rank {} has lost connection {} of {}", r, rail, peer.link->rails()))
+            .at(rank_, size_)
+            .from(r));
+  }
+  const auto releases = peer.link->releases();
+  peer.link->obey(*report);
+  if (releases != peer.link->releases()) signal_event();
+  if (peer.link->account(rail).state() == State::kClosed && rank_ > r) connect_again(r, rail);
+  flush_peer(r);
+}
+
+// Returns true where more may have to be sent to the peer, or comes from it.
+bool TcpTransport::wants_rails(const Peer& peer) const {
+  if (!peer.link || failure_ || peer.says_goodbye || peer.finished) return false;
+  return !left_ || !peer.link->idle();
+}
+
+void TcpTransport::fail_without_rails() {
   for (Peer& peer : peers_) {
-    if (!peer.lost_rail || !peer.link || may_end(peer, peer.lost_rail->broken)) continue;
-    if (peer.says_goodbye || Clock::now() >= peer.lost_rail->patience_ends)
-      return fail(Error(peer.lost_rail->error));
-    rail_lost_ = true;
+    if (!peer.railless || !wants_rails(peer)) continue;
+    const Duration without = awake_.total() - *peer.railless;
+    if (without < options_.silence + options_.heartbeat) continue;
+    const Error& how = *peer.rail_lost;
+    return fail(
+        Error(ErrorKind::kPeerLost, "connect",
+              fmt::format("{}; for {:.1f} s no connection but the first could be made again",
+                          how.message(), to_seconds(without)))
+            .at(rank_, size_)
+            .from(how.peer())
+            .hint(how.hint()));
   }
 }
 
-Duration TcpTransport::patience_for_cause(const Peer& peer) const {
-  return std::min<Duration>(time_for_last_words(round_trip_of(peer.link->fd())), options_.silence);
+void TcpTransport::connect_again(int r, int rail) {
+  if (!wants_rails(peers_[r]) || redials_end_) return;
+  redials_.emplace_back(r, rail);
+  if (!redialler_.joinable()) redialler_ = std::thread([this] { redial(); });
+  redial_due_.notify_one();
+}
+
+// The thread that connects rails again, one at a time. It waits for the peer as `call` does.
+void TcpTransport::redial() {
+  constexpr Duration kBetween = std::chrono::milliseconds(50);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    redial_due_.wait(lock, [this] { return redials_end_ || !redials_.empty(); });
+    if (redials_end_) return;
+    const auto [r, rail] = redials_.front();
+    redials_.pop_front();
+    Peer& peer = peers_[r];
+    using State = RailAccount::State;
+    const auto waits = [&, r = r, rail = rail] {
+      return wants_rails(peers_[r]) && peers_[r].link->account(rail).state() == State::kClosed;
+    };
+    if (!waits()) continue;
+    const auto next = static_cast<std::uint16_t>(peer.link->account(rail).connection() + 1);
+    PeerHello hello{.rank = rank_,
+                    .size = size_,
+                    .rail = static_cast<std::uint8_t>(rail),
+                    .attempt = static_cast<std::uint8_t>(next),
+                    .rails = static_cast<std::uint16_t>(peer.link->rails()),
+                    .connection = peer.connection};
+    const Endpoint address = *peer.address;
+    lock.unlock();
+    Descriptor socket;
+    try {
+      socket = call(r, address, hello, Deadline::in(kRedialLimit));
+    } catch (const std::exception&) {
+      // Whoever waits for the peer hears of it where no rail is left for long.
+    }
+    lock.lock();
+    // It may have been taken and lost on the other side meanwhile.
+    const auto next_now = [&, rail = rail] {
+      return static_cast<std::uint16_t>(peer.link->account(rail).connection() + 1);
+    };
+    const bool current = waits() && next == next_now();
+    if (socket.get() >= 0 && current) {
+      try {
+        add_rail(r, rail, std::move(socket));
+        flush_peer(r);
+      } catch (const Error&) {  // it has closed the connection already
+      }
+    }
+    if (!waits()) continue;
+    redials_.emplace_back(r, rail);
+    redial_due_.wait_for(lock, kBetween, [this] { return redials_end_.load(); });
+  }
+}
+
+void TcpTransport::end_redialling() {
+  {
+    const std::lock_guard lock(mutex_);
+    redials_end_ = true;
+    redial_due_.notify_all();
+  }
+  if (redialler_.joinable()) redialler_.join();
 }
 
 std::uint64_t TcpTransport::acknowledged_on(const Peer& peer, int rail) {
@@ -105,8 +236,7 @@ void TcpTransport::find_stuck_rails() {
                                     "there for {:.1f} s has arrived",
                                     r, rail, peer.link->rails(), to_seconds(stuck)))
                       .at(rank_, size_)
-                      .from(r),
-                  patience_for_cause(peer));
+                      .from(r));
     }
   }
 }

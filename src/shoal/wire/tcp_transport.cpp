@@ -81,7 +81,6 @@ bool TcpTransport::run_once(bool& watching) {
   {
     const std::lock_guard lock(mutex_);
     if (Clock::now() >= next_heartbeat_) send_heartbeats();
-    if (rail_lost_) fail_for_lost_rails();
     if (stopping_) {
       if (finish_sending(Clock::now())) return false;
       limit = std::chrono::milliseconds(10);
@@ -131,6 +130,7 @@ void TcpTransport::send_heartbeats() {
             .from(r));
   }
   find_stuck_rails();
+  fail_without_rails();
 }
 
 void TcpTransport::send_control(std::uint64_t what, const Bytes& message) {
@@ -185,21 +185,20 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     const bool open = peer.link->receive(rail, sink);
     if (open) peer.last_heard = awake_.total();
     if (peer.link->rails() > 1) note_arrivals(r);
+    if (rail > 0) report_pieces(r, rail);
     if (open) return;
     // The kernel tells the reason once, and may have told it when this rank wrote.
     if (peer.link->broken(rail))
       throw Error(ErrorKind::kPeerLost, "receive", "the connection broke");
     const std::string how =
         rail == 0 ? "closed its connection and left no error report: its process ended"
-                  : fmt::format("closed connection {} of {} and left no error report", rail,
-                                peer.link->rails());
-    // A peer that leaves ends all rails alike, and its goodbye may take longer on rail 0.
-    end_of_rail(r, rail, lost(how).hint("look at its log"), options_.silence);
+                  : fmt::format("closed connection {} of {}", rail, peer.link->rails());
+    end_of_rail(r, rail, lost(how).hint("look at its log"));
   } catch (const Error& error) {
-    if (peer.link->rails() > 1) peer.link->set_broken(rail);
+    if (peer.link->rails() > 1 && peer.link->has_rail(rail)) peer.link->set_broken(rail);
     const std::string which =
         rail == 0 ? "" : fmt::format("connection {} of {}: ", rail, peer.link->rails());
-    end_of_rail(r, rail, lost("is lost: " + which + error.message()), patience_for_cause(peer));
+    end_of_rail(r, rail, lost("is lost: " + which + error.message()));
   }
 }
 
@@ -243,7 +242,11 @@ void TcpTransport::handle_control(int r, std::uint64_t what, const ReceivedChunk
   if (what == kAbort) fail(decode_error({chunk.data(), chunk.bytes()}));
   if (what == kGoodbye) {
     peers_[r].says_goodbye = true;
-    if (peers_[r].link->complete()) peers_[r].goodbye = true;
+    if (peers_[r].link->rails() > 1) {
+      note_arrivals(r);
+    } else {
+      peers_[r].goodbye = true;
+    }
     signal_event();
   }
   if (what == kFlow) {
@@ -251,6 +254,7 @@ void TcpTransport::handle_control(int r, std::uint64_t what, const ReceivedChunk
     if (message) peers_[r].link->obey(*message);
     flush_peer(r);
   }
+  if (what == kRail) obey_report(r, chunk);
   if (what == kQuestion) answer_question(r, chunk);
   if (what == kAnswer) keep_answer(r, chunk);
 }

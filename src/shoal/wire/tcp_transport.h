@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -27,7 +29,9 @@ namespace shoal::wire {
 
 /// Holds the TCP connections of this rank to every other rank, and the messages that have arrived
 /// on them. Two ranks have one connection, or several where they are far apart (see Link and
-/// rail_count.h). The loss of any of them is the loss of the peer.
+/// rail_count.h). The loss of the first of them is the loss of the peer. Another one is connected
+/// again, and what was lost with it is sent on the others; where all of these are gone for as long
+/// as a peer may be silent, it is lost, too.
 ///
 /// Threads: a caller that waits moves the bytes of all connections itself (it is the *driver*).
 /// Other callers that wait at the same time sleep until the driver reports an event. When no caller
@@ -108,12 +112,6 @@ class TcpTransport final : public Transport {
     std::uint64_t acknowledged = 0;    ///< bytes that the peer's kernel has, at the last heartbeat
     Duration last_progress{};          ///< when none was outstanding or it grew, as `awake_` counts
   };
-  /// A rail other than the first that has ended, though its peer has not said why yet.
-  struct LostRail {
-    Clock::time_point patience_ends;
-    bool broken = false;  ///< not closed in good order
-    Error error;
-  };
   struct Peer {
     std::unique_ptr<Link> link;  ///< null before rail 0 is connected and after all are closed
     std::vector<RailState> rails;
@@ -123,10 +121,12 @@ class TcpTransport final : public Transport {
     Duration last_heard{};      ///< when a byte came last, as `awake_` counts
     bool says_goodbye = false;  ///< what it has sent before may still be on its way on other rails
     bool goodbye = false;
-    std::optional<LostRail> lost_rail;
-    bool goodbye_due = false;  ///< this rank's goodbye follows what is queued
-    bool finished = false;     ///< nothing more is sent there
-    bool gone = false;         ///< the connection was closed
+    std::optional<Endpoint> address;   ///< of a lower rank, to which this one connects
+    std::optional<Error> rail_lost;    ///< why the last rail was lost
+    std::optional<Duration> railless;  ///< since when it has no rail but the first (`awake_`)
+    bool goodbye_due = false;          ///< this rank's goodbye follows what is queued
+    bool finished = false;             ///< nothing more is sent there
+    bool gone = false;                 ///< the connection was closed
     // While this rank stops:
     std::uint64_t acknowledged = 0;   ///< bytes that the peer's kernel has
     Clock::time_point last_progress;  ///< when that number last grew
@@ -161,10 +161,16 @@ class TcpTransport final : public Transport {
   void move_bytes(std::unique_lock<std::mutex>& lock, Duration limit);
   void serve(int peer, int rail, std::uint32_t events);
   void note_arrivals(int peer);
-  bool may_end(const Peer& peer, bool broken) const;
-  Duration patience_for_cause(const Peer& peer) const;
-  void end_of_rail(int peer, int rail, const Error& how, Duration patience);
-  void fail_for_lost_rails();
+  bool may_end(const Peer& peer) const;
+  void end_of_rail(int peer, int rail, const Error& how);
+  void lose_rail(int peer, int rail, const Error& how);
+  void obey_report(int peer, const ReceivedChunk& report);
+  void report_pieces(int peer, int rail);
+  bool wants_rails(const Peer& peer) const;
+  void fail_without_rails();
+  void connect_again(int peer, int rail);
+  void redial();
+  void end_redialling();
   void deliver(int peer, Stream stream, ReceivedChunk chunk, std::size_t bytes);
   void handle_control(int peer, std::uint64_t what, const ReceivedChunk& chunk);
   void answer_question(int peer, const ReceivedChunk& question);
@@ -199,7 +205,6 @@ class TcpTransport final : public Transport {
   std::optional<Clock::time_point> stopping_;  ///< since when
   Descriptor ready_;                           ///< an epoll set of all connections and of `wake_`
   Descriptor wake_;                            ///< an eventfd that ends the driver's wait
-  bool rail_lost_ = false;                     ///< some peer has a lost rail
   std::uint64_t pauses_ = 0;
   bool driving_ = false;
   int waiters_ = 0;                ///< callers that wait for the driver's events
@@ -209,6 +214,10 @@ class TcpTransport final : public Transport {
   EventLoop loop_;
   std::unique_ptr<Acceptor> acceptor_;
   std::thread thread_;
+  std::deque<std::pair<int, int>> redials_;  ///< peers and their rails that are to be connected
+  std::condition_variable redial_due_;
+  std::atomic<bool> redials_end_{false};
+  std::thread redialler_;  ///< runs from the first rail on that is to be connected again
 };
 
 }  // namespace shoal::wire

@@ -1,0 +1,161 @@
+// A rank that connects rails, at the start and again where one is lost. Its peer is a listener that
+// the test serves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shoal/wire/chunk_header.h"
+#include "shoal/wire/rail_report.h"
+#include "shoal/wire/store.h"
+#include "shoal/wire/tcp_control.h"
+#include "shoal/wire/tcp_transport.h"
+#include "tests/wire/soon.h"
+
+namespace shoal::wire::redial_test {
+namespace {
+
+/// Takes a caller at `listener` and completes its handshake, or closes it in the middle.
+std::pair<Descriptor, PeerHello> take_caller(const Descriptor& listener, bool in_the_middle) {
+  pollfd wait{listener.get(), POLLIN, 0};
+  if (poll(&wait, 1, 10000) != 1) return {Descriptor(), PeerHello()};
+  Descriptor caller(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  ListenerHandshake handshake("key");
+  const Bytes greeting = handshake.greeting();
+  send(caller.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
+  if (in_the_middle) return {Descriptor(), PeerHello()};
+  while (!handshake.done()) {
+    std::byte bytes[256];
+    const ssize_t n = recv(caller.get(), bytes, std::min(sizeof bytes, handshake.wanted()), 0);
+    if (n <= 0 || !handshake.feed(std::span(bytes, static_cast<std::size_t>(n))))
+      return {Descriptor(), PeerHello()};
+  }
+  const Bytes proof = handshake.proof();
+  send(caller.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
+  return {std::move(caller), PeerHello::decode(handshake.hello())};
+}
+
+// A rank that has too many callers at a time closes some of them, and so may anything on the way.
+TEST(Redial, AHandshakeThatBreaksIsTriedAgain) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  const Descriptor listener = listen_on("127.0.0.1", {0, 0});
+  StoreClient zero(store.endpoint(), "key", soon());
+  zero.set("peers/world/0", local_endpoint(listener.get()).text(), soon());
+  auto one = std::async(std::launch::async, [&] {
+    StoreClient client(store.endpoint(), "key", soon());
+    return std::make_unique<TcpTransport>(TcpTransport::Options{.key = "key", .rails = 3}, client,
+                                          1, 2, soon());
+  });
+  std::vector<Descriptor> sockets;
+  std::vector<int> rails;
+  for (const bool breaks : {false, true, true, false, true, false}) {
+    auto [socket, hello] = take_caller(listener, breaks);
+    EXPECT_EQ(socket.get() < 0, breaks);
+    if (socket.get() < 0) continue;
+    sockets.push_back(std::move(socket));
+    rails.push_back(hello.rail);
+  }
+  std::unique_ptr<TcpTransport> transport;
+  EXPECT_NO_THROW(transport = one.get());
+  EXPECT_THAT(rails, testing::UnorderedElementsAre(0, 1, 2));
+  ASSERT_TRUE(transport);
+  EXPECT_EQ(transport->rails(0), 3);
+  sockets.clear();  // else it would wait a second for their end
+}
+
+/// Rank 1 of 2 with three rails, whose rank 0 is a listener and the sockets that it has accepted.
+class RedialOfARail : public testing::Test {
+ protected:
+  RedialOfARail() {
+    StoreClient zero(store_.endpoint(), "key", soon());
+    zero.set("peers/world/0", local_endpoint(listener_.get()).text(), soon());
+    auto one = std::async(std::launch::async, [&] {
+      StoreClient client(store_.endpoint(), "key", soon());
+      return std::make_unique<TcpTransport>(TcpTransport::Options{.key = "key", .rails = 3}, client,
+                                            1, 2, soon());
+    });
+    for (int i = 0; i < 3; ++i) {
+      auto [socket, hello] = take_caller(listener_, false);
+      rails_[hello.rail] = std::move(socket);
+    }
+    transport_ = one.get();
+  }
+  ~RedialOfARail() override {
+    for (Descriptor& socket : rails_) socket = Descriptor();
+  }
+  void say(const RailReport& report) {
+    const Bytes bytes = report.encode();
+    const ChunkHeader header{.length = static_cast<std::uint32_t>(bytes.size()),
+                             .stream = {0, kRail},
+                             .total = bytes.size()};
+    Bytes all(sizeof header);
+    std::memcpy(all.data(), &header, sizeof header);
+    all.insert(all.end(), bytes.begin(), bytes.end());
+    ASSERT_EQ(send(rails_[0].get(), all.data(), all.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(all.size()));
+  }
+  /// Waits for the next report that the transport sends.
+  std::optional<RailReport> next_report() {
+    std::optional<RailReport> found;
+    for (const Deadline end = soon(); !found && !end.passed();) {
+      pollfd wait{rails_[0].get(), POLLIN, 0};
+      if (poll(&wait, 1, 100) != 1) continue;
+      Bytes buffer(1 << 12);
+      const ssize_t n = recv(rails_[0].get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+      if (n <= 0) return std::nullopt;
+      said_.feed(std::span(buffer).first(static_cast<std::size_t>(n)),
+                 [&](Stream stream, Bytes bytes) {
+                   if (stream == Stream{0, kRail}) found = RailReport::decode(bytes);
+                 });
+    }
+    return found;
+  }
+
+  StoreServer store_{"127.0.0.1", {0, 0}, "key"};
+  Descriptor listener_ = listen_on("127.0.0.1", {0, 0});
+  Descriptor rails_[3];
+  Assembler said_;
+  std::unique_ptr<TcpTransport> transport_;
+};
+
+// It connects when both have said what they have, and not before.
+TEST_F(RedialOfARail, ItsNextConnectionHasTheNextNumber) {
+  rails_[2] = Descriptor();
+  EXPECT_EQ(next_report(), (RailReport{.rail = 2, .connection = 0, .closed = 1, .pieces = 0}));
+  pollfd wait{listener_.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&wait, 1, 100), 0) << "rank 0 has not said what it has";
+  say({.rail = 2, .connection = 0, .closed = 1, .pieces = 0});
+  const auto [socket, hello] = take_caller(listener_, false);
+  EXPECT_EQ(hello.rail, 2);
+  EXPECT_EQ(hello.rails, 3);
+  EXPECT_EQ(hello.attempt, 1);
+  EXPECT_NO_THROW(transport_->check());
+}
+
+// The handshake breaks behind the proof of rank 0, say, which has a connection then and loses it.
+TEST_F(RedialOfARail, AConnectionThatOnlyOneSideHasHadIsCounted) {
+  say({.rail = 1, .connection = 0, .closed = 1, .pieces = 0});
+  EXPECT_EQ(next_report(), (RailReport{.rail = 1, .connection = 0, .closed = 1, .pieces = 0}))
+      << "it closes what its peer has closed";
+  take_caller(listener_, true);
+  say({.rail = 1, .connection = 1, .closed = 1, .pieces = 0});
+  EXPECT_EQ(next_report(), (RailReport{.rail = 1, .connection = 1, .closed = 1, .pieces = 0}));
+  PeerHello hello;
+  for (const Deadline end = soon(); hello.attempt < 2 && !end.passed();)
+    hello = take_caller(listener_, false).second;
+  EXPECT_EQ(hello.rail, 1);
+  EXPECT_EQ(hello.attempt, 2);
+  EXPECT_NO_THROW(transport_->check());
+}
+
+}  // namespace
+}  // namespace shoal::wire::redial_test
