@@ -179,16 +179,16 @@ TEST(Cluster, EveryFigureIsChecked) {
       {"kernels.loss.byte_s", [](Cluster& c) -> double& { return c.kernels["loss"].byte_s; },
        true}};
   for (const Field& field : fields) {
-    const auto complaint_with = [&](double value) {
+    const auto error_with = [&](double value) {
       Cluster cluster = *cluster_preset("a100");
       field.of(cluster) = value;
       return error_text([&] { validate(cluster); });
     };
-    EXPECT_EQ(complaint_with(1), "") << field.name;
-    EXPECT_EQ(complaint_with(0).empty(), field.zero_allowed) << field.name;
-    EXPECT_THAT(complaint_with(-1), HasSubstr(std::string(field.name) + " = -1: must "));
-    EXPECT_THAT(complaint_with(std::nan("")), HasSubstr(field.name));
-    EXPECT_THAT(complaint_with(std::numeric_limits<double>::infinity()), HasSubstr(field.name));
+    EXPECT_EQ(error_with(1), "") << field.name;
+    EXPECT_EQ(error_with(0).empty(), field.zero_allowed) << field.name;
+    EXPECT_THAT(error_with(-1), HasSubstr(std::string(field.name) + " = -1: must "));
+    EXPECT_THAT(error_with(std::nan("")), HasSubstr(field.name));
+    EXPECT_THAT(error_with(std::numeric_limits<double>::infinity()), HasSubstr(field.name));
   }
   const auto with = [](auto change) {
     Cluster cluster = *cluster_preset("a100");
