@@ -263,7 +263,10 @@ TEST_F(PrecisionTest, AutoTakesTheFasterTypeAndKeepsIt) {
   EXPECT_EQ(describe_choice(fast),
             "precision.type = \"auto\": bf16. A layer's products take 1 ms in bf16 and 2 ms in "
             "fp32 on this processor (2.00 x).");
+  EXPECT_EQ(faster_type({.fp32_s = 1.06e-3, .narrow_s = 1e-3}), Precision::kBf16);
   EXPECT_EQ(warn_if_slow(Precision::kFp16, slow), std::nullopt);
+  EXPECT_EQ(warn_if_slow(Precision::kFp16, {.fp32_s = 1, .narrow_s = 9.9}), std::nullopt);
+  EXPECT_TRUE(warn_if_slow(Precision::kFp16, {.fp32_s = 1, .narrow_s = 10.1}));
   const auto warning = warn_if_slow(Precision::kFp16, {.fp32_s = 1e-3, .narrow_s = 5e-2});
   ASSERT_TRUE(warning);
   EXPECT_NE(warning->find("fp16 50 times slower than fp32"), std::string::npos) << *warning;
