@@ -244,6 +244,30 @@ TEST_F(PrecisionTest, RulesByNameComeFirstAndVectorsStayInFloat32) {
             std::string::npos);
 }
 
+TEST_F(PrecisionTest, IsToldWithAllThatIsNotFloat32) {
+  std::string weights;
+  const auto told = [&](const Sets& sets) {
+    const Job job = parse_job(job_, "small.toml", sets);
+    const auto model = nn::make_model(model_spec(job, {.vocab = 257}));
+    set_types(*model, job, job.config.precision.type);
+    std::size_t matrices = 0;
+    for (const auto& parameter : model->parameters())
+      matrices += parameter->global_shape().size() > 1 ? 1 : 0;
+    weights = fmt::format("bf16 weights ({} of {} tensors)", matrices, model->parameters().size());
+    return describe_precision(*model, job.config);
+  };
+  EXPECT_EQ(told({}), "");
+  std::string found = told(kBf16);
+  EXPECT_EQ(found, weights + " with fp32 masters, gradients fp32, moments fp32");
+  found = told(kStochastic);
+  EXPECT_EQ(found, weights + " rounded stochastically, gradients bf16, moments bf16");
+  EXPECT_EQ(told({"precision.gradients=bf16"}), "fp32 weights, gradients bf16, moments fp32");
+  EXPECT_EQ(told({"precision.gathers=bf16"}),
+            "fp32 weights, gradients fp32, moments fp32, gathers bf16");
+  EXPECT_EQ(told({"optimizer.name=sgd", "precision.gradients=bf16"}),
+            "fp32 weights, gradients bf16");
+}
+
 TEST_F(PrecisionTest, EveryParameterMayHaveSixteenBits) {
   const auto reference = train("fp32", {}, 1);
   expect_close(train("all bf16", kBf16 + Sets{"precision.parameters=[\"*=bf16\"]"}, 2), reference,
