@@ -244,6 +244,30 @@ TEST_F(PrecisionTest, RulesByNameComeFirstAndVectorsStayInFloat32) {
             std::string::npos);
 }
 
+TEST_F(PrecisionTest, IsToldWithAllThatIsNotFloat32) {
+  std::string weights;
+  const auto told = [&](const Sets& sets) {
+    const Job job = parse_job(job_, "small.toml", sets);
+    const auto model = nn::make_model(model_spec(job, {.vocab = 257}));
+    set_types(*model, job, job.config.precision.type);
+    std::size_t matrices = 0;
+    for (const auto& parameter : model->parameters())
+      matrices += parameter->global_shape().size() > 1 ? 1 : 0;
+    weights = fmt::format("bf16 weights ({} of {} tensors)", matrices, model->parameters().size());
+    return describe_precision(*model, job.config);
+  };
+  EXPECT_EQ(told({}), "");
+  std::string found = told(kBf16);
+  EXPECT_EQ(found, weights + " with fp32 masters, gradients fp32, moments fp32");
+  found = told(kStochastic);
+  EXPECT_EQ(found, weights + " rounded stochastically, gradients bf16, moments bf16");
+  EXPECT_EQ(told({"precision.gradients=bf16"}), "fp32 weights, gradients bf16, moments fp32");
+  EXPECT_EQ(told({"precision.gathers=bf16"}),
+            "fp32 weights, gradients fp32, moments fp32, gathers bf16");
+  EXPECT_EQ(told({"optimizer.name=sgd", "precision.gradients=bf16"}),
+            "fp32 weights, gradients bf16");
+}
+
 TEST_F(PrecisionTest, EveryParameterMayHaveSixteenBits) {
   const auto reference = train("fp32", {}, 1);
   expect_close(train("all bf16", kBf16 + Sets{"precision.parameters=[\"*=bf16\"]"}, 2), reference,
@@ -263,7 +287,10 @@ TEST_F(PrecisionTest, AutoTakesTheFasterTypeAndKeepsIt) {
   EXPECT_EQ(describe_choice(fast),
             "precision.type = \"auto\": bf16. A layer's products take 1 ms in bf16 and 2 ms in "
             "fp32 on this processor (2.00 x).");
+  EXPECT_EQ(faster_type({.fp32_s = 1.06e-3, .narrow_s = 1e-3}), Precision::kBf16);
   EXPECT_EQ(warn_if_slow(Precision::kFp16, slow), std::nullopt);
+  EXPECT_EQ(warn_if_slow(Precision::kFp16, {.fp32_s = 1, .narrow_s = 9.9}), std::nullopt);
+  EXPECT_TRUE(warn_if_slow(Precision::kFp16, {.fp32_s = 1, .narrow_s = 10.1}));
   const auto warning = warn_if_slow(Precision::kFp16, {.fp32_s = 1e-3, .narrow_s = 5e-2});
   ASSERT_TRUE(warning);
   EXPECT_NE(warning->find("fp16 50 times slower than fp32"), std::string::npos) << *warning;

@@ -145,6 +145,11 @@ TEST(TensorBoard, EventsHaveTheirTimeAndTheirStep) {
   }
   EXPECT_EQ(bytes[12 + 10], 0);
   EXPECT_EQ(bytes[second + 12 + 10], 42);
+  // Seven bits a byte: 128 is the first number of two.
+  EventFile later(folder.path(), 127);
+  std::ifstream longer(later.path(), std::ios::binary);
+  const std::string more{std::istreambuf_iterator<char>(longer), {}};
+  EXPECT_EQ(more.substr(second + 12 + 10, 2), "\x80\x01");
 }
 
 // ---- the plot ---------------------------------------------------------------------------------
@@ -377,6 +382,7 @@ TEST(RunRecords, AreRefusedWhereTheyAreBroken) {
                 HasSubstr("here is not a checkpoint of a training run"))
         << key;
   }
+  EXPECT_EQ(refused([](nlohmann::json& json) { json["step"] = (1ull << 63) - 1; }), "");
   EXPECT_THAT(refused([](nlohmann::json& json) { json["step"] = 1ull << 63; }),
               HasSubstr("step is no whole number of at least 0"));
   EXPECT_THAT(refused([](nlohmann::json& json) { json["loss_scale"]["good_steps"] = -1; }),

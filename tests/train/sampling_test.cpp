@@ -74,6 +74,7 @@ TEST(Sampling, EndsOfTheIntervalAreTokens) {
 
 TEST(Sampling, RefusesNonsense) {
   EXPECT_THROW(validate({.temperature = -1}), Error);
+  EXPECT_THROW(validate({.temperature = INFINITY}), Error);
   EXPECT_THROW(validate({.top_k = -1}), Error);
   EXPECT_THROW(validate({.top_p = 0}), Error);
   EXPECT_THROW(validate({.top_p = 1.5}), Error);
