@@ -204,21 +204,25 @@ TEST(Gguf, QueriesOfLlamaAreOrderedForNeighbours) {
 
 // The formula of Hugging Face's "llama3", by the three cases in which it is published.
 TEST(Gguf, StretchedFrequenciesAreATensor) {
-  const testing::Scratch scratch;
-  Reader reader(write_model(scratch / "ours", stretched()));
-  export_model(reader, scratch / "it.gguf", {}, BlockType::kF16);
-  const auto factors = values_of(scratch / "it.gguf", kRopeFactors);
-  ASSERT_EQ(factors.size(), 4u);
-  for (int i = 0; i < 4; ++i) {
-    const double length = 2 * 3.14159265358979 * std::pow(50000, i / 4.0);
-    double expected = 1;
-    if (length > 4096) {
-      expected = 8;
-    } else if (length > 4096 / 4.0) {
-      const double share = (4096 / length - 1) / 3;
-      expected = 1 / ((1 - share) / 8 + share);
+  for (const double theta : {50000.0, 20000.0}) {
+    const testing::Scratch scratch;
+    model::ModelSpec spec = stretched();
+    spec.rope_theta = theta;
+    Reader reader(write_model(scratch / "ours", spec));
+    export_model(reader, scratch / "it.gguf", {}, BlockType::kF16);
+    const auto factors = values_of(scratch / "it.gguf", kRopeFactors);
+    ASSERT_EQ(factors.size(), 4u);
+    for (int i = 0; i < 4; ++i) {
+      const double length = 2 * 3.14159265358979 * std::pow(theta, i / 4.0);
+      double expected = 1;
+      if (length > 4096) {
+        expected = 8;
+      } else if (length > 4096 / 4.0) {
+        const double share = (4096 / length - 1) / 3;
+        expected = 1 / ((1 - share) / 8 + share);
+      }
+      EXPECT_NEAR(factors[i], expected, 1e-5 * expected) << theta << " " << i;
     }
-    EXPECT_NEAR(factors[i], expected, 1e-5 * expected) << i;
   }
 }
 
