@@ -141,6 +141,105 @@ TEST(BlockType, SuperBlocksHaveGroups) {
   EXPECT_EQ(values[0], 0);
 }
 
+/// Whole numbers of 256 elements, and of their groups, packed as ggml's headers describe each kind
+/// of super-block: which byte and which bits of it have a part of which number.
+struct Packed {
+  std::vector<int> quants;
+  std::vector<int> scales;
+  std::vector<int> leasts;
+
+  /// Numbers below the limits, of which neighbours differ.
+  Packed(int elements_of_a_group, int quant_limit, int scale_limit) {
+    for (int i = 0; i < 256; ++i) quants.push_back((i * 7 + i / 16 * 5) % quant_limit);
+    for (int j = 0; j < 256 / elements_of_a_group; ++j) {
+      scales.push_back((j * 13 + 5) % scale_limit);
+      leasts.push_back((j * 23 + 11) % scale_limit);
+    }
+  }
+  float expected(int i, float scale, float least, int quant_shift = 0, int scale_shift = 0) const {
+    const std::size_t group = static_cast<std::size_t>(i) / (256 / scales.size());
+    return scale * static_cast<float>(scales[group] - scale_shift) *
+               static_cast<float>(quants[static_cast<std::size_t>(i)] - quant_shift) -
+           least * static_cast<float>(leasts[group]);
+  }
+};
+
+void put(unsigned char& byte, int bits, int shift) {
+  byte = static_cast<unsigned char>(byte | bits << shift);
+}
+
+/// Two bits each, of four runs of 32 elements in 32 bytes.
+void put_two_bits(unsigned char* bytes, const std::vector<int>& quants, int below) {
+  for (int i = 0; i < 256; ++i)
+    put(bytes[i / 128 * 32 + i % 32], quants[i] >> below & 3, i / 32 % 4 * 2);
+}
+
+Bytes with_halves_behind(Bytes bytes, const std::vector<float>& halves) {
+  for (const unsigned char byte : block(halves, {})) bytes.push_back(byte);
+  return bytes;
+}
+
+TEST(BlockType, SuperBlocksOfTwoAndThreeBits) {
+  const Packed two(16, 4, 16);
+  Bytes q2(80);
+  for (int j = 0; j < 16; ++j) {
+    put(q2[j], two.scales[j], 0);
+    put(q2[j], two.leasts[j], 4);
+  }
+  put_two_bits(&q2[16], two.quants, 0);
+  auto values = super_decoded(BlockType::kQ2_K, with_halves_behind(q2, {0.5f, 0.25f}));
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(values[i], two.expected(i, 0.5f, 0.25f)) << i;
+
+  // Third bits of eight runs of 32 elements in 32 bytes; scales of 6 bits, 32 more than they are:
+  // their lower four bits in the halves of eight bytes, their upper two in four bytes.
+  const Packed three(16, 8, 64);
+  Bytes q3(108);
+  for (int i = 0; i < 256; ++i) put(q3[i % 32], three.quants[i] >> 2, i / 32);
+  put_two_bits(&q3[32], three.quants, 0);
+  for (int j = 0; j < 16; ++j) {
+    put(q3[96 + j % 8], three.scales[j] & 15, j < 8 ? 0 : 4);
+    put(q3[96 + 8 + j % 4], three.scales[j] >> 4, j / 4 * 2);
+  }
+  values = super_decoded(BlockType::kQ3_K, with_halves_behind(q3, {0.5f}));
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(values[i], three.expected(i, 0.5f, 0, 4, 32)) << i;
+}
+
+TEST(BlockType, SuperBlocksOfFourFiveAndSixBits) {
+  for (const int bits : {4, 5}) {
+    const Packed packed(32, 1 << bits, 64);
+    Bytes bytes(bits == 4 ? 140 : 172);
+    // Of the first four groups six bits of two bytes; of the others four bits each in one byte, and
+    // two each in what is left of those.
+    for (int j = 0; j < 4; ++j) {
+      put(bytes[j], packed.scales[j], 0);
+      put(bytes[j + 4], packed.leasts[j], 0);
+      put(bytes[j + 8], packed.scales[j + 4] & 15, 0);
+      put(bytes[j + 8], packed.leasts[j + 4] & 15, 4);
+      put(bytes[j], packed.scales[j + 4] >> 4, 6);
+      put(bytes[j + 4], packed.leasts[j + 4] >> 4, 6);
+    }
+    for (int i = 0; i < 256; ++i) {
+      if (bits == 5) put(bytes[12 + i % 32], packed.quants[i] >> 4, i / 32);
+      put(bytes[(bits == 5 ? 44 : 12) + i / 64 * 32 + i % 32], packed.quants[i] & 15,
+          i / 32 % 2 * 4);
+    }
+    const auto values =
+        super_decoded(bits == 4 ? BlockType::kQ4_K : BlockType::kQ5_K, block({0.5f, 0.25f}, bytes));
+    for (int i = 0; i < 256; ++i)
+      EXPECT_EQ(values[i], packed.expected(i, 0.5f, 0.25f)) << bits << " " << i;
+  }
+  // Of 128 elements the first 64 have the lower halves of 64 bytes, the others the upper ones.
+  const Packed six(16, 64, 256);
+  Bytes q6(208);
+  for (int i = 0; i < 256; ++i) {
+    put(q6[i / 128 * 64 + i % 64], six.quants[i] & 15, i % 128 / 64 * 4);
+    put(q6[128 + i / 128 * 32 + i % 32], six.quants[i] >> 4, i / 32 % 4 * 2);
+  }
+  for (int j = 0; j < 16; ++j) q6[192 + j] = static_cast<unsigned char>(six.scales[j] - 128);
+  const auto values = super_decoded(BlockType::kQ6_K, with_halves_behind(q6, {0.5f}));
+  for (int i = 0; i < 256; ++i) EXPECT_EQ(values[i], six.expected(i, 0.5f, 0, 32, 128)) << i;
+}
+
 TEST(BlockType, NamesAndNumbers) {
   EXPECT_EQ(block_type(8), BlockType::kQ8_0);
   EXPECT_FALSE(block_type(17));

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/base/error.h"
+#include "shoal/base/narrow_float.h"
 #include "shoal/checkpoint/format/difference.h"
 #include "shoal/checkpoint/format/gguf/container.h"
 #include "shoal/checkpoint/format/gguf/model.h"
@@ -73,16 +74,31 @@ std::vector<float> made_up(const model::ParameterSpec& parameter) {
   return values;
 }
 
-std::string write_model(const std::string& directory, const model::ModelSpec& spec) {
+/// The values in another type of elements, which has them all.
+std::vector<char> elements(const std::vector<float>& values, ElementType type) {
+  std::vector<char> bytes(values.size() * size_of(type));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double wide = values[i];
+    const std::uint16_t narrow =
+        type == ElementType::kBF16 ? narrow_bf16(values[i]).bits : narrow_f16(values[i]).bits;
+    char* const at = bytes.data() + i * size_of(type);
+    if (type == ElementType::kF64) std::memcpy(at, &wide, sizeof wide);
+    if (type == ElementType::kF32) std::memcpy(at, &values[i], sizeof values[i]);
+    if (size_of(type) == 2) std::memcpy(at, &narrow, sizeof narrow);
+  }
+  return bytes;
+}
+
+std::string write_model(const std::string& directory, const model::ModelSpec& spec,
+                        ElementType type = ElementType::kF32) {
   const std::string folder = begin_step(directory, 0);
   Manifest manifest{.metadata = "{\"model\":" + model::to_json(spec) + "}"};
-  std::map<std::string, std::vector<float>> values;
+  std::map<std::string, std::vector<char>> values;
   std::vector<Source> sources;
   for (const auto& parameter : model::parameters(spec)) {
-    const float* data = (values[parameter.name] = made_up(parameter)).data();
-    sources.push_back({"model." + parameter.name, ElementType::kF32, parameter.shape,
-                       whole(parameter.shape),
-                       blocks_of(ElementType::kF32, [data] { return data; })});
+    const char* data = (values[parameter.name] = elements(made_up(parameter), type)).data();
+    sources.push_back({"model." + parameter.name, type, parameter.shape, whole(parameter.shape),
+                       blocks_of(type, [data] { return data; })});
   }
   add_written(manifest, write_shards(folder, "shard-0000", sources, 1 << 30, false));
   write_text(folder + "/manifest.json", to_json(manifest), false);
@@ -117,6 +133,55 @@ std::vector<float> values_of(const std::string& path, const std::string& name) {
   return values;
 }
 
+// Small whole numbers, which all of the types have, but bf16 beyond 256: those are rounded.
+TEST(Gguf, CheckpointsOfEveryFloatTypeAreExported) {
+  for (const ElementType type : {ElementType::kBF16, ElementType::kF16, ElementType::kF64}) {
+    const testing::Scratch scratch;
+    Reader reader(write_model(scratch / "ours", gpt2(), type));
+    export_model(reader, scratch / "it.gguf", {}, BlockType::kF32);
+    const auto found = values_of(scratch / "it.gguf", "position_embd.weight");
+    ASSERT_EQ(found.size(), 8u * 32);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const float value = made_up(static_cast<std::int64_t>(i));
+      EXPECT_EQ(found[i], type == ElementType::kBF16 ? widen(narrow_bf16(value)) : value) << i;
+    }
+  }
+  const testing::Scratch scratch;
+  Reader reader(write_model(scratch / "ours", gpt2()));
+  const std::pair<BlockType, std::int64_t> numbers[] = {
+      {BlockType::kF32, 0}, {BlockType::kF16, 1}, {BlockType::kBF16, 32}, {BlockType::kQ8_0, 7}};
+  for (const auto& [type, number] : numbers) {
+    export_model(reader, scratch / "it.gguf", {}, type);
+    EXPECT_EQ(read_header(scratch / "it.gguf").metadata.integer("general.file_type"), number);
+  }
+}
+
+// What cannot be written leaves nothing behind: here a checkpoint without its data.
+TEST(Gguf, AnExportThatFailsLeavesNoFile) {
+  const testing::Scratch scratch;
+  const std::string path = write_model(scratch / "ours", gpt2());
+  Reader reader(path);
+  std::filesystem::remove(path + "/shard-0000-00.safetensors");
+  EXPECT_THAT(complaint([&] { export_model(reader, scratch / "it.gguf", {}, BlockType::kF32); }),
+              HasSubstr("is missing"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "it.gguf"));
+  EXPECT_FALSE(std::filesystem::exists(scratch / "it.gguf.partial"));
+}
+
+// Ours, where others say nothing: numbers that are not the usual ones come back.
+TEST(Gguf, StretchedFrequenciesComeBackWithAllTheirNumbers) {
+  model::ModelSpec spec = stretched();
+  spec.rope_scaling.low_frequency = 1.5;
+  spec.rope_scaling.high_frequency = 5;
+  spec.rope_scaling.original_sequence = 2048;
+  const Metadata metadata = metadata_of(spec);
+  EXPECT_EQ(metadata.real("shoal.rope_scaling.low_frequency"), 1.5);
+  EXPECT_EQ(metadata.real("shoal.rope_scaling.high_frequency"), 5);
+  EXPECT_EQ(metadata.integer("shoal.rope_scaling.original_sequence"), 2048);
+  EXPECT_FALSE(metadata_of(llama()).real("shoal.rope_scaling.low_frequency"));
+  EXPECT_FALSE(metadata_of(llama()).integer("llama.expert_count"));
+}
+
 // ggml's llama turns neighbours: in a head of 8 elements 0 and 4 of ours, then 1 and 5.
 TEST(Gguf, QueriesOfLlamaAreOrderedForNeighbours) {
   const testing::Scratch scratch;
@@ -139,21 +204,25 @@ TEST(Gguf, QueriesOfLlamaAreOrderedForNeighbours) {
 
 // The formula of Hugging Face's "llama3", by the three cases in which it is published.
 TEST(Gguf, StretchedFrequenciesAreATensor) {
-  const testing::Scratch scratch;
-  Reader reader(write_model(scratch / "ours", stretched()));
-  export_model(reader, scratch / "it.gguf", {}, BlockType::kF16);
-  const auto factors = values_of(scratch / "it.gguf", kRopeFactors);
-  ASSERT_EQ(factors.size(), 4u);
-  for (int i = 0; i < 4; ++i) {
-    const double length = 2 * 3.14159265358979 * std::pow(50000, i / 4.0);
-    double expected = 1;
-    if (length > 4096) {
-      expected = 8;
-    } else if (length > 4096 / 4.0) {
-      const double share = (4096 / length - 1) / 3;
-      expected = 1 / ((1 - share) / 8 + share);
+  for (const double theta : {50000.0, 20000.0}) {
+    const testing::Scratch scratch;
+    model::ModelSpec spec = stretched();
+    spec.rope_theta = theta;
+    Reader reader(write_model(scratch / "ours", spec));
+    export_model(reader, scratch / "it.gguf", {}, BlockType::kF16);
+    const auto factors = values_of(scratch / "it.gguf", kRopeFactors);
+    ASSERT_EQ(factors.size(), 4u);
+    for (int i = 0; i < 4; ++i) {
+      const double length = 2 * 3.14159265358979 * std::pow(theta, i / 4.0);
+      double expected = 1;
+      if (length > 4096) {
+        expected = 8;
+      } else if (length > 4096 / 4.0) {
+        const double share = (4096 / length - 1) / 3;
+        expected = 1 / ((1 - share) / 8 + share);
+      }
+      EXPECT_NEAR(factors[i], expected, 1e-5 * expected) << theta << " " << i;
     }
-    EXPECT_NEAR(factors[i], expected, 1e-5 * expected) << i;
   }
 }
 

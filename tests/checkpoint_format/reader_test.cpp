@@ -121,6 +121,15 @@ class Damage : public ::testing::Test {
 
 TEST_F(Damage, NoneIsFine) { EXPECT_EQ(fault(checkpoint_), ""); }
 
+// What a progress bar shows: the bytes of all pieces until now.
+TEST_F(Damage, VerifyingTellsItsProgress) {
+  std::vector<std::int64_t> seen;
+  Reader reader(checkpoint_);
+  reader.verify([&](std::int64_t bytes) { seen.push_back(bytes); });
+  EXPECT_EQ(seen, (std::vector<std::int64_t>{160, 160 + 32, 160 + 64}));
+  EXPECT_EQ(reader.bytes_read(), 160 + 64);
+}
+
 TEST_F(Damage, OfDataNamesFileAndTensor) {
   testing::flip_byte(data_, testing::slurp(data_).size() - 1);
   EXPECT_THAT(fault(checkpoint_), AllOf(HasSubstr(data_), HasSubstr("tensor 'b[0:2, 0:4]'"),
@@ -148,6 +157,11 @@ TEST_F(Damage, OfLengthIsFound) {
                                    std::string(), good + good.substr(0, 9)}) {
       testing::spill(path, bad);
       EXPECT_THAT(fault(checkpoint_), HasSubstr(path));
+      if (path == data_) {
+        EXPECT_THAT(fault(checkpoint_),
+                    HasSubstr("has " + std::to_string(bad.size()) + " bytes, the manifest says " +
+                              std::to_string(good.size())));
+      }
     }
     testing::spill(path, good);
   }

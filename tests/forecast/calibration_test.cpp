@@ -71,13 +71,22 @@ TEST(Calibration, MessagesHaveNoNegativeLatency) {
 TEST(Calibration, RefusesWhatTellsNothing) {
   EXPECT_THROW(message_costs({.one_way = {{8, 1e-6}, {9, 2e-6}}, .message_s = 1e-6, .fold = {}}),
                Error);
-
+  const std::vector<TimedWork> line{{8, 1e-6}, {9, 2e-6}};
+  EXPECT_NO_THROW(message_costs({.one_way = line, .message_s = 0, .fold = {1, 1}}));
+  EXPECT_THROW(message_costs({.one_way = line, .message_s = -1e-6, .fold = {1, 1}}), Error);
+  EXPECT_THROW(message_costs({.one_way = line, .message_s = 1e-6, .fold = {1, 0}}), Error);
+  EXPECT_THROW(message_costs({.one_way = line, .message_s = 1e-6, .fold = {0, 1}}), Error);
   EXPECT_THROW(fit_line({{1e6, 1e-3}}), Error);
   EXPECT_THROW(fit_line({{1e6, 1e-3}, {1e6, 2e-3}}), Error);
   EXPECT_THROW(fit_line({{1e6, 0}, {2e6, 2e-3}}), Error);
   const LineFit noisy = fit_line({{1e6, 0.9e-3}, {2e6, 2e-3}});
   EXPECT_EQ(noisy.start_s, 0) << "a negative start is noise";
-  EXPECT_GT(noisy.rate, 0);
+  // Through the origin: with y = work / time the sum of (y / rate - 1)^2 is least at sum(y^2) /
+  // sum(y).
+  const double first = 1e6 / 0.9e-3;
+  const double second = 2e6 / 2e-3;
+  EXPECT_NEAR(noisy.rate, (first * first + second * second) / (first + second), 1);
+  EXPECT_THROW(fit_line({{0, 1e-3}, {2e6, 2e-3}}), Error);
 }
 
 }  // namespace

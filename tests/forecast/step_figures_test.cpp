@@ -378,6 +378,7 @@ TEST(CalibratedHosts, HaveTheFiguresOfTheirMeasurements) {
   measured.name = "three";
   measured.ranks = 3;
   measured.memory_bytes = 3000;
+  measured.ranks_at_once = 2.5;
   for (const double work : {1e6, 1e7, 1e8}) {
     measured.products[ElementType::kF32].push_back({work, 5e-3 + work / 1e9});
     measured.traversals.push_back({work, 1e-3 + work / 6e8});
@@ -396,6 +397,7 @@ TEST(CalibratedHosts, HaveTheFiguresOfTheirMeasurements) {
   EXPECT_NEAR(cluster.device.memory_bandwidth, 6e8, 1);
   EXPECT_NEAR(cluster.host.memory_bandwidth, 3 * 6e8, 3);
   EXPECT_NEAR(cluster.host.link_bandwidth, 6e8, 1);
+  EXPECT_EQ(cluster.host.devices_at_once, 2.5);
   EXPECT_NEAR(cluster.device.efficiency.memory, 1, 1e-9);
   EXPECT_NEAR(cluster.device.efficiency.operation_s, 1e-3, 1e-9);
   EXPECT_NEAR(cluster.device.peak_flops.at(ElementType::kF32), 1e9, 10);

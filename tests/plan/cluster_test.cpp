@@ -14,7 +14,7 @@
 namespace shoal::plan::cluster_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Sheet {
   const char* name;

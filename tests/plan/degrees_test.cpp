@@ -17,8 +17,8 @@
 namespace shoal::plan::degrees_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// Calls `body` for every product of degrees of at most `most` ranks.
 template <typename Body>

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <string>
 
 #include "shoal/base/error.h"
 
@@ -71,6 +73,8 @@ TEST(KernelRate, WhatIsLikeTheWorkCountsMost) {
 TEST(KernelRate, AttentionCountsThePairsThatItComputes) {
   EXPECT_DOUBLE_EQ(attention_work(1, 64, 8, 64).flops, 4.0 * 64 * 64 * 512);
   EXPECT_DOUBLE_EQ(attention_work(2, 384, 8, 64).flops, 2 * 4.0 * (192 * 192 + 192 * 384) * 512);
+  EXPECT_DOUBLE_EQ(attention_work(1, 300, 1, 1).flops, 4.0 * (192 * 192 + 108 * 300))
+      << "a part of a block at the end";
   EXPECT_NEAR(attention_work(1, 19200, 1, 64).flops / (4.0 * 19200 * 19200 * 64), 0.5, 0.01);
 }
 
@@ -82,6 +86,33 @@ TEST(KernelRate, WorkOfContextRanksIsThatOfTheBusiestOne) {
   EXPECT_EQ(ring.weights, 4.0 * (36 + 36) * 3);
   EXPECT_EQ(ring.bytes, 4.0 * 6 * 4 * 15);
   EXPECT_EQ(head_attention_work(2, 12, 3, 6, 5), attention_work(2, 12, 2, 5));
+}
+
+// Longer parts: of 600 rows of its own the last 408 are in blocks that see keys of other ranks.
+TEST(KernelRate, WorkOfLongPartsIsThatOfTheFirstRank) {
+  const double own = 192 * 192 + 192 * 384 + 192 * 576 + 24 * 600;
+  EXPECT_EQ(ring_attention_work(1, 1800, 3, 1, 1).flops, 4 * (own + 2 * 408 * 600));
+  EXPECT_EQ(ring_attention_work(2, 1800, 3, 1, 1).bytes, 2 * 4 * 600 * 4.0);
+}
+
+TEST(KernelRate, WorkOfPassesAndOfTheLoss) {
+  const KernelWork linear = linear_work(10, 5, 7);
+  EXPECT_EQ(linear.flops, 2.0 * 10 * 5 * 7);
+  EXPECT_EQ(linear.weights, 4.0 * 5 * 7);
+  EXPECT_EQ(linear.bytes, 4.0 * 10 * (5 + 7));
+  EXPECT_EQ(pass_work(10), (KernelWork{.bytes = 40}));
+  EXPECT_EQ(memory_work(10), (KernelWork{.weights = 40}));
+  // Logits in blocks of 1024 rows, each of which reads the weight: one block, two, three.
+  for (const auto& [rows, blocks] : {std::pair{1024.0, 1.0}, {1025.0, 2.0}, {2049.0, 3.0}}) {
+    const KernelWork loss = loss_work(rows, 5, 7);
+    EXPECT_EQ(loss.flops, 6 * rows * 5 * 7);
+    EXPECT_EQ(loss.weights, 4 * 5 * 7 * blocks) << rows;
+    EXPECT_EQ(loss.bytes, 4 * rows * 7);
+  }
+  const std::set<std::string> streams{"optimizer", "optimizer_bf16", "all_reduce",
+                                      "reduce_scatter"};
+  for (const std::string& name : kernel_names())
+    EXPECT_EQ(streams_memory(name), streams.contains(name)) << name;
 }
 
 TEST(KernelRate, WorkOfExpertsIsThatOfTheirRows) {

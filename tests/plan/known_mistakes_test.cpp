@@ -200,8 +200,8 @@ TEST(KnownMistakes, UtilisationIsOneFigure) {
   training.global_batch = 8;
   const Plan plan = make_plan(PublishedEstimator(), *named_model("gpt2-124m"), training,
                               with_devices(*cluster_preset("h100"), 8));
-  EXPECT_THAT(to_text(plan), testing::HasSubstr(fmt::format("MFU {:.1f} %", 100 * plan.mfu)));
-  EXPECT_THAT(to_json(plan), testing::HasSubstr("\"mfu\": "));
+  EXPECT_THAT(to_text(plan), ::testing::HasSubstr(fmt::format("MFU {:.1f} %", 100 * plan.mfu)));
+  EXPECT_THAT(to_json(plan), ::testing::HasSubstr("\"mfu\": "));
   EXPECT_NEAR(plan.mfu, plan.flops.model / plan.time.all() / (8 * 989.4e12), 1e-12);
 }
 

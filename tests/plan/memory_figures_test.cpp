@@ -197,6 +197,30 @@ TEST(SavedTensors, OfExperts) {
   }
 }
 
+TEST(SavedTensors, OfSharedExperts) {
+  ModelSpec spec = small();
+  spec.experts = 8;
+  spec.experts_per_token = 2;
+  const auto bytes_of = [&](const std::string& what) {
+    double bytes = 0;
+    for (const SavedTensor& tensor : saved_tensors(spec, on(1, 2))) {
+      if (tensor.what != what) continue;
+      bytes += tensor.bytes;
+      EXPECT_EQ(tensor.division, Division::kSequence) << what;
+    }
+    return bytes;
+  };
+  const std::string activation = "input of the shared experts' activation";
+  const std::string down = "input of the shared experts' down product";
+  EXPECT_EQ(bytes_of(activation) + bytes_of(down), 0);
+  spec.shared_ffn = 96;
+  EXPECT_EQ(bytes_of(activation), 2 * 256 * 96);
+  EXPECT_EQ(bytes_of(down), 2 * 256 * 96);
+  spec.gated = true;
+  EXPECT_EQ(bytes_of(activation), 2 * 2 * 256 * 96);
+  EXPECT_EQ(bytes_of(down), 2 * 256 * 96);
+}
+
 // Offloading keeps in a host what its fullest rank has, for all of its devices.
 TEST(OffloadedBytes, AreThoseOfTheFullestRank) {
   ModelSpec spec = small();

@@ -136,6 +136,28 @@ TEST(Operations, OfExperts) {
                      matmul("experts, down", 2 * 192 * 64 * 128, 4)});
 }
 
+// Every token visits the shared ones, where it lies: 128 tokens of a rank.
+TEST(Operations, OfSharedExperts) {
+  ModelSpec spec = llama();
+  spec.experts = 8;
+  spec.experts_per_token = 2;
+  spec.shared_ffn = 96;
+  Training training = on_two();
+  const auto gated = block_operations(spec, training);
+  ASSERT_EQ(gated.size(), 17u);
+  expect_operations({gated.begin() + 13, gated.begin() + 16},
+                    {matmul("shared experts, up", 2 * 2 * 64 * 128 * 96),
+                     pass("shared activation", 6 * 128 * 96, 10 * 128 * 96),
+                     matmul("shared experts, down", 2 * 64 * 128 * 96)});
+  spec.gated = false;
+  const auto plain = block_operations(spec, training);
+  ASSERT_EQ(plain.size(), 16u);
+  expect_operations({plain.begin() + 12, plain.begin() + 15},
+                    {matmul("shared experts, up", 2 * 64 * 128 * 96),
+                     pass("shared activation", 4 * 128 * 96, 6 * 128 * 96),
+                     matmul("shared experts, down", 2 * 64 * 128 * 96)});
+}
+
 TEST(Operations, OfHeadAndEmbedding) {
   expect_operations(
       head_operations(small(), on_two()),

@@ -19,7 +19,7 @@
 namespace shoal::plan::plan_figures_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(StepFlops, OfAMixture) {
   ModelSpec spec = small();
@@ -256,8 +256,8 @@ TEST(PlanText, LeavesOutTheMiddleOfADeepPipeline) {
     }
     return list;
   };
-  EXPECT_THAT(stages(8), testing::ElementsAre(0, 1, 6, 7));
-  EXPECT_THAT(stages(4), testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(stages(8), ::testing::ElementsAre(0, 1, 6, 7));
+  EXPECT_THAT(stages(4), ::testing::ElementsAre(0, 1, 2, 3));
 }
 
 TEST(PlanText, NamesTheWholeMesh) {

@@ -25,8 +25,8 @@
 namespace shoal::plan::plan_test {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 Training on(std::int64_t dp, std::int64_t tp, std::int64_t pp, std::int64_t global_batch) {
   Training training;
@@ -142,7 +142,7 @@ TEST(Plan, WhatDoesNotFitComesWithRemediesThatDo) {
   const Plan plan = make_plan(PublishedEstimator(), spec, training, cluster);
   EXPECT_FALSE(plan.fits());
   ASSERT_FALSE(plan.remedies.empty());
-  EXPECT_THAT(plan.remedies, testing::Contains(HasSubstr("--zero 3")));
+  EXPECT_THAT(plan.remedies, ::testing::Contains(HasSubstr("--zero 3")));
   training.zero_stage = 3;
   EXPECT_TRUE(make_plan(PublishedEstimator(), spec, training, cluster).fits());
 }

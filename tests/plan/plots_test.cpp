@@ -62,7 +62,7 @@ TEST(Plots, MemoryIsStackedToItsBytes) {
     }
   }
   EXPECT_THAT(memory_plot(plan),
-              testing::HasSubstr("steady state, backward, optimizer, checkpoint"));
+              ::testing::HasSubstr("steady state, backward, optimizer, checkpoint"));
 }
 
 TEST(Plots, PartsOfAStepFollowEachOtherAndAddUp) {
@@ -101,15 +101,15 @@ TEST(Plots, SearchResultsAreBarsOfTheirThroughput) {
         << describe_mesh(found[i].training);
     ++i;
   }
-  EXPECT_THAT(search_plot(spec, cluster, {}), testing::HasSubstr("nothing fits"));
+  EXPECT_THAT(search_plot(spec, cluster, {}), ::testing::HasSubstr("nothing fits"));
 }
 
 TEST(Plots, NamesAreEscaped) {
   Plan plan = piped();
   plan.spec.name = "a < b & c";
   for (const std::string& svg : {memory_plot(plan), time_plot(plan)}) {
-    EXPECT_THAT(svg, testing::HasSubstr("a &lt; b &amp; c"));
-    EXPECT_THAT(svg, testing::Not(testing::HasSubstr("a < b")));
+    EXPECT_THAT(svg, ::testing::HasSubstr("a &lt; b &amp; c"));
+    EXPECT_THAT(svg, ::testing::Not(::testing::HasSubstr("a < b")));
   }
 }
 

@@ -175,7 +175,7 @@ TEST(PublishedFixtures, WorkingSetOfZeroInfinity) {
   EXPECT_DOUBLE_EQ(two.activations(), 2 * set.activations());
   EXPECT_DOUBLE_EQ(two.checkpoints(), set.checkpoints() / 2);
   EXPECT_DOUBLE_EQ(offload_working_set(set).value, set.states() + set.activations());
-  EXPECT_THAT(offload_working_set(set).line, testing::HasSubstr("1.745 GB of activations"));
+  EXPECT_THAT(offload_working_set(set).line, ::testing::HasSubstr("1.745 GB of activations"));
   const auto efficiency = [](double intensity, double bandwidth) {
     return offload_efficiency(intensity, bandwidth, 70e12).value;
   };

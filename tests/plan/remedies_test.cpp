@@ -12,10 +12,10 @@
 namespace shoal::plan::remedies_test {
 namespace {
 
-using testing::Contains;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 /// The plan on devices with a byte less memory than it needs, or with `share` of it.
 std::vector<std::string> remedies(const ModelSpec& spec, const Training& training,
@@ -46,6 +46,14 @@ TEST(Remedies, AreAllSingleChangesThatFit) {
   EXPECT_THAT(fewer, Contains(StartsWith("--zero 3 (")));
   for (const char* remedy : {"--zero 1", "--zero 2", "--recompute", "--micro-batch", "--offload"})
     EXPECT_THAT(fewer, Not(Contains(StartsWith(remedy)))) << "is so already";
+}
+
+TEST(Remedies, AMicroBatchOfTwoCanBeOne) {
+  Training training = on(8);
+  training.sequence = 2048;
+  training.global_batch = 32;
+  EXPECT_THAT(remedies(*named_model("llama-1b"), training, 8),
+              Contains(StartsWith("--micro-batch 1 (")));
 }
 
 // The memory that a remedy names is that of the changed plan.

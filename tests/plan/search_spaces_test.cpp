@@ -92,6 +92,15 @@ TEST(SearchSpaces, HoldEverySizeThatDivides) {
   EXPECT_EQ(micro_batches, (std::set<std::int64_t>{1, 2, 4})) << "powers of two that divide 12";
 }
 
+// A rank alone has nobody to shard with.
+TEST(SearchSpaces, OneRankShardsNothing) {
+  Training start;
+  start.global_batch = 4;
+  const auto all = candidates(small(), start, cluster_of(1), {});
+  EXPECT_FALSE(all.empty());
+  for (const Candidate& one : all) EXPECT_EQ(one.training.zero_stage, 0);
+}
+
 TEST(SearchSpaces, ShardOverHostsWhereAsked) {
   const auto shards = [&](std::int64_t devices, bool hybrid) {
     SearchSpace space;

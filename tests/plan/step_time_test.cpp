@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "shoal/plan/topology.h"
 #include "tests/plan/small_model.h"
@@ -312,6 +313,29 @@ TEST(OptimizerTime, IsThatOfItsBytes) {
   training.zero_stage = 0;
   cluster.device.efficiency.operation_s = 1e9;
   EXPECT_NEAR(seconds(), 44 * parameters() + 1e9, 1);
+}
+
+// Two of four ranks have the same experts and divide their state by two, all others by four.
+TEST(OptimizerTime, OfExperts) {
+  Cluster cluster = slow_links();
+  cluster.device.memory_bandwidth = 1;
+  ModelSpec spec = small();
+  spec.experts = 8;
+  spec.experts_per_token = 2;
+  double dense = 0;
+  double experts = 0;
+  for (const model::ParameterSpec& parameter : model::parameters(spec)) {
+    const bool routed = parameter.name.find("experts") != std::string::npos;
+    (routed ? experts : dense) += static_cast<double>(parameter.count());
+  }
+  // Up and down of eight experts in four blocks; everything else is counted as it is.
+  const double by_hand = 4 * 8 * 2 * 64.0 * 256;
+  ASSERT_NEAR(experts / by_hand, 1, 0.02) << "their biases are few";
+  Training training = on_four();
+  training.degrees.ep = 2;
+  training.zero_stage = 1;
+  EXPECT_NEAR(published_step_time(spec, training, cluster).optimizer,
+              44 * (dense / 4 + experts / 2 / 2), 1e-3 * 44 * dense);
 }
 
 // The host's memory is shared by its eight devices; 16-bit gradients come, 16-bit parameters go.

@@ -15,7 +15,7 @@
 namespace shoal::plan::trace_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// The same file made of one string, from spans that were kept: the ranks' names, then every span
 /// in the order in which it was handed over.

@@ -10,7 +10,7 @@
 namespace shoal::plan::training_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// What `validate` says of a job of gpt2-124m (12 blocks, 12 heads, width 768) on two data ranks.
 template <class Change>
@@ -55,6 +55,18 @@ TEST(TrainingRules, OfNumbersAlone) {
               HasSubstr("vpp = 0: must lie between 1"));
   EXPECT_THAT(complaint_of([](Training& t) { t.expert_tensor = 0; }),
               HasSubstr("etp = 0: must lie between 1"));
+}
+
+TEST(TrainingRules, OfTheModelAndTheSmallestBatch) {
+  Training one;
+  one.global_batch = 1;
+  EXPECT_EQ(complaint([&] { validate(*named_model("gpt2-124m"), one); }), "");
+  ModelSpec broken = *named_model("gpt2-124m");
+  broken.head_size = -1;
+  EXPECT_NE(complaint([&] { validate(broken, one); }), "");
+  broken = *named_model("mlp-digits");
+  broken.widths = {-1};
+  EXPECT_NE(complaint([&] { validate(broken, one); }), "");
 }
 
 TEST(TrainingRules, OfTechniquesThatNeedAStage) {

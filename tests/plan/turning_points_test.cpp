@@ -12,7 +12,7 @@
 namespace shoal::plan::turning_points_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Question {
   const char* model;
@@ -111,6 +111,11 @@ TEST(TurningPoints, LimitsShareTheStep) {
       EXPECT_GE(share, 0) << question.model;
       EXPECT_LE(share, 1) << question.model;
     }
+    const StepTime& time = best.time;
+    EXPECT_NEAR(limits.recomputation, time.recomputed / time.all(), 1e-12) << question.model;
+    EXPECT_NEAR(limits.communication, (time.communication + time.data_exposed) / time.all(), 1e-12)
+        << question.model;
+    EXPECT_NEAR(limits.bubbles, time.bubble / time.all(), 1e-12) << question.model;
     const double unlimited = asked.with("device memory", 1e18).best().time.all();
     EXPECT_NEAR(limits.memory, 1 - unlimited / best.time.all(), 1e-12) << question.model;
   }
@@ -133,6 +138,39 @@ TEST(TurningPoints, NothingFitsIsNamed) {
                             asked.space);
               }),
               HasSubstr("nothing fits"));
+}
+
+TEST(TurningPoints, AreSaidInWords) {
+  Candidate other;
+  other.training.degrees.dp_shard = 4;
+  other.training.degrees.tp = 2;
+  other.training.zero_stage = 2;
+  other.training.micro_batch = 8;
+  other.time.pipeline = 3;
+  const double gib = 1024.0 * 1024 * 1024;
+  Sensitivity answer;
+  answer.limits = {.compute = 0.5,
+                   .recomputation = 0.125,
+                   .communication = 0.25,
+                   .bubbles = 0.0625,
+                   .memory = 0.03125};
+  answer.turning_points = {{"links inside hosts", 2e9, 3e9, other},
+                           {"device memory", 4 * gib, 6 * gib, other},
+                           {"micro-batch", 2, 8, other},
+                           {"links between hosts", 1e9, 0, std::nullopt},
+                           {"micro-batch", 1, 0, std::nullopt}};
+  EXPECT_EQ(to_text(answer),
+            "the first spends 50.0 % of its step on computation, 25.0 % on exchange, 6.2 % in "
+            "bubbles, 12.5 % on recomputation; memory without end would save 3.1 %\n"
+            "what would make another mesh the fastest\n"
+            "  links inside hosts   1.50 times, 3 GB/s: dp 4 x tp 2 x pp 1, ZeRO 2, micro-batch 8, "
+            "3 s\n"
+            "  device memory        1.50 times, 6 GiB: dp 4 x tp 2 x pp 1, ZeRO 2, micro-batch 8, "
+            "3 s\n"
+            "  micro-batch          8 instead of 2: dp 4 x tp 2 x pp 1, ZeRO 2, micro-batch 8, 3 "
+            "s\n"
+            "  links between hosts  nothing up to 8 times more or less\n"
+            "  micro-batch          no other that fits\n");
 }
 
 }  // namespace

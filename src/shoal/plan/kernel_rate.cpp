@@ -179,15 +179,9 @@ KernelWork attention_work(double samples, std::int64_t length, double heads, dou
 KernelWork ring_attention_work(double samples, std::int64_t length, std::int64_t ranks,
                                double heads, double head_size) {
   const std::int64_t own = length / ranks;
-  double most = 0;
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    // Of ranks before this one both parts of the queries see the early part of the keys; of those
-    // behind it the late part sees all.
-    const auto before = static_cast<double>(rank);
-    const auto behind = static_cast<double>(ranks - 1 - rank);
-    const double early = static_cast<double>(own) * static_cast<double>(own / 2);
-    most = std::max(most, causal_pairs(own) + before * early + behind * late_pairs(own));
-  }
+  // The first rank has most: the late part of its queries sees all keys of every other rank. Of a
+  // rank before its own a rank sees the early half of the keys alone, which are no more pairs.
+  const double most = causal_pairs(own) + static_cast<double>(ranks - 1) * late_pairs(own);
   return work_of_pairs(most, samples, static_cast<double>(own), heads, head_size);
 }
 

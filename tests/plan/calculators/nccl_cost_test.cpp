@@ -10,7 +10,7 @@
 namespace shoal::plan::nccl_cost_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 NcclTime way(const NcclQuestion& question, const std::string& algorithm,
              const std::string& protocol) {

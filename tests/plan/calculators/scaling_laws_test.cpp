@@ -49,6 +49,50 @@ TEST(ScalingLaws, TheOptimumIsTheSmallestLossOfTheBudget) {
       0.513, 0.0005);
 }
 
+// As the papers print them; Hoffmann's from the source of the paper.
+TEST(ScalingLaws, HaveTheirPublishedConstants) {
+  const ScalingLaw hoffmann = scaling_law("hoffmann");
+  EXPECT_EQ(hoffmann.E, 1.6934);
+  EXPECT_EQ(hoffmann.A, 406.4);
+  EXPECT_EQ(hoffmann.B, 410.7);
+  EXPECT_EQ(hoffmann.alpha, 0.3392);
+  EXPECT_EQ(hoffmann.beta, 0.2849);
+  const ScalingLaw besiroglu = scaling_law("besiroglu");
+  EXPECT_EQ(besiroglu.E, 1.8172);
+  EXPECT_EQ(besiroglu.A, 482.01);
+  EXPECT_EQ(besiroglu.B, 2085.43);
+  EXPECT_EQ(besiroglu.alpha, 0.3478);
+  EXPECT_EQ(besiroglu.beta, 0.3658);
+  EXPECT_EQ(besiroglu.E_error, 0.03);
+  EXPECT_EQ(besiroglu.A_error, 124.58);
+  EXPECT_EQ(besiroglu.B_error, 1293.23);
+  EXPECT_EQ(besiroglu.alpha_error, 0.02);
+  EXPECT_EQ(besiroglu.beta_error, 0.02);
+}
+
+// Errors add in squares, each as far as it moves the loss. Differences of 1e-6 of a constant, to
+// first order: what is left is about a millionth.
+TEST(ScalingLaws, ErrorsOfTheLossAreThoseOfItsConstants) {
+  const ScalingLaw law = scaling_law("besiroglu");
+  const std::pair<double ScalingLaw::*, double ScalingLaw::*> constants[] = {
+      {&ScalingLaw::E, &ScalingLaw::E_error},
+      {&ScalingLaw::A, &ScalingLaw::A_error},
+      {&ScalingLaw::B, &ScalingLaw::B_error},
+      {&ScalingLaw::alpha, &ScalingLaw::alpha_error},
+      {&ScalingLaw::beta, &ScalingLaw::beta_error}};
+  for (const auto& [parameters, tokens] : {std::pair{1e9, 2e10}, {7e10, 1.4e12}}) {
+    double squares = 0;
+    for (const auto& [constant, error] : constants) {
+      ScalingLaw moved = law;
+      const double step = 1e-6 * law.*constant;
+      moved.*constant += step;
+      const double slope = (moved.loss(parameters, tokens) - law.loss(parameters, tokens)) / step;
+      squares += slope * slope * law.*error * law.*error;
+    }
+    EXPECT_NEAR(*law.loss_error(parameters, tokens) / std::sqrt(squares), 1, 1e-4);
+  }
+}
+
 // Optima that the papers print elsewhere than at the point that a law goes through.
 TEST(ScalingLaws, LawsOfTheOptimumMeetTheirPapers) {
   std::map<std::string, AllocationLaw> laws;
