@@ -162,7 +162,7 @@ TEST(Gguf, AnExportThatFailsLeavesNoFile) {
   const std::string path = write_model(scratch / "ours", gpt2());
   Reader reader(path);
   std::filesystem::remove(path + "/shard-0000-00.safetensors");
-  EXPECT_THAT(complaint([&] { export_model(reader, scratch / "it.gguf", {}, BlockType::kF32); }),
+  EXPECT_THAT(error_text([&] { export_model(reader, scratch / "it.gguf", {}, BlockType::kF32); }),
               HasSubstr("is missing"));
   EXPECT_FALSE(std::filesystem::exists(scratch / "it.gguf"));
   EXPECT_FALSE(std::filesystem::exists(scratch / "it.gguf.partial"));

@@ -59,9 +59,10 @@ TEST(Corpus, TheValidationFractionIsThatOfTheDocuments) {
     EXPECT_EQ(split.train.size() + split.validation.size(), 2000u);
     EXPECT_NEAR(static_cast<double>(split.validation.size()), 2000 * fraction,
                 5 * std::sqrt(2000 * fraction * (1 - fraction)));
-    for (const auto* part : {&split.train, &split.validation})
+    for (const auto* part : {&split.train, &split.validation}) {
       for (std::size_t i = 1; i < part->size(); ++i)
         EXPECT_LT((*part)[i - 1].name, (*part)[i].name);
+    }
   }
   EXPECT_TRUE(split_documents(many(20), 0, 0).validation.empty());
   EXPECT_THROW(split_documents(many(2), 1, 0), Error);

@@ -99,13 +99,14 @@ TEST(Limits, OfActivations) {
 
 TEST(Limits, OfTables) {
   const at::Tensor table = zeros({7, 5});
-  for (const std::int64_t bad : {-1, 7})
+  for (const std::int64_t bad : {-1, 7}) {
     expect_refused(
         [&] {
           ops::embedding(labels({0, bad}), table);
         },
         fmt::format("index {} at element 1 lies outside a table of 7 rows", bad).c_str(),
         ErrorKind::kData);
+  }
   EXPECT_NO_THROW(ops::embedding(labels({0, 6}), table));
   expect_refused([&] { ops::embedding(at::zeros({2}, at::kInt), table); }, "needs int64 indices");
   expect_refused([&] { ops::embedding(labels({0}), table.select(0, 0)); }, "2-D table");

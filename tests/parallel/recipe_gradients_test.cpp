@@ -35,12 +35,13 @@ const Texts kMixed{"*.mlp.up: weight replicate, output shard(-1)",
 TEST(RecipeGradients, AreThoseOfOneRank) {
   for (const Texts& recipe :
        {kReplicatedMlp, kReplicatedAttention, kReplicatedEnds, kNothingDivided, kMoved, kMixed}) {
-    for (const std::int64_t samples : {1, 2})
+    for (const std::int64_t samples : {1, 2}) {
       check_gradients({.spec = gpt2(),
                        .degrees = {.tp = 2},
                        .samples = samples,
                        .columns = 11,
                        .recipe = recipe});
+    }
   }
 }
 

@@ -60,13 +60,13 @@ TEST(TrainingRules, OfNumbersAlone) {
 TEST(TrainingRules, OfTheModelAndTheSmallestBatch) {
   Training one;
   one.global_batch = 1;
-  EXPECT_EQ(complaint([&] { validate(*named_model("gpt2-124m"), one); }), "");
+  EXPECT_EQ(error_text([&] { validate(*named_model("gpt2-124m"), one); }), "");
   ModelSpec broken = *named_model("gpt2-124m");
   broken.head_size = -1;
-  EXPECT_NE(complaint([&] { validate(broken, one); }), "");
+  EXPECT_NE(error_text([&] { validate(broken, one); }), "");
   broken = *named_model("mlp-digits");
   broken.widths = {-1};
-  EXPECT_NE(complaint([&] { validate(broken, one); }), "");
+  EXPECT_NE(error_text([&] { validate(broken, one); }), "");
 }
 
 TEST(TrainingRules, OfTechniquesThatNeedAStage) {

@@ -114,12 +114,15 @@ class TransportWithThreeSockets : public testing::Test {
   std::vector<RailReport> reports() {
     std::vector<RailReport> result;
     Bytes buffer(1 << 16);
-    for (ssize_t n = 0; (n = recv(peer_[0].get(), buffer.data(), buffer.size(), MSG_DONTWAIT)) > 0;)
-      said_.feed(std::span(buffer).first(static_cast<std::size_t>(n)),
-                 [&](Stream stream, Bytes bytes) {
-                   const auto report = RailReport::decode(bytes);
-                   if (stream == Stream{0, kRail} && report) result.push_back(*report);
-                 });
+    const auto keep = [&](Stream stream, Bytes bytes) {
+      const auto report = RailReport::decode(bytes);
+      if (stream == Stream{0, kRail} && report) result.push_back(*report);
+    };
+    while (true) {
+      const ssize_t n = recv(peer_[0].get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+      if (n <= 0) break;
+      said_.feed(std::span(buffer).first(static_cast<std::size_t>(n)), keep);
+    }
     return result;
   }
   /// Waits for the final report of a connection.

@@ -63,9 +63,10 @@ class TokenizerJsonReader {
     return part.at(key);
   }
   std::uint32_t id_of(const json& value, const std::string& where) const {
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= kMostTokens)
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= kMostTokens) {
       fail(fmt::format("{} has the id {}; allowed are 0 to {}", where, value.dump(),
                        kMostTokens - 1));
+    }
     return value.get<std::uint32_t>();
   }
 
@@ -193,9 +194,10 @@ void TokenizerJsonReader::read_split(const json& part) {
   const std::string behavior = has(part, "behavior") && part.at("behavior").is_string()
                                    ? part.at("behavior").get<std::string>()
                                    : "";
-  if (behavior != "Isolated")
+  if (behavior != "Isolated") {
     unsupported(fmt::format("pre_tokenizer Split with behavior '{}'", behavior),
                 "only Isolated is");
+  }
   // `invert` exchanges matches and what lies between them; both are pieces.
   const json pattern = has(part, "pattern") ? part.at("pattern") : json();
   if (has(pattern, "Regex") && pattern.at("Regex").is_string()) {
@@ -262,9 +264,10 @@ void TokenizerJsonReader::read_template(const json& part) {
     if (!has(token, "id") || !token.at("id").is_string())
       fail("TemplateProcessing has a step that is neither Sequence nor SpecialToken");
     const std::string name = token.at("id");
-    if (text_seen)
+    if (text_seen) {
       unsupported(fmt::format("TemplateProcessing with '{}' behind the text", name),
                   "a prompt would end there");
+    }
     const json known = has(part, "special_tokens") ? part.at("special_tokens") : json();
     if (!has(known, name.c_str()) || !has(known.at(name), "ids") ||
         !known.at(name).at("ids").is_array())

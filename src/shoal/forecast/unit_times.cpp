@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shoal/base/error.h"
+#include "shoal/forecast/memory.h"
 
 namespace shoal::forecast {
 namespace {

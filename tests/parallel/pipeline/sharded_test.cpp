@@ -81,9 +81,10 @@ class ShardedRank {
     std::vector<at::Tensor> gradients = sharding_->gradients();
     applied_.tied->reduce(owned, gradients);
     sharding_->begin_update();
-    for (std::size_t i = 0; i < owned.size(); ++i)
+    for (std::size_t i = 0; i < owned.size(); ++i) {
       if (owned[i].begin < owned[i].end)
         owned[i].values.view({-1}).sub_(gradients[i].view({-1}), kRate);
+    }
     sharding_->end_update();
     model_->clear_gradients();
   }

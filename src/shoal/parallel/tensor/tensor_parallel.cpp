@@ -47,9 +47,10 @@ class Splitter {
       cut_parameters(one);
       replace(one);
     }
-    for (std::int64_t block = 0; block < spec_.layers; ++block)
+    for (std::int64_t block = 0; block < spec_.layers; ++block) {
       if (model::has_experts(spec_, block))
         route_stream(fmt::format("blocks.{}.mlp.router", block));
+    }
   }
 
  private:

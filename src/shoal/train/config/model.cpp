@@ -44,10 +44,11 @@ ModelSpec starting_point(const Job& job) {
   if (!model.from.empty()) return source_model(job);
   // Either a named size or a whole shape, so that it is always clear where a size comes from.
   if (model.name.empty()) {
-    if (!model.family)
+    if (!model.family) {
       throw config_error(job, "model.name",
                          "name a size, set model.family and the shape, or name a model to start "
                          "from with model.from");
+    }
     ModelSpec spec;
     spec.family = *model.family;
     if (spec.family == Family::kMlp) spec.activation = model::Activation::kRelu;
