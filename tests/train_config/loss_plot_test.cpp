@@ -93,10 +93,12 @@ struct Place {
 /// The points of every curve, in the order in which they are drawn.
 std::vector<std::vector<Place>> curves_of(const std::string& svg) {
   std::vector<std::vector<Place>> curves;
-  const std::regex curve("<polyline points=\"([^\"]*)\"");
+  // std::regex matches a long run of characters by recursion, and a curve has thousands of points.
+  const std::string begin = "<polyline points=\"";
   const std::regex point("([0-9.]+),([0-9.]+)");
-  for (std::sregex_iterator at(svg.begin(), svg.end(), curve), end; at != end; ++at) {
-    const std::string points = (*at)[1];
+  for (std::size_t at = svg.find(begin); at != std::string::npos; at = svg.find(begin, at)) {
+    at += begin.size();
+    const std::string points = svg.substr(at, svg.find('"', at) - at);
     curves.emplace_back();
     for (std::sregex_iterator p(points.begin(), points.end(), point), last; p != last; ++p)
       curves.back().push_back({std::stod((*p)[1]), std::stod((*p)[2])});

@@ -50,8 +50,7 @@ std::string whole_sequences_rule(const model::ModelSpec& spec, std::int64_t cp) 
   if (cp == 1 || spec.experts == 0) return {};
   if (spec.capacity_factor == 0) return {};
   return "capacity counts the tokens of whole sequences in their order, and each rank has a part "
-         "of "
-         "them: with experts, model.capacity_factor must be 0 (model.balance_loss and "
+         "of them: with experts, model.capacity_factor must be 0 (model.balance_loss and "
          "model.router_bias_rate balance too)";
 }
 
