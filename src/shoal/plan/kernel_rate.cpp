@@ -87,10 +87,12 @@ KernelRate fit(const std::vector<TimedKernel>& timed, const std::vector<double>&
 /// Returns how unlike two calls are: the squared logarithms of their ratios, summed over the parts.
 double distance(const KernelWork& one, const KernelWork& other) {
   double sum = 0;
-  for (const auto& [x, y] :
-       {std::pair{one.flops, other.flops}, {one.weights, other.weights}, {one.bytes, other.bytes}})
+  for (const auto& [x, y] : {std::pair{one.flops, other.flops},
+                             {one.weights, other.weights},
+                             {one.bytes, other.bytes}}) {
     // A part that one of them lacks says nothing about how alike they are.
     if (x > 0 && y > 0) sum += std::log(x / y) * std::log(x / y);
+  }
   return sum;
 }
 
