@@ -4,9 +4,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ((${#@})) || set -- asan-rooms tsan-rooms
 jobs=$(nproc)
+failed=()
 for preset in "$@"; do
   printf '== %s\n' "$preset"
-  cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset" --parallel "$jobs"
-  ctest --preset "$preset" --parallel "$jobs"
+  # All presets run, whichever fail: what one of them finds says nothing about the others.
+  { cmake --preset "$preset" >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" &&
+    ctest --preset "$preset" --parallel "$jobs"; } || failed+=("$preset")
 done
+((${#failed[@]} == 0)) || { printf 'failed: %s\n' "${failed[*]}" >&2; exit 1; }
