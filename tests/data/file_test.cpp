@@ -5,15 +5,12 @@
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <functional>
-#include <stdexcept>
 #include <vector>
 
 #include "shoal/base/error.h"
-#include "shoal/data/parallel.h"
 #include "tests/data/folder.h"
 
 namespace shoal::data::file_test {
@@ -135,31 +132,6 @@ TEST(File, AMappingMovesWithItsBytes) {
 TEST(File, ChecksumIsThatOfZipAndGoesOn) {
   EXPECT_EQ(crc32("123456789"), 0xcbf43926u);
   EXPECT_EQ(crc32("6789", crc32("12345")), 0xcbf43926u);
-}
-
-TEST(ForEachIndex, CallsOnceForEveryIndex) {
-  for (const int threads : {1, 2, 9}) {
-    for (const std::size_t count : {0, 1, 5, 100}) {
-      std::vector<std::atomic<int>> calls(count + 1);
-      for_each_index(count, threads, [&](std::size_t i) { ++calls.at(i); });
-      for (std::size_t i = 0; i <= count; ++i) EXPECT_EQ(calls[i], i < count ? 1 : 0);
-    }
-  }
-}
-
-TEST(ForEachIndex, TheFirstErrorStopsTheRest) {
-  int calls = 0;
-  const auto body = [&](std::size_t i) {
-    ++calls;
-    if (i == 5) throw std::runtime_error("at five");
-  };
-  try {
-    for_each_index(100, 1, body);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(error.what(), "at five");
-  }
-  EXPECT_EQ(calls, 6);
 }
 
 }  // namespace

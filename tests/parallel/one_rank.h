@@ -63,6 +63,19 @@ struct Case {
   std::vector<std::string> recipe = {};
 };
 
+/// Runs this rank's samples of `all` forward and backward, and returns its part of the loss.
+inline double run_share(nn::Model& model, GradientReduction& reduction, const BatchShare& share,
+                        const Data& all) {
+  const std::int64_t count = all.inputs.size(0) / share.ranks();
+  const std::int64_t first = share.rank() * count;
+  const Data own{all.inputs.narrow(0, first, count), all.labels.narrow(0, first, count)};
+  reduction.begin(0, 1);
+  const at::Tensor loss = model(own.inputs, context_of(share, own, first));
+  loss.backward();
+  reduction.finish();
+  return loss.item<double>();
+}
+
 /// Compares loss and gradients of a mesh with those of one rank.
 inline void check_gradients(const Case& c) {
   const Data all = data(c.samples, c.columns);
@@ -81,15 +94,8 @@ inline void check_gradients(const Case& c) {
             apply(*model, mesh, {.recipe = recipe, .set_types = in_double, .kept = kept});
         fill(*model);
         reduce_gradients(applied, *model, mesh);
-        const auto& reduction = applied.reduction;
-        const std::int64_t count = c.samples / share.ranks();
-        const std::int64_t first = share.rank() * count;
-        const Data own{all.inputs.narrow(0, first, count), all.labels.narrow(0, first, count)};
-        reduction->begin(0, 1);
-        const at::Tensor loss = (*model)(own.inputs, context_of(share, own, first));
-        loss.backward();
-        reduction->finish();
-        EXPECT_NEAR(world.sum(loss.item<double>()), expected.loss, 1e-12);
+        const double loss = run_share(*model, *applied.reduction, share, all);
+        EXPECT_NEAR(world.sum(loss), expected.loss, 1e-12);
         double squares = 0;
         for (const auto& parameter : model->parameters()) {
           const at::Tensor whole = expected.of.at(parameter->name());
@@ -99,7 +105,8 @@ inline void check_gradients(const Case& c) {
               << parameter->name() << " on rank " << world.rank() << " of " << c.spec.name << " "
               << fmt::format("{}", fmt::join(c.recipe, "; "));
         }
-        for (const at::Tensor& part : counted_parts(reduction->owned(), reduction->gradients()))
+        for (const at::Tensor& part :
+             counted_parts(applied.reduction->owned(), applied.reduction->gradients()))
           squares += part.square().sum().item<double>();
         double norm = 0;
         for (const auto& [name, gradient] : expected.of)

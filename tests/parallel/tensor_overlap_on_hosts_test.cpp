@@ -53,14 +53,8 @@ bool is_as_one_rank(const comm::Group& world, const Degrees& degrees, std::int64
   model->materialize(at::kDouble);
   fill(*model);
   const auto reduction = data_parallel_on(*model, mesh);
-  const std::int64_t count = samples / share.ranks();
-  const std::int64_t first = share.rank() * count;
-  const Data own{all.inputs.narrow(0, first, count), all.labels.narrow(0, first, count)};
-  reduction->begin(0, 1);
-  const at::Tensor loss = (*model)(own.inputs, context_of(share, own, first));
-  loss.backward();
-  reduction->finish();
-  bool same = std::abs(world.sum(loss.item<double>()) - expected.loss) < 1e-12;
+  const double loss = run_share(*model, *reduction, share, all);
+  bool same = std::abs(world.sum(loss) - expected.loss) < 1e-12;
   for (const auto& parameter : model->parameters()) {
     const at::Tensor whole = expected.of.at(parameter->name());
     const at::Tensor difference = parameter->gradient() - local_part(whole, parameter->box());

@@ -13,7 +13,7 @@ std::vector<std::string> headline(const RunSummary& run);
 std::string rank_line(const RankStatus& rank, std::size_t ranks);
 /// Returns the text that `shoal status` prints, with line ends.
 std::string status_text(const RunSummary& run);
-/// The same as one JSON object with a line end. Unknown values are null.
+/// Returns the status as one JSON object with a line end. Unknown values are null.
 std::string status_json(const RunSummary& run);
 
 }  // namespace shoal::apps

@@ -5,9 +5,9 @@
 #include <system_error>
 
 #include "shoal/base/check.h"
+#include "shoal/base/for_each_index.h"
 #include "shoal/base/philox.h"
 #include "shoal/data/file.h"
-#include "shoal/data/parallel.h"
 
 namespace shoal::data {
 namespace {

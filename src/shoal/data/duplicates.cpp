@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "shoal/base/for_each_index.h"
 #include "shoal/base/hash.h"
-#include "shoal/data/parallel.h"
 
 namespace shoal::data {
 namespace {

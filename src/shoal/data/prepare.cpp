@@ -8,12 +8,12 @@
 #include <system_error>
 
 #include "shoal/base/check.h"
+#include "shoal/base/for_each_index.h"
 #include "shoal/base/philox.h"
 #include "shoal/data/bpe.h"
 #include "shoal/data/corpus.h"
 #include "shoal/data/duplicates.h"
 #include "shoal/data/file.h"
-#include "shoal/data/parallel.h"
 #include "shoal/data/shard.h"
 #include "shoal/data/tokenizer.h"
 

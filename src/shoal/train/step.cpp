@@ -124,10 +124,7 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   // The norm has the same bits on all ranks, so all skip, or all throw.
   result.skipped = !accepted(scaled_norm, input);
   // In skipped steps too: it is collective while a checkpoint is being written.
-  if (before_update_) {
-    const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", "before update");
-    before_update_();
-  }
+  announce_update();
   if (result.skipped) {
     result.grad_norm = std::numeric_limits<double>::infinity();
     if (balance_) balance_->drop();
@@ -141,9 +138,15 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   return result;
 }
 
+void TrainingStep::announce_update() const {
+  if (!before_update_) return;
+  const ScopedSpan span(SpanKind::kCheckpoint, "checkpoint", "before update");
+  before_update_();
+}
+
 void TrainingStep::write_update(const std::vector<at::Tensor>& gradients, double learning_rate,
                                 double factor) {
-  // Where ranks share one copy of the parameters: none may still read while owners write, and none
+  // Ranks may share one copy of the parameters: none may still read while owners write, and none
   // may read on before all have written.
   reduction_.begin_update();
   update(gradients, learning_rate, factor);
@@ -159,10 +162,10 @@ StepResult TrainingStep::update_early(double local_loss, std::vector<at::Tensor>
   early.sums.data_ptr<double>()[0] = local_loss;
   early.sums.data_ptr<double>()[1] = own_squares(gradients);
   early.work = group_.all_reduce(early.sums, {.async = true});
-  // The same gradients are needed again if the update was wrong: they are cleared when it is
-  // validated, before the first backward pass of the next step.
+  // A wrong update is made again from these gradients: they are cleared when it is validated,
+  // before the first backward pass of the next step.
   early.gradients = std::move(gradients);
-  if (before_update_) before_update_();
+  announce_update();
   {
     const ScopedSpan span(SpanKind::kOptimizer, "keep old values");
     undo_->record();
@@ -175,10 +178,9 @@ StepResult TrainingStep::update_early(double local_loss, std::vector<at::Tensor>
 
 bool TrainingStep::confirm() {
   if (!early_) return true;
-  const EarlyUpdate early = std::move(*early_);
+  EarlyUpdate early = std::move(*early_);
   early_.reset();
-  comm::Work work = early.work;
-  work.order();
+  early.work.order();
   StepResult& result = confirmed_.emplace();
   result.loss = early.sums.const_data_ptr<double>()[0];
   result.grad_norm = std::sqrt(early.sums.const_data_ptr<double>()[1]);

@@ -126,6 +126,8 @@ class TrainingStep {
   void check_loss(double value, std::int64_t index) const;
   /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.
   std::pair<double, double> sum_over_ranks(double first, double second) const;
+  /// Calls the function of `before_update`.
+  void announce_update() const;
   /// Lets the optimizer write, while no other rank reads what it owns.
   void write_update(const std::vector<at::Tensor>& gradients, double learning_rate, double factor);
   /// An update whose norm is on its way.

@@ -1,13 +1,14 @@
 #include "shoal/train/training_loop.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/zeros.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 
 #include "shoal/base/duration.h"
 #include "shoal/base/span_recorder.h"
@@ -23,6 +24,18 @@ namespace {
 
 /// The signals that ask a run to save and stop. SIGUSR1 is Slurm's warning of the time limit.
 constexpr std::array kStopSignals = {SIGINT, SIGTERM, SIGUSR1};
+
+/// The numbers that ranks sum before a step, as one message. In double: counts up to 2^53 are
+/// exact.
+struct StepSums {
+  double labels = 0;
+  double peak_bytes = 0;
+  double saves_asked = 0;
+  std::array<double, kStopSignals.size()> signals{};  ///< by kStopSignals: ranks asked to stop
+  MemoryByCategory peak{};
+  double data_wait_s = 0;
+  double comm_exposed_s = 0;
+};
 
 }  // namespace
 
@@ -185,41 +198,38 @@ TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
   }
   const int signal = stop_signal();
   const MemoryPeak& peak = run_.memory.peak();
-  // In double: counts up to 2^53 are exact, and one message carries everything.
-  constexpr std::int64_t kSignals = kStopSignals.size();
-  prepared.sums = at::zeros({5 + kSignals + kMemoryCategories}, at::kDouble);
-  auto* values = prepared.sums.data_ptr<double>();
-  double* asked = values + 3;
-  double* categories = asked + kSignals;
-  double* waits = categories + kMemoryCategories;
-  values[0] = labels_of(prepared.batch);
-  values[1] = peak.total;
-  values[2] = save_is_asked();
-  for (std::int64_t i = 0; i < kSignals; ++i) asked[i] = signal == kStopSignals[i];
-  std::copy(peak.categories.begin(), peak.categories.end(), categories);
+  StepSums own;
+  own.labels = labels_of(prepared.batch);
+  own.peak_bytes = peak.total;
+  own.saves_asked = save_is_asked();
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) own.signals[i] = signal == kStopSignals[i];
+  own.peak = peak.categories;
   prepared.has_waits = waits_.has_value();
   if (waits_) {
-    waits[0] = waits_->data;
-    waits[1] = waits_->communication;
+    own.data_wait_s = waits_->data;
+    own.comm_exposed_s = waits_->communication;
   }
+  static_assert(sizeof own % sizeof(double) == 0);
+  prepared.sums = at::empty({sizeof own / sizeof(double)}, at::kDouble);
+  std::memcpy(prepared.sums.data_ptr(), &own, sizeof own);
   prepared.work = run_.group.all_reduce(prepared.sums, {.async = true});
   return prepared;
 }
 
 TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
   prepared.work.order();
-  const auto* values = prepared.sums.const_data_ptr<double>();
-  const double* asked = values + 3;
-  const double* categories = asked + kStopSignals.size();
-  const double* waits = categories + kMemoryCategories;
-  Agreement agreement{.labels = values[0], .save = values[2] > 0, .peak_bytes = values[1]};
+  StepSums sums;
+  std::memcpy(&sums, prepared.sums.const_data_ptr(), sizeof sums);
+  Agreement agreement{.labels = sums.labels,
+                      .save = sums.saves_asked > 0,
+                      .peak_bytes = sums.peak_bytes,
+                      .peak = sums.peak};
   // Of different signals the first of the list wins, on all ranks.
   for (std::size_t i = kStopSignals.size(); i-- > 0;)
-    if (asked[i] > 0) agreement.signal = kStopSignals[i];
-  std::copy(categories, categories + kMemoryCategories, agreement.peak.begin());
+    if (sums.signals[i] > 0) agreement.signal = kStopSignals[i];
   if (prepared.has_waits) {
-    agreement.data_wait_s = waits[0] / run_.group.size();
-    agreement.comm_exposed_s = waits[1] / run_.group.size();
+    agreement.data_wait_s = sums.data_wait_s / run_.group.size();
+    agreement.comm_exposed_s = sums.comm_exposed_s / run_.group.size();
   }
   return agreement;
 }

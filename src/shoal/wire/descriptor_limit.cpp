@@ -12,9 +12,6 @@
 namespace shoal::wire {
 namespace {
 
-/// The descriptors that the program and callers in their handshakes need beside the connections.
-constexpr rlim_t kOthers = 768;
-
 std::uint64_t limit_now() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return std::numeric_limits<std::uint64_t>::max();
@@ -26,10 +23,10 @@ std::uint64_t limit_now() {
 std::uint64_t allow_descriptors_for(std::uint64_t connections) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return limit_now();
-  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, connections + kOthers);
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, connections + kOtherDescriptors);
   if (limit.rlim_cur < wanted) {
     limit.rlim_cur = wanted;
-    // Where it fails, the old limit holds.
+    // If that fails, the old limit holds.
     setrlimit(RLIMIT_NOFILE, &limit);
   }
   return limit_now();

@@ -7,6 +7,9 @@
 
 namespace shoal::wire {
 
+/// The descriptors that the program and callers in their handshakes need beside the connections.
+constexpr std::uint64_t kOtherDescriptors = 768;
+
 /// Raises the limit of descriptors that this process may have open (RLIMIT_NOFILE), as far as it
 /// may by itself, so that there is room for `connections` and for what the program and callers in
 /// their handshakes need beside them. Returns the limit that holds then.

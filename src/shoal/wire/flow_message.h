@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 
 #include "shoal/wire/assembler.h"
+#include "shoal/wire/plain_message.h"
 
 namespace shoal::wire {
 
@@ -21,17 +21,10 @@ struct FlowMessage {
   Stream stream;
   std::uint64_t bytes = 0;
 
-  Bytes encode() const {
-    Bytes message(sizeof *this);
-    std::memcpy(message.data(), this, sizeof *this);
-    return message;
-  }
+  Bytes encode() const { return encode_plain(*this); }
   /// Returns nothing for bytes that are no such message.
   static std::optional<FlowMessage> decode(std::span<const std::byte> bytes) {
-    FlowMessage message;
-    if (bytes.size() != sizeof message) return std::nullopt;
-    std::memcpy(&message, bytes.data(), sizeof message);
-    return message;
+    return decode_plain<FlowMessage>(bytes);
   }
   bool operator==(const FlowMessage&) const = default;
 };

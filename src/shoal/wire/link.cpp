@@ -47,7 +47,7 @@ RailReport Link::lose_rail(int rail) {
   Rail& lost = *rails_[at];
   lost_bytes_sent_ += lost.bytes_sent();
   lost_bytes_received_ += lost.bytes_received();
-  // What has come of it is written again.
+  // A piece that was arriving is written again, from its beginning.
   if (const auto piece = lost.assembler().arriving_piece())
     gathering_.lose_piece(piece->first, piece->second);
   const RailReport report =

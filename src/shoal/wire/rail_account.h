@@ -29,6 +29,11 @@ class RailAccount {
   /// Returns the number of the current connection, or of the last one.
   std::uint16_t connection() const { return connection_; }
 
+  /// Returns the number of the connection that comes next, where there is none.
+  std::uint16_t awaited() const {
+    return static_cast<std::uint16_t>(connection_ + (state_ == State::kClosed ? 1 : 0));
+  }
+
   /// The kernel has taken all of a piece.
   void wrote(Claims::Chunk piece);
   /// Counts the pieces that have come whole over this connection: whoever reads it counts them up.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "shoal/wire/descriptor_limit.h"
+
 namespace shoal::wire {
 namespace {
 
@@ -18,8 +20,7 @@ int rails_for(Duration round_trip, int most) {
 }
 
 int rails_within(std::uint64_t descriptors, int peers) {
-  constexpr std::uint64_t kOthers = 768;
-  const std::uint64_t all = descriptors - std::min(kOthers, descriptors / 2);
+  const std::uint64_t all = descriptors - std::min(kOtherDescriptors, descriptors / 2);
   const std::uint64_t each = all / static_cast<std::uint64_t>(std::max(peers, 1));
   return static_cast<int>(std::clamp<std::uint64_t>(each, 1, kMostRails));
 }

@@ -17,7 +17,8 @@ constexpr int kMostRails = 64;
 int rails_for(Duration round_trip, int most);
 
 /// Returns how many connections to each of `peers` a process may have that may open `descriptors`:
-/// it keeps 768 for all else, or half of them where that is less. At least 1, at most kMostRails.
+/// it keeps kOtherDescriptors for all else, or half of them where that is less. At least 1, at most
+/// kMostRails.
 int rails_within(std::uint64_t descriptors, int peers);
 
 }  // namespace shoal::wire

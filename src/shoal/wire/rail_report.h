@@ -1,33 +1,26 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 
 #include "shoal/wire/assembler.h"
+#include "shoal/wire/plain_message.h"
 
 namespace shoal::wire {
 
-/// What a receiver says on rail 0 of the pieces that have come on another rail. Pieces of one rail
-/// arrive in the order sent, so their number says which.
+/// The message of a receiver, on rail 0, about the pieces that have come on another rail. Pieces of
+/// one rail arrive in the order sent, so their number says which.
 struct RailReport {
   std::uint16_t rail = 0;
   std::uint16_t connection = 0;  ///< of those that the rail has had, counted from 0
   std::uint32_t closed = 0;      ///< 1: it has closed this connection, and the number is final
   std::uint64_t pieces = 0;      ///< that have come over this connection
 
-  Bytes encode() const {
-    Bytes message(sizeof *this);
-    std::memcpy(message.data(), this, sizeof *this);
-    return message;
-  }
+  Bytes encode() const { return encode_plain(*this); }
   /// Returns nothing for bytes that are no such message.
   static std::optional<RailReport> decode(std::span<const std::byte> bytes) {
-    RailReport report;
-    if (bytes.size() != sizeof report) return std::nullopt;
-    std::memcpy(&report, bytes.data(), sizeof report);
-    return report;
+    return decode_plain<RailReport>(bytes);
   }
   bool operator==(const RailReport&) const = default;
 };

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "shoal/base/check.h"
+#include "shoal/base/for_each_index.h"
 #include "shoal/base/system_error.h"
-#include "shoal/wire/at_once.h"
 #include "shoal/wire/descriptor_limit.h"
 #include "shoal/wire/parking.h"
 #include "shoal/wire/rail_account.h"
@@ -51,8 +51,7 @@ void check_descriptor(const Descriptor& descriptor) {
 bool awaits(const Link& link, const PeerHello& hello) {
   const RailAccount& account = link.account(hello.rail);
   if (link.has_rail(hello.rail) || account.state() == RailAccount::State::kClosing) return false;
-  const bool again = account.state() == RailAccount::State::kClosed;
-  return hello.attempt == static_cast<std::uint8_t>(account.connection() + (again ? 1 : 0));
+  return hello.attempt == static_cast<std::uint8_t>(account.awaited());
 }
 
 }  // namespace
@@ -145,9 +144,9 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
   std::vector<Endpoint> endpoints;
   for (int r = first; r < last; ++r) endpoints.push_back(parse_endpoint(*address_of(r)));
   std::vector<PeerHello> hellos(ranks);
-  at_once(last - first, kMostConnecting, [&](int i) {
-    const auto at = static_cast<std::size_t>(i);
-    or_abort([&] { hellos[at] = connect_first_rail(first + i, endpoints[at], deadline); });
+  for_each_index(ranks, kMostConnecting, [&](std::size_t i) {
+    const int rank = first + static_cast<int>(i);
+    or_abort([&] { hellos[i] = connect_first_rail(rank, endpoints[i], deadline); });
   });
   std::vector<std::pair<std::size_t, PeerHello>> others;
   for (std::uint8_t rail = 1; rail < kMostRails; ++rail) {
@@ -156,8 +155,8 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
       if (rail < hellos[i].rails) others.emplace_back(i, hellos[i]);
     }
   }
-  at_once(static_cast<int>(others.size()), kMostConnecting, [&](int i) {
-    auto& other = others[static_cast<std::size_t>(i)];
+  for_each_index(others.size(), kMostConnecting, [&](std::size_t i) {
+    auto& other = others[i];
     const int rank = first + static_cast<int>(other.first);
     or_abort([&] { connect_rail(rank, endpoints[other.first], other.second, deadline); });
   });

@@ -90,10 +90,8 @@ void TcpTransport::obey_report(int r, const ReceivedChunk& chunk) {
   const int rail = report->rail;
   using State = RailAccount::State;
   const State state = peer.link->account(rail).state();
-  const auto awaited = static_cast<std::uint16_t>(peer.link->account(rail).connection() +
-                                                  (state == State::kClosed ? 1 : 0));
-  if (report->connection == awaited && report->closed != 0 && !peer.link->has_rail(rail) &&
-      state != State::kClosing) {
+  if (report->connection == peer.link->account(rail).awaited() && report->closed != 0 &&
+      !peer.link->has_rail(rail) && state != State::kClosing) {
     const RailReport none = peer.link->skip_connection(rail);
     peer.link->send({0, kRail}, kControlPriority, none.encode());
   }
@@ -157,7 +155,7 @@ void TcpTransport::redial() {
       return wants_rails(peers_[r]) && peers_[r].link->account(rail).state() == State::kClosed;
     };
     if (!waits()) continue;
-    const auto next = static_cast<std::uint16_t>(peer.link->account(rail).connection() + 1);
+    const std::uint16_t next = peer.link->account(rail).awaited();
     PeerHello hello{.rank = rank_,
                     .size = size_,
                     .rail = static_cast<std::uint8_t>(rail),
@@ -174,10 +172,7 @@ void TcpTransport::redial() {
     }
     lock.lock();
     // It may have been taken and lost on the other side meanwhile.
-    const auto next_now = [&, rail = rail] {
-      return static_cast<std::uint16_t>(peer.link->account(rail).connection() + 1);
-    };
-    const bool current = waits() && next == next_now();
+    const bool current = waits() && next == peer.link->account(rail).awaited();
     if (socket.get() >= 0 && current) {
       try {
         add_rail(r, rail, std::move(socket));

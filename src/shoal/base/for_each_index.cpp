@@ -1,22 +1,18 @@
-#pragma once
+#include "shoal/base/for_each_index.h"
 
 #include <atomic>
-#include <cstddef>
 #include <exception>
-#include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
-namespace shoal::data {
+namespace shoal {
 
-/// Calls `body(i)` for every i below `count` on up to `threads` threads. The first exception stops
-/// the rest and is thrown to the caller.
-inline void for_each_index(std::size_t count, int threads,
-                           const std::function<void(std::size_t)>& body) {
+void for_each_index(std::size_t count, int threads, const std::function<void(std::size_t)>& body) {
   std::atomic<std::size_t> next{0};
-  std::exception_ptr first;
   std::mutex mutex;
+  std::exception_ptr first;
   const auto work = [&] {
     for (std::size_t i = next++; i < count; i = next++) {
       try {
@@ -29,11 +25,15 @@ inline void for_each_index(std::size_t count, int threads,
     }
   };
   std::vector<std::jthread> workers;
-  for (int i = 1; i < threads && static_cast<std::size_t>(i) < count; ++i)
-    workers.emplace_back(work);
+  try {
+    for (int i = 1; i < threads && static_cast<std::size_t>(i) < count; ++i)
+      workers.emplace_back(work);
+  } catch (const std::system_error&) {
+    // A limit of processes, or of memory for stacks: those that there are do all of it.
+  }
   work();
   workers.clear();
   if (first) std::rethrow_exception(first);
 }
 
-}  // namespace shoal::data
+}  // namespace shoal

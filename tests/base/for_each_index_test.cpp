@@ -1,4 +1,4 @@
-#include "shoal/wire/at_once.h"
+#include "shoal/base/for_each_index.h"
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -10,34 +10,59 @@
 #include <thread>
 #include <vector>
 
-namespace shoal::wire::at_once_test {
+namespace shoal::for_each_index_test {
 namespace {
 
-TEST(AtOnce, CallsForEachNumberOnceAndOnNoMoreThreadsThanItMay) {
+TEST(ForEachIndex, CallsForEachNumberOnceAndOnNoMoreThreadsThanItMay) {
   std::vector<std::atomic<int>> calls(200);
   std::atomic<int> running{0};
   std::atomic<int> most{0};
-  at_once(200, 4, [&](int i) {
+  for_each_index(200, 4, [&](std::size_t i) {
     const int now = ++running;
     for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
     }
     std::this_thread::yield();
-    ++calls[static_cast<std::size_t>(i)];
+    ++calls[i];
     --running;
   });
   for (const auto& count : calls) EXPECT_EQ(count, 1);
   EXPECT_LE(most, 4);
-  at_once(0, 4, [](int) { FAIL(); });
+  for_each_index(0, 4, [](std::size_t) { FAIL(); });
 }
 
-TEST(AtOnce, ThrowsTheFirstErrorWhateverItsTypeAndBeginsNoMore) {
+TEST(ForEachIndex, ThrowsTheFirstErrorWhateverItsTypeAndBeginsNoMore) {
   std::atomic<int> calls{0};
-  const auto body = [&](int i) {
+  const auto body = [&](std::size_t i) {
     ++calls;
     if (i == 3) throw std::length_error("of the fourth");
   };
-  EXPECT_THROW(at_once(1'000'000, 3, body), std::length_error);
+  EXPECT_THROW(for_each_index(1'000'000, 3, body), std::length_error);
   EXPECT_LT(calls, 1'000'000);
+}
+
+TEST(ForEachIndex, CallsOnceForEveryIndex) {
+  for (const int threads : {1, 2, 9}) {
+    for (const std::size_t count : {0, 1, 5, 100}) {
+      std::vector<std::atomic<int>> calls(count + 1);
+      for_each_index(count, threads, [&](std::size_t i) { ++calls.at(i); });
+      for (std::size_t i = 0; i <= count; ++i) EXPECT_EQ(calls[i], i < count ? 1 : 0);
+    }
+  }
+}
+
+TEST(ForEachIndex, TheFirstErrorStopsTheRest) {
+  int calls = 0;
+  const auto body = [&](std::size_t i) {
+    ++calls;
+    if (i == 5) throw std::runtime_error("at five");
+  };
+  try {
+    for_each_index(100, 1, body);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "at five");
+  }
+  EXPECT_EQ(calls, 6);
 }
 
 /// Has every new thread ask for a stack that no process can have, so that none starts.
@@ -62,13 +87,13 @@ class NoThreads {
   pthread_attr_t before_{};
 };
 
-TEST(AtOnce, WhereNoThreadStartsTheCallerDoesAllOfIt) {
+TEST(ForEachIndex, WhereNoThreadStartsTheCallerDoesAllOfIt) {
   const NoThreads none;
   ASSERT_THROW(std::thread([] {}).join(), std::system_error) << "a thread has started";
   int calls = 0;
-  at_once(20, 8, [&](int) { ++calls; });
+  for_each_index(20, 8, [&](std::size_t) { ++calls; });
   EXPECT_EQ(calls, 20);
 }
 
 }  // namespace
-}  // namespace shoal::wire::at_once_test
+}  // namespace shoal::for_each_index_test
