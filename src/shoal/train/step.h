@@ -100,6 +100,10 @@ class TrainingStep {
   /// was wrong. Throws Error(non-finite) as `run` does.
   bool confirm();
 
+  /// From now on the head computes its logits twice (nn::Context::recompute_logits). No bit
+  /// changes.
+  void recompute_logits() { recompute_logits_ = true; }
+
   /// From now on steps count the choices of routers and move their biases. It must outlive this.
   void balance_routers(RouterBalance& balance) { balance_ = &balance; }
 
@@ -164,6 +168,7 @@ class TrainingStep {
   std::optional<parallel::Pipeline> in_turn_;  ///< of this rank alone, with the whole model
   const parallel::TiedWeights* tied_ = nullptr;
   RouterBalance* balance_ = nullptr;
+  bool recompute_logits_ = false;
   std::optional<optim::UndoLog> undo_;  ///< present with post_validate
   std::optional<EarlyUpdate> early_;    ///< waits for its validation
   std::optional<StepResult>
