@@ -211,11 +211,6 @@ void validate_ranks(const Job& job, int ranks) {
   if (debug.fault != Fault::kNone && debug.fault_step == 0)
     throw config_error(job, "debug.fault_step", "say in which step, counted from 1");
   if (debug.fault_action.empty()) return;
-  if (job.config.parallelism.pipeline_parallel_degree == 1) {
-    throw config_error(
-        job, "debug.fault_action",
-        "is of a pipeline's schedule, and parallelism.pipeline_parallel_degree is 1");
-  }
   if (debug.fault == Fault::kNan || debug.fault == Fault::kOverflow) {
     throw config_error(
         job, "debug.fault_action",
