@@ -1,6 +1,7 @@
 #include "shoal/plan/traffic.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "shoal/plan/memory.h"
 #include "shoal/plan/topology.h"
@@ -188,8 +189,7 @@ class StepTraffic {
 
   Bytes expert() const {
     if (spec_.experts == 0) return {};
-    const double block = expert_elements(degrees_.ep, tokens_to_route(),
-                                         static_cast<double>(spec_.experts_per_token), hidden_);
+    const double block = expert_elements(degrees_.ep, tokens_to_route(), visits(), hidden_);
     // A repeated forward pass sends rows to their experts and back, whatever it kept of them.
     const double once = expert_bytes(number_, false);
     const double again = repeats_blocks() * (expert_bytes(number_, true) - once);
@@ -200,8 +200,7 @@ class StepTraffic {
   /// An expert's tensor ranks gather the rows of all of them and scatter the sums of their results.
   Bytes expert_tensor() const {
     if (spec_.experts == 0) return {};
-    const double rows =
-        tokens_to_route() * static_cast<double>(spec_.experts_per_token) * expert_copies(training_);
+    const double rows = tokens_to_route() * visits() * expert_copies(training_);
     // A gather and a scatter forward, as many backward, and again in a repeated forward pass.
     const double exchanges = recomputes_all() ? 6 : 4;
     const double bytes = number_.activation_bytes * micro_batches_ * mixtures_ * exchanges * rows *
@@ -234,6 +233,16 @@ class StepTraffic {
     return training_.sequence_parallel ? static_cast<double>(degrees_.tp) : 1;
   }
   double tokens_to_route() const { return samples_ * length_ / sequence_ranks(); }
+  /// Returns the experts that take a token in the mean: of evenly spread tokens, those of a
+  /// sequence that fit into the capacity.
+  double visits() const {
+    const auto chosen = static_cast<double>(spec_.experts_per_token);
+    if (spec_.capacity_factor == 0) return chosen;
+    const double an_expert =
+        chosen * static_cast<double>(training_.length(spec_)) / static_cast<double>(spec_.experts);
+    const double capacity = std::max(1.0, std::ceil(spec_.capacity_factor * an_expert));
+    return chosen * std::min(1.0, capacity / an_expert);
+  }
 
   double gradient_reductions() const {
     return training_.reduces_every_micro_batch() ? micro_batches_ : 1;
