@@ -276,7 +276,9 @@ std::map<std::string, double> planned(const Combination& way) {
   training.reshard_after_forward = false;
   training.kept.assign(static_cast<std::size_t>(spec.layers), way.keep);
   plan::Cluster cluster = *plan::cluster_preset("cpu");
-  cluster.devices_per_host = static_cast<int>(way.degrees.ranks());
+  // Ranks that share no memory, as those here do not.
+  cluster.hosts = static_cast<int>(way.degrees.ranks());
+  cluster.devices_per_host = 1;
   cluster.runtime = plan::Runtime::kShoal;
   std::map<std::string, double> bytes;
   for (const plan::Traffic& one : plan::traffic(spec, training, cluster))
