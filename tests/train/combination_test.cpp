@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "tests/apps/program.h"
 #include "tests/train/small_job.h"
@@ -202,6 +204,57 @@ TEST_F(Combination, ASequenceThatOneRankCannotHoldTrainsOnFour) {
   const auto one = metrics("whole").at(0);
   EXPECT_NEAR(four.loss, one.loss, 1e-5 * one.loss);
   EXPECT_NEAR(four.grad_norm, one.grad_norm, 1e-4 * one.grad_norm);
+}
+
+// 6.5 million parameters, with which AdamW needs 104 MB in fp32: one rank has no room, four stages
+// and two tensor-parallel ranks have, from the first step to what is measured after the last one.
+TEST_F(Combination, AModelThatOneRankCannotHoldTrainsOnSeveral) {
+  const Sets sets{"model.hidden=256",
+                  "model.ffn=1024",
+                  "model.layers=8",
+                  "model.dropout=0.0",
+                  "model.tied_embeddings=false",
+                  "training.micro_batch=1",
+                  "training.global_batch_sequences=4",
+                  "training.steps=3",
+                  "lr_scheduler.warmup_steps=1",
+                  "validation.interval=0",
+                  "validation.batches=1",
+                  "checkpoint.interval=0",
+                  "checkpoint.at_end=false",
+                  "parallelism.threads_per_rank=1"};
+  const auto limited = [&](int mb) {
+    return sets + Sets{fmt::format("parallelism.memory_limit_mb={}", mb)};
+  };
+  const auto refused = run("refused", limited(70), {"--nproc", "1"});
+  EXPECT_EQ(refused.code, 81) << refused.out << refused.err;
+  // Without a limit one rank says what is right.
+  const auto free = run("free", limited(0), {"--nproc", "1"});
+  ASSERT_EQ(free.code, 0) << free.out << free.err;
+  const std::vector<StepMetrics> expected = metrics("free");
+  ASSERT_EQ(expected.size(), 3U);
+  EXPECT_LT(expected.back().loss, expected.front().loss);
+  struct Way {
+    const char* name;
+    const char* ranks;
+    int limit_mb;
+    const char* set;
+  };
+  for (const Way& way : {Way{"pp", "4", 40, "parallelism.pipeline_parallel_degree=4"},
+                         Way{"tp", "2", 70, "parallelism.tensor_parallel_degree=2"}}) {
+    const auto divided =
+        run(way.name, limited(way.limit_mb) + Sets{way.set}, {"--nproc", way.ranks});
+    ASSERT_EQ(divided.code, 0) << way.name << ": " << divided.out << divided.err;
+    const std::vector<StepMetrics> found = metrics(way.name);
+    ASSERT_EQ(found.size(), expected.size()) << way.name;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      // Sums in another order: of products over two ranks, of the norm over stages.
+      const StepMetrics& one = expected[i];
+      EXPECT_NEAR(found[i].loss, one.loss, 1e-5 * one.loss) << way.name << ", step " << i + 1;
+      EXPECT_NEAR(found[i].grad_norm, one.grad_norm, 1e-4 * one.grad_norm)
+          << way.name << ", step " << i + 1;
+    }
+  }
 }
 
 // In bf16 the state of AdamW with its masters is three times what weights and gradients are: it is

@@ -333,7 +333,6 @@ void validate_context_parallel(const Job& job, const model::ModelSpec& spec) {
   if (spec.family != model::Family::kTransformer)
     throw config_error(job, key, "divides sequences, and so transformers only");
   require_rule(job, key, plan::context_rule(cp, job.config.training.sequence_length));
-  require_rule(job, key, plan::whole_sequences_rule(spec, cp));
   if (p.context_parallel_method == ContextParallelMethod::kRing) return;
   require_rule(job, "parallelism.context_parallel_method",
                plan::whole_heads_rule(spec, {.cp = cp, .tp = p.tensor_parallel_degree}));
