@@ -26,21 +26,43 @@ struct Combination {
   ShardStage stage;
   ShardingOptions::Copies copies;
   int held = 0;
+  bool recompute_logits = false;
 };
 
 std::string to_string(const Combination& way) {
-  return fmt::format("{} tied={} zero={} copies={} held={}", way.name, way.tied,
-                     static_cast<int>(way.stage), static_cast<int>(way.copies), way.held);
+  return fmt::format("{} tied={} zero={} copies={} held={} twice={}", way.name, way.tied,
+                     static_cast<int>(way.stage), static_cast<int>(way.copies), way.held,
+                     way.recompute_logits);
+}
+
+constexpr const char* kInHalves = "in halves";
+
+/// Returns the table of that name. `kInHalves`, as a schedule file may have it: both stages of a
+/// rank run the first two micro-batches forward, then the other two, then all of them backward.
+/// Where one stage is held at a time, the last one is released while two of its passes are open.
+schedule::Schedule table_of(const std::string& name) {
+  if (name != kInHalves) return schedule::make_schedule(name, 2, chunks_of(name), kMicroBatches);
+  using enum schedule::Kind;
+  schedule::Schedule table{name, kMicroBatches, {0, 1, 0, 1}, {{}, {}}};
+  const auto run = [&](schedule::Kind kind, int stage, int begin, int end) {
+    for (int micro_batch = begin; micro_batch < end; ++micro_batch)
+      table.table[table.rank_of_stage[stage]].push_back({kind, stage, micro_batch});
+  };
+  for (const int begin : {0, 2})
+    for (const int stage : {0, 1, 2, 3}) run(kForward, stage, begin, begin + 2);
+  for (const int stage : {3, 2, 1, 0}) run(kBackward, stage, 0, kMicroBatches);
+  schedule::add_transfers(table);
+  return table;
 }
 
 /// The parameters of one rank that trains on everything, after each step of gradient descent.
-std::vector<Gradients> train_alone(const model::ModelSpec& spec) {
+std::vector<Gradients> train_alone(const model::ModelSpec& spec, std::int64_t rows = kRows) {
   const auto model = nn::make_model(spec);
   model->materialize();
   model->reset_parameters(Key(1));
   std::vector<Gradients> steps;
   for (int step = 0; step < kSteps; ++step) {
-    for (const MicroBatch& one : step_of(2 * kMicroBatches, step))
+    for (const MicroBatch& one : step_of(2 * kMicroBatches, step, rows))
       (*model)(one.input, one.context).backward();
     Gradients values;
     for (const auto& parameter : model->parameters()) {
@@ -61,7 +83,7 @@ class ShardedRank {
         pipe_(mesh_.along(mesh::Axis::kPipeline)),
         model_(nn::make_model(spec)),
         way_(way) {
-    table_ = schedule::make_schedule(way.name, 2, chunks_of(way.name), kMicroBatches);
+    table_ = table_of(way.name);
     if (way.stage == ShardStage::kParameters) schedule::add_gathers(table_, way.held);
     ApplyOptions options;
     options.table = table_;
@@ -77,8 +99,9 @@ class ShardedRank {
     pipeline_ = std::make_unique<Pipeline>(pipe_, table_, applied_.stages, events());
   }
 
-  void step(int number) {
-    const auto all = step_of(2 * kMicroBatches, number);
+  void step(int number, std::int64_t rows = kRows) {
+    auto all = step_of(2 * kMicroBatches, number, rows);
+    for (MicroBatch& one : all) one.context.recompute_logits = way_.recompute_logits;
     const auto begin = all.begin() + mesh_.coordinate(mesh::Axis::kShard) * kMicroBatches;
     pipeline_->run({begin, begin + kMicroBatches});
     sharding_->finish();
@@ -173,6 +196,30 @@ TEST(ShardedPipeline, TrainsAsOneRank) {
                            fmt::format("{} step {}", to_string(way), step));
       }
       rank.expect_equal_ties(to_string(way));
+    }
+  });
+}
+
+// A head of 1,040 rows saves its matrix in the forward pass and computes the logits again with it
+// in the backward pass. In between it stays gathered, or is released and gathered anew.
+TEST(ShardedPipeline, AHeadRecomputesItsLogitsFromAGatheredMatrix) {
+  using enum ShardStage;
+  using Copies = ShardingOptions::Copies;
+  constexpr std::int64_t kManyRows = 130;
+  const std::vector<Combination> ways{{"gpipe", false, kParameters, Copies::kCopied, 0, true},
+                                      {"gpipe", true, kParameters, Copies::kShared, 0, true},
+                                      {kInHalves, false, kParameters, Copies::kCopied, 1, true},
+                                      {kInHalves, false, kParameters, Copies::kCopied, 1, false}};
+  const std::vector<Gradients> expected[] = {train_alone(tiny_spec("gpt2-tiny", false), kManyRows),
+                                             train_alone(tiny_spec("gpt2-tiny", true), kManyRows)};
+  comm::run_on_threads(threads(4), [&](const comm::Group& world) {
+    for (const Combination& way : ways) {
+      ShardedRank rank(world, way, tiny_spec("gpt2-tiny", way.tied));
+      for (int step = 0; step < kSteps; ++step) {
+        rank.step(step, kManyRows);
+        rank.expect_values(expected[way.tied ? 1 : 0][step],
+                           fmt::format("{} step {}", to_string(way), step));
+      }
     }
   });
 }
