@@ -101,7 +101,8 @@ class TrainingStep {
   bool confirm();
 
   /// From now on the head computes its logits twice (nn::Context::recompute_logits). No bit
-  /// changes.
+  /// changes, but for the last ones of a matrix that embedding and head share on one rank: its
+  /// gradients are then summed in another order.
   void recompute_logits() { recompute_logits_ = true; }
 
   /// Sets a function that is called before every action of the table of one rank, where steps go

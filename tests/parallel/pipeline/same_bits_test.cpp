@@ -105,6 +105,28 @@ TEST_P(SameBits, EveryScheduleGivesTheLossesAndGradientsOfOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, SameBits, ::testing::Values(1, 2, 3, 4));
 
+// A tied matrix under a head that computes its logits again. On two ranks each use is summed by
+// itself; on one rank of a V-shaped table the head's gradients are written among those of the
+// embedding, in another order than where forward finishes them.
+TEST(Pipeline, ATiedHeadThatRecomputesItsLogits) {
+  constexpr int kRanks = 3, kMicroBatches = 6;
+  const Variant variant{"llama-tiny", true};
+  auto batch = step_of(kMicroBatches, 0, 130);
+  const Reference reference = reference_of(variant, batch);
+  for (MicroBatch& one : batch) one.context.recompute_logits = true;
+  comm::run_on_threads(threads(kRanks), [&](const comm::Group& group) {
+    for (const char* name : {"gpipe", "zb-h1", "zb-v", "dualpipe-v"}) {
+      const Schedule table = schedule::make_schedule(name, kRanks, chunks_of(name), kMicroBatches);
+      Rank rank(tiny_spec(variant.family, true), table, uneven(table.stages()), group);
+      const double loss = rank.pipeline->run(batch);
+      rank.reduce_ties();
+      EXPECT_EQ(group.sum(loss), reference.loss) << name;
+      const bool one_sum = table.rank_of_stage.front() == table.rank_of_stage.back();
+      expect_same(*rank.model, reference, one_sum, name);
+    }
+  });
+}
+
 TEST(Pipeline, AFileMaySendManyMessagesBeforeTheOneThatIsAwaited) {
   const Schedule table = many_ahead();
   const Schedule read = schedule::from_csv(schedule::to_csv(table), "by_hand.csv");
