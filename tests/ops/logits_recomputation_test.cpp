@@ -1,5 +1,6 @@
 // The head's gradient of its weight, from logits that backward computes a second time, against the
 // one that forward finishes and against LibTorch's composition in double.
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -36,24 +37,29 @@ struct Owner : GradientSink {
   std::vector<std::function<void()>> waiting;
 };
 
-constexpr std::int64_t kRows = 11, kWidth = 24, kWords = 70;
+struct Sizes {
+  std::int64_t rows = 11;
+  std::int64_t width = 24;
+  std::int64_t words = 70;
+  std::int64_t block = 4;  ///< rows at once
+};
 
-at::Tensor input(int pass, at::ScalarType type = at::kFloat) {
-  return (at::arange(kRows * kWidth, at::kDouble) * 0.37 + pass)
+at::Tensor input(int pass, at::ScalarType type = at::kFloat, const Sizes& sizes = {}) {
+  return (at::arange(sizes.rows * sizes.width, at::kDouble) * 0.37 + pass)
       .sin()
-      .view({kRows, kWidth})
+      .view({sizes.rows, sizes.width})
       .to(type)
       .set_requires_grad(true);
 }
-at::Tensor weight(at::ScalarType type) {
-  return (at::arange(kWords * kWidth, at::kDouble) * 0.73)
+at::Tensor weight(at::ScalarType type, const Sizes& sizes = {}) {
+  return (at::arange(sizes.words * sizes.width, at::kDouble) * 0.73)
       .cos()
-      .view({kWords, kWidth})
+      .view({sizes.words, sizes.width})
       .to(type)
       .set_requires_grad(true);
 }
-at::Tensor labels() {
-  const at::Tensor label = (at::arange(kRows, at::kLong) * 13).remainder(kWords);
+at::Tensor labels(const Sizes& sizes = {}) {
+  const at::Tensor label = (at::arange(sizes.rows, at::kLong) * 13).remainder(sizes.words);
   label[4].fill_(kIgnoredLabel);
   return label;
 }
@@ -65,14 +71,15 @@ struct Result {
   at::Tensor of_weight;
 };
 
-Result run(const LossBlocks& blocks, bool late, at::ScalarType type, at::ScalarType gradient,
-           double upstream = 1) {
-  const at::Tensor w = weight(type);
+Result run(bool recompute, bool late, at::ScalarType type, at::ScalarType gradient,
+           double upstream = 1, const Sizes& sizes = {}) {
+  const LossBlocks blocks{.rows = sizes.block, .recompute_logits = recompute};
+  const at::Tensor w = weight(type, sizes);
   const auto owner = std::make_shared<Owner>(w.sizes(), gradient, late);
   Result result;
   for (int pass = 0; pass < 3; ++pass) {
-    const at::Tensor x = input(pass);
-    const at::Tensor loss = linear_cross_entropy(x, {w, owner}, labels(), 0.125, blocks);
+    const at::Tensor x = input(pass, at::kFloat, sizes);
+    const at::Tensor loss = linear_cross_entropy(x, {w, owner}, labels(sizes), 0.125, blocks);
     result.losses.push_back(loss.item<double>());
     (loss * upstream).backward();
     result.of_inputs.push_back(x.grad());
@@ -95,21 +102,35 @@ void expect_same_bits(const Result& a, const Result& b) {
 TEST(LogitsRecomputation, HasTheBitsOfAGradientThatForwardFinishes) {
   for (const auto& [type, gradient] : {std::pair{at::kFloat, at::kFloat},
                                        {at::kBFloat16, at::kFloat},
-                                       {at::kBFloat16, at::kBFloat16}}) {
+                                       {at::kBFloat16, at::kBFloat16},
+                                       {at::kHalf, at::kFloat},
+                                       {at::kHalf, at::kHalf}}) {
     for (const double upstream : {1.0, 8.0}) {
       SCOPED_TRACE(testing::Message() << c10::toString(type) << " " << upstream);
-      const Result forward = run({.rows = 4}, false, type, gradient, upstream);
-      expect_same_bits(run({.rows = 4, .recompute_logits = true}, false, type, gradient, upstream),
-                       forward);
-      expect_same_bits(run({.rows = 4, .recompute_logits = true}, true, type, gradient, upstream),
-                       forward);
+      const Result forward = run(false, false, type, gradient, upstream);
+      expect_same_bits(run(true, false, type, gradient, upstream), forward);
+      expect_same_bits(run(true, true, type, gradient, upstream), forward);
     }
   }
 }
 
+// Products of a whole block, 256 x 64 x 96, are divided among threads (kWorthThreads); those of the
+// last one, of 44 rows, are not.
+TEST(LogitsRecomputation, HasTheSameBitsFromSeveralThreads) {
+  const Sizes sizes{.rows = 300, .width = 64, .words = 96, .block = 256};
+  const int before = at::get_num_threads();
+  at::set_num_threads(3);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    SCOPED_TRACE(c10::toString(type));
+    const Result forward = run(false, false, type, at::kFloat, 8, sizes);
+    expect_same_bits(run(true, true, type, at::kFloat, 8, sizes), forward);
+  }
+  at::set_num_threads(before);
+}
+
 // Against LibTorch's loss of LibTorch's product, in double: sums of 24 and 33 terms.
 TEST(LogitsRecomputation, IsTheGradientOfTheComposition) {
-  const Result found = run({.rows = 4, .recompute_logits = true}, true, at::kFloat, at::kFloat);
+  const Result found = run(true, true, at::kFloat, at::kFloat);
   const at::Tensor w = weight(at::kFloat).detach().to(at::kDouble).set_requires_grad(true);
   for (int pass = 0; pass < 3; ++pass) {
     const at::Tensor x = input(pass).detach().to(at::kDouble).set_requires_grad(true);
