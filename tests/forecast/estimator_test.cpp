@@ -155,6 +155,33 @@ TEST(ShoalTime, SixteenBitWeightsHaveTheirOwnKernels) {
   EXPECT_FALSE(predicts_step_time(planned.spec, planned.training, planned.cluster));
 }
 
+/// Two ranks with many rows under the head, whose loss alone takes time: three seconds.
+struct LongHead : Planned {
+  LongHead() {
+    spec.sequence = training.sequence = 1025;
+    training.degrees = {.pp = 2};
+    training.global_batch = 4;
+    training.schedule = "gpipe";
+    cluster.kernels["loss"] = {.start_s = 3};
+  }
+};
+
+// Three samples of 1,365 columns on four context ranks: the first of them has 342 of each, 1,026
+// rows in all, although the mean is less than 1,024.
+TEST(ShoalTime, TheHeadHasTheRowsOfTheLongestContextRank) {
+  LongHead one;
+  one.spec.sequence = one.training.sequence = 1365;
+  one.training.degrees.cp = 4;
+  one.training.micro_batch = 3;
+  one.training.global_batch = 12;
+  one.cluster.devices_per_host = 8;
+  const schedule::Costs costs = ShoalEstimator().stage_costs(one.spec, one.training, one.cluster);
+  ASSERT_EQ(costs.stages.size(), 2U);
+  EXPECT_DOUBLE_EQ(costs.stages[1].forward, 2) << "logits and the gradient of the input";
+  EXPECT_DOUBLE_EQ(costs.stages[1].input_gradient, 0);
+  EXPECT_DOUBLE_EQ(costs.stages[1].weight_gradient, 2) << "logits again and the weight's";
+}
+
 // Whoever asks for the published numbers gets them on Shoal's clusters too, and whoever asks for
 // Shoal's gets the published ones for a technique that Shoal does not have.
 TEST(Estimator, EachAnswersForItsOwnSoftware) {

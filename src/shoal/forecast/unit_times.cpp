@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "shoal/base/error.h"
 #include "shoal/forecast/memory.h"
+#include "shoal/forecast/unit_moments.h"
 
 namespace shoal::forecast {
 namespace {
@@ -39,11 +39,10 @@ UnitTimes::UnitTimes(const ModelSpec& spec, const Training& training, const Clus
     : spec_(spec),
       training_(training),
       cluster_(cluster),
-      rows_(static_cast<double>(training.micro_batch * training.length(spec)) /
-            static_cast<double>(training.degrees.cp)),
+      rows_(micro_batch(spec, training).rows()),
       tensor_(static_cast<double>(training.degrees.tp)),
       of_type_(training.precision == "bf16" ? "_bf16" : ""),
-      head_(plan::head_products(static_cast<std::int64_t>(std::ceil(rows_)),
+      head_(plan::head_products(static_cast<std::int64_t>(rows_),
                                 plan::recomputes_logits(spec, training))) {}
 
 double UnitTimes::expert_rows() const {

@@ -73,7 +73,7 @@ class UnitTimes {
   const ModelSpec& spec_;
   const Training& training_;
   const Cluster& cluster_;
-  double rows_;          ///< of a micro-batch on one context rank
+  double rows_;          ///< of a micro-batch on the context rank that has most
   double tensor_;        ///< ranks that divide heads, features, vocabulary and the stream
   std::string of_type_;  ///< suffix of kernels that differ by the type of the weights
   plan::HeadProducts head_;
