@@ -605,6 +605,12 @@ TEST(PlanCommand, SimulatesAScheduleFromAFile) {
   EXPECT_GT(plan.at("simulated").at("step_time_s").get<double>(), 0);
   EXPECT_GT(plan.at("simulated").at("bubble_fraction").get<double>(), 0.2)
       << "two ranks and two micro-batches: a third of the time";
+  // The plan's memory and its head are those of a schedule with a name; a job asks its file's
+  // table.
+  const std::string long_head =
+      "plan --model gpt2-124m --cluster cpu --devices 2 --pp 2 --precision fp32 --micro-batch 2";
+  EXPECT_THAT(run(long_head).text, HasSubstr("head: "));
+  EXPECT_THAT(run(long_head + " --schedule-file " + file).text, testing::Not(HasSubstr("head: ")));
   EXPECT_THAT(
       run("plan --model gpt2-124m --schedule-file " + folder.write("bad.csv", "0F0\n1B0\n")).text,
       HasSubstr("bad.csv"));
