@@ -43,8 +43,10 @@ std::string text_of(const Bytes& bytes, std::size_t from, std::size_t to) {
 class StoreServer::Service {
  public:
   Service(Descriptor listener, const std::string& key)
-      : acceptor_(loop_, std::move(listener), key,
-                  [this](Descriptor socket, const Hello&) { add_link(std::move(socket)); }) {}
+      : acceptor_(loop_, std::move(listener),
+                  {.key = key, .admit = [this](std::unique_ptr<Channel> channel, const Hello&) {
+                     add_link(std::move(channel));
+                   }}) {}
   void run_once() {
     loop_.run_once(std::chrono::milliseconds(500));
     acceptor_.drop_expired();
@@ -57,9 +59,9 @@ class StoreServer::Service {
     std::uint64_t request;
   };
 
-  void add_link(Descriptor socket) {
-    const int fd = socket.get();
-    links_.emplace(fd, Link(std::move(socket), kMaxKey + kMaxValue + 4));
+  void add_link(std::unique_ptr<Channel> channel) {
+    const int fd = channel->fd();
+    links_.emplace(fd, Link(std::move(channel), kMaxKey + kMaxValue + 4));
     listen_to(fd, EPOLLIN);
   }
   void listen_to(int fd, std::uint32_t events) {

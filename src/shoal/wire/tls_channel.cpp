@@ -15,7 +15,7 @@
 namespace shoal::wire {
 namespace {
 
-void must(bool done, const char* what) {
+void must_accept(bool done, const char* what) {
   if (done) return;
   const char* reason = ERR_reason_error_string(ERR_peek_last_error());
   throw Error(ErrorKind::kResource, "tls",
@@ -50,10 +50,10 @@ long control_socket(BIO*, int command, long, void*) { return command == BIO_CTRL
 std::shared_ptr<BIO_METHOD> socket_method() {
   std::shared_ptr<BIO_METHOD> method(BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket without signals"),
                                      BIO_meth_free);
-  must(method && BIO_meth_set_write(method.get(), write_socket) == 1 &&
-           BIO_meth_set_read(method.get(), read_socket) == 1 &&
-           BIO_meth_set_ctrl(method.get(), control_socket) == 1,
-       "a socket");
+  must_accept(method && BIO_meth_set_write(method.get(), write_socket) == 1 &&
+                  BIO_meth_set_read(method.get(), read_socket) == 1 &&
+                  BIO_meth_set_ctrl(method.get(), control_socket) == 1,
+              "a socket");
   return method;
 }
 
@@ -76,22 +76,23 @@ TlsContext::TlsContext(Identity identity)
       socket_method_(socket_method()),
       context_(SSL_CTX_new(TLS_method()), SSL_CTX_free) {
   SSL_CTX* const context = context_.get();
-  must(context != nullptr, "a context");
-  must(SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
-           SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1,
-       "TLS 1.3");
-  must(SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256") ==
-               1 &&
-           SSL_CTX_set1_groups_list(context, "X25519") == 1 &&
-           SSL_CTX_set1_sigalgs_list(context, "ed25519") == 1,
-       "X25519, Ed25519 or AES-GCM");
-  must(SSL_CTX_use_certificate(context, identity_.certificate()) == 1 &&
-           SSL_CTX_use_PrivateKey(context, identity_.key()) == 1,
-       "a certificate of Ed25519");
+  must_accept(context != nullptr, "a context");
+  must_accept(SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) == 1 &&
+                  SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) == 1,
+              "TLS 1.3");
+  must_accept(SSL_CTX_set_ciphersuites(
+                  context, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256") == 1 &&
+                  SSL_CTX_set1_groups_list(context, "X25519") == 1 &&
+                  SSL_CTX_set1_sigalgs_list(context, "ed25519") == 1,
+              "X25519, Ed25519 or AES-GCM");
+  must_accept(SSL_CTX_use_certificate(context, identity_.certificate()) == 1 &&
+                  SSL_CTX_use_PrivateKey(context, identity_.key()) == 1,
+              "a certificate of Ed25519");
   // What was recorded of one connection is of no use on another.
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-  must(SSL_CTX_set_num_tickets(context, 0) == 1 && SSL_CTX_set_max_early_data(context, 0) == 1,
-       "a context without tickets");
+  must_accept(
+      SSL_CTX_set_num_tickets(context, 0) == 1 && SSL_CTX_set_max_early_data(context, 0) == 1,
+      "a context without tickets");
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
@@ -105,9 +106,9 @@ TlsChannel::TlsChannel(Descriptor socket, std::shared_ptr<const TlsContext> cont
       peer_(peer),
       tls_(SSL_new(context_->context_.get()), SSL_free),
       records_of_a_key_(records_of_a_key) {
-  must(tls_ != nullptr, "a connection");
+  must_accept(tls_ != nullptr, "a connection");
   BIO* const bio = BIO_new(context_->socket_method_.get());
-  must(bio != nullptr, "a socket");
+  must_accept(bio != nullptr, "a socket");
   BIO_set_data(bio, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd())));
   BIO_set_init(bio, 1);
   SSL_set_bio(tls_.get(), bio, bio);
@@ -258,7 +259,7 @@ bool TlsChannel::flush() {
 // The word for it goes out before the next record.
 void TlsChannel::renew_key() {
   ERR_clear_error();
-  must(SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a new key");
+  must_accept(SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a new key");
   ++keys_used_;
 }
 
