@@ -410,6 +410,18 @@ TEST(TlsChannel, ARecordIsOfUseOnceAndInItsPlace) {
   EXPECT_TRUE(hear(*swapped.listener).bytes.empty());
 }
 
+// A ticket, with which a session is taken up again, would be sent behind the caller's last word.
+TEST(TlsChannel, TheListenerSpeaksOnceAndGivesNoTickets) {
+  int times = 0;
+  Sides sides;
+  sides.shake_hands([&](bool from_caller, Bytes bytes) {
+    times += from_caller ? 0 : 1;
+    return bytes;
+  });
+  EXPECT_TRUE(sides.both_done());
+  EXPECT_EQ(times, 1);
+}
+
 // Who has recorded a connection says the caller's part of it again.
 TEST(TlsChannel, AHandshakeIsOfUseOnce) {
   Bytes recorded;

@@ -310,6 +310,22 @@ TEST(TlsTransport, AChangeOrACutOnAnotherRailIsMendedAndNoBitIsWrong) {
   expect_none(exchange(ranks, 100));
 }
 
+// The caller speaks last, so it has a connection then that the listener does not have.
+TEST(TlsTransport, ARailWhoseHandshakeIsCutAtItsLastWordIsMadeAgain) {
+  constexpr std::uint64_t kFirstFlights = 108 + 100;  // its answer, and TLS's first words begun
+  std::atomic<int> cut{0};
+  Ranks ranks(
+      2, [](int) { return with_tls(3); },
+      [&](int connection, bool from_caller, std::uint64_t offset, std::span<std::byte>) {
+        if (!from_caller || connection < 1 || connection > 3 || offset < kFirstFlights) return true;
+        ++cut;
+        return false;
+      });
+  expect_none(ranks.errors);
+  EXPECT_EQ(cut, 3);
+  for (std::uint64_t group = 1; group < 4; ++group) expect_none(exchange(ranks, group));
+}
+
 /// A rank that is only its end of a connection, which has proved that it knows the key.
 struct Caller {
   explicit Caller(const Endpoint& to, const PeerId& shown, std::uint8_t encrypted = 1)

@@ -51,6 +51,15 @@ Proof prove(const std::string& key, const char* label,
   return proof;
 }
 
+void wait_ready(int socket, short events, Deadline deadline, const std::function<void()>& check) {
+  pollfd ready{socket, events, 0};
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
+  if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 250))) != 0) return;
+  if (check) check();
+  if (deadline.passed())
+    throw Error(ErrorKind::kTimeout, "handshake", "the other side does not answer");
+}
+
 /// Sends or receives exactly `size` bytes on a non-blocking socket.
 void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline deadline,
               const std::function<void()>& check) {
@@ -60,7 +69,7 @@ void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline 
     if (n > 0) {
       at += static_cast<std::size_t>(n);
     } else if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
-      wait_in_handshake(socket, out ? POLLOUT : POLLIN, deadline, check);
+      wait_ready(socket, out ? POLLOUT : POLLIN, deadline, check);
     } else {
       throw Error(ErrorKind::kPeerLost, "handshake", "the other side closed the connection")
           .hint("do both sides have the same job key?");
@@ -69,16 +78,6 @@ void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline 
 }
 
 }  // namespace
-
-void wait_in_handshake(int socket, short events, Deadline deadline,
-                       const std::function<void()>& check) {
-  pollfd ready{socket, events, 0};
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
-  if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 250))) != 0) return;
-  if (check) check();
-  if (deadline.passed())
-    throw Error(ErrorKind::kTimeout, "handshake", "the other side does not answer");
-}
 
 ListenerHandshake::ListenerHandshake(std::string key, const Hello& own)
     : key_(std::move(key)), own_hello_(own), own_(random_nonce()) {}
@@ -152,6 +151,15 @@ Hello handshake_as_caller(int socket, const std::string& key, const Hello& hello
   if (CRYPTO_memcmp(theirs.data(), want.data(), want.size()) != 0)
     throw Error(ErrorKind::kPeerLost, "handshake", "the other side does not know the job key");
   return heard;
+}
+
+void complete_handshake(Channel& channel, Deadline deadline, const std::function<void()>& check) {
+  for (;;) {
+    const Channel::Handshake state = channel.handshake();
+    if (state == Channel::Handshake::kDone) return;
+    const bool reads = state == Channel::Handshake::kWaitsToRead;
+    wait_ready(channel.fd(), reads ? POLLIN : POLLOUT, deadline, check);
+  }
 }
 
 }  // namespace shoal::wire

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shoal/base/clock.h"
+#include "shoal/wire/channel.h"
 
 namespace shoal::wire {
 
@@ -54,9 +55,8 @@ class ListenerHandshake {
 Hello handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline,
                           const std::function<void()>& check = {});
 
-/// Waits until `socket` is ready for `events` (of poll), or a quarter of a second, after which it
-/// calls `check`. Throws Error(timeout) when `deadline` has passed.
-void wait_in_handshake(int socket, short events, Deadline deadline,
-                       const std::function<void()>& check);
+/// Carries out the handshake of a channel, behind the one above. Throws and calls `check` as that.
+void complete_handshake(Channel& channel, Deadline deadline,
+                        const std::function<void()>& check = {});
 
 }  // namespace shoal::wire

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -248,7 +247,7 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
   PeerHello said = hello;
   if (open)
     said.rails = static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
-  said.encrypted = wants_tls(socket.get()) ? 1 : 0;
+  said.encrypted = wants_tls(options_.tls, socket.get()) ? 1 : 0;
   const PeerHello answer = PeerHello::decode(
       handshake_as_caller(socket.get(), options_.key, said.encode(), end, may_go_on));
   check_answer(r, hello, answer);
@@ -259,11 +258,7 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
   } else {
     channel = std::make_unique<PlainChannel>(std::move(socket));
   }
-  using Handshake = Channel::Handshake;
-  for (auto state = channel->handshake(); state != Handshake::kDone; state = channel->handshake()) {
-    const short events = state == Handshake::kWaitsToRead ? POLLIN : POLLOUT;
-    wait_in_handshake(channel->fd(), events, end, may_go_on);
-  }
+  complete_handshake(*channel, end, may_go_on);
   hello = said;
   if (hello.rail == 0) {
     const std::lock_guard lock(mutex_);
@@ -284,10 +279,6 @@ void TcpTransport::check_answer(int r, const PeerHello& hello, const PeerHello& 
   const std::lock_guard lock(mutex_);
   if (answer.id == peers_[r].id) return;
   throw Error(ErrorKind::kPeerLost, "connect", "another process answers there than before");
-}
-
-bool TcpTransport::wants_tls(int socket) const {
-  return options_.tls == TlsMode::kOn || (options_.tls == TlsMode::kAuto && leaves_host(socket));
 }
 
 Error TcpTransport::other_tls(int r, TlsMode theirs) const {
@@ -314,7 +305,7 @@ std::unique_ptr<Channel> TcpTransport::channel_of_caller(Descriptor socket, cons
     return std::make_unique<TlsChannel>(std::move(socket), tls_, TlsChannel::Role::kListener,
                                         hello.id);
   }
-  if (hello.encrypted != 0 || wants_tls(socket.get())) return nullptr;
+  if (hello.encrypted != 0 || wants_tls(options_.tls, socket.get())) return nullptr;
   return std::make_unique<PlainChannel>(std::move(socket));
 }
 

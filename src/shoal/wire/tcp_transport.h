@@ -156,7 +156,6 @@ class TcpTransport final : public Transport {
   std::unique_ptr<Channel> try_call(int rank, const Endpoint& address, PeerHello& hello,
                                     Deadline deadline, const std::function<void()>& may_go_on);
   void check_answer(int rank, const PeerHello& hello, const PeerHello& answer) const;
-  bool wants_tls(int socket) const;
   PeerHello own_hello() const;
   Error other_tls(int rank, TlsMode theirs) const;
   std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& hello);

@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "shoal/wire/address.h"
+
 namespace shoal::wire {
 namespace {
 
@@ -97,6 +99,10 @@ TlsContext::TlsContext(Identity identity)
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_cert_verify_callback(context, verify_peer, nullptr);
+}
+
+bool wants_tls(TlsMode mode, int socket) {
+  return mode == TlsMode::kOn || (mode == TlsMode::kAuto && leaves_host(socket));
 }
 
 TlsChannel::TlsChannel(Descriptor socket, std::shared_ptr<const TlsContext> context, Role role,

@@ -9,6 +9,7 @@
 #include "shoal/base/error.h"
 #include "shoal/wire/channel.h"
 #include "shoal/wire/identity.h"
+#include "shoal/wire/tls_mode.h"
 
 // OpenSSL's names; its headers stay in the sources.
 struct bio_method_st;
@@ -29,6 +30,9 @@ class TlsContext {
   std::shared_ptr<bio_method_st> socket_method_;
   std::shared_ptr<ssl_ctx_st> context_;
 };
+
+/// Returns true where a connection runs TLS in this mode. `socket` is connected.
+bool wants_tls(TlsMode mode, int socket);
 
 /// TLS 1.3 and no other version, without session tickets and early data. Each side shows a
 /// certificate, and the other one must have the id that is expected of it.
