@@ -382,6 +382,7 @@ TEST(TlsChannel, AStreamThatIsCutAnywhereHasNoEnd) {
     const Heard heard = hear(*sides.listener);
     if (at < bytes) {
       expect_beginning(heard, at);
+      EXPECT_THAT(heard.failure->what(), HasSubstr("ended without the word of TLS")) << at;
     } else {
       EXPECT_TRUE(heard.ended);
       EXPECT_EQ(heard.bytes, kSpoken);

@@ -43,11 +43,16 @@ int read_socket(BIO* bio, char* bytes, int size) {
   BIO_clear_retry_flags(bio);
   const ssize_t n = ::recv(socket_of(bio), bytes, static_cast<std::size_t>(size), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
+  if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
   return static_cast<int>(n);
 }
 
-// A socket keeps nothing back, so there is nothing to flush.
-long control_socket(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
+// A socket keeps nothing back, so there is nothing to flush. OpenSSL asks for the end to tell it
+// from a failure.
+long control_socket(BIO* bio, int command, long, void*) {
+  if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
 
 std::shared_ptr<BIO_METHOD> socket_method() {
   std::shared_ptr<BIO_METHOD> method(BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket without signals"),
@@ -166,10 +171,9 @@ TlsChannel::Handshake TlsChannel::handshake() {
   }
 }
 
-// Returns 0 at the end, and nothing where nothing is there.
-std::optional<std::size_t> TlsChannel::read_text(std::byte* to, std::size_t bytes) {
-  if (failure_) throw Error(*failure_);
-  if (ended_) return 0;
+// Returns 0 where nothing is there, at the end, and after a failure.
+std::size_t TlsChannel::read_text(std::byte* to, std::size_t bytes) {
+  if (failure_ || ended_) return 0;
   ERR_clear_error();
   errno = 0;
   std::size_t n = 0;
@@ -178,49 +182,42 @@ std::optional<std::size_t> TlsChannel::read_text(std::byte* to, std::size_t byte
   switch (SSL_get_error(tls_.get(), done)) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE:
-      return std::nullopt;
+      break;
     case SSL_ERROR_ZERO_RETURN:
       ended_ = true;
-      return 0;
+      break;
     default:
       failure_ = broken("receive", done);
-      throw Error(*failure_);
   }
+  return 0;
 }
 
 // What is left of a record is read alone, so that a peer that sends without pause cannot keep the
-// caller here: see holds_unread. Where bytes were read before an end or a failure, these are
-// returned first. Nothing then shows on the socket any more, so holds_unread says it.
+// caller here: see holds_unread.
 std::optional<std::size_t> TlsChannel::read(std::span<const iovec> to) {
   const bool rest_alone = SSL_pending(tls_.get()) > 0;
   std::size_t total = 0;
-  bool more = true;
-  const auto told = [&] {
-    holds_unread_ = total > 0 && (failure_ || ended_ || SSL_pending(tls_.get()) > 0);
-  };
   for (const iovec& part : to) {
-    for (std::size_t at = 0; more && at < part.iov_len;) {
-      more = !(rest_alone && total > 0 && SSL_pending(tls_.get()) == 0);
-      if (!more) break;
-      std::optional<std::size_t> n;
-      try {
-        n = read_text(static_cast<std::byte*>(part.iov_base) + at, part.iov_len - at);
-      } catch (const Error&) {
-        told();
-        if (total == 0) throw;
-      }
-      more = n && *n > 0;
-      if (more) {
-        at += *n;
-        total += *n;
-      } else if (total == 0) {
-        holds_unread_ = false;
-        return n;
-      }
+    for (std::size_t at = 0; at < part.iov_len;) {
+      const bool goes_on = total == 0 || !rest_alone || SSL_pending(tls_.get()) > 0;
+      auto* place = static_cast<std::byte*>(part.iov_base) + at;
+      const std::size_t n = goes_on ? read_text(place, part.iov_len - at) : 0;
+      if (n == 0) return what_was_read(total);
+      at += n;
+      total += n;
     }
   }
-  told();
-  return total;
+  return what_was_read(total);
+}
+
+// Bytes that were read before an end or a failure are returned first. Nothing may then show on the
+// socket any more, so holds_unread says it.
+std::optional<std::size_t> TlsChannel::what_was_read(std::size_t total) {
+  holds_unread_ = total > 0 && (failure_ || ended_ || SSL_pending(tls_.get()) > 0);
+  if (total > 0) return total;
+  if (failure_) throw Error(*failure_);
+  if (ended_) return 0;
+  return std::nullopt;
 }
 
 // A record is encrypted once. Where the kernel does not take it whole, OpenSSL wants the same text

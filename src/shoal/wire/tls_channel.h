@@ -63,7 +63,8 @@ class TlsChannel final : public Channel {
   static constexpr std::size_t kMostText = 16 << 10;
 
   Error broken(const char* operation, int result);
-  std::optional<std::size_t> read_text(std::byte* to, std::size_t bytes);
+  std::size_t read_text(std::byte* to, std::size_t bytes);
+  std::optional<std::size_t> what_was_read(std::size_t total);
   void renew_key();
 
   std::shared_ptr<const TlsContext> context_;
