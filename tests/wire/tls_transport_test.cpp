@@ -174,9 +174,10 @@ TEST(TlsTransport, RanksExchangeOverOneConnectionAndOverSeveral) {
     Ranks ranks(3, [&](int) { return with_tls(rails); });
     expect_none(ranks.errors);
     expect_none(exchange(ranks, 1));
-    for (int rank = 0; rank < 3; ++rank)
+    for (int rank = 0; rank < 3; ++rank) {
       for (int peer = 0; peer < 3; ++peer)
         EXPECT_EQ(ranks.all[rank]->encrypted(peer), peer != rank);
+    }
   }
 }
 
