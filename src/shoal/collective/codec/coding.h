@@ -37,7 +37,7 @@ struct Coding {
   std::uint16_t block = 128;
   /// Gives the random numbers, by the global index of each value. Whoever encodes other values
   /// passes another key: a key that is used again makes the same errors again.
-  Key key;
+  Key key = Key(0);
 
   bool operator==(const Coding& other) const {
     return codec == other.codec && stochastic == other.stochastic && block == other.block &&
