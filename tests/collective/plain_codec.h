@@ -161,7 +161,8 @@ class PlainCodec {
   std::uint32_t code(float value, std::uint32_t unit, std::uint64_t index) const {
     std::uint32_t magnitude = 0;
     if (unit == 0x7fc0) {
-      magnitude = std::isnan(value) ? 2 : std::isinf(value) ? 1 : 0;
+      if (std::isnan(value)) magnitude = 2;
+      if (std::isinf(value)) magnitude = 1;
     } else if (unit != 0) {
       const float in_units = std::abs(value) / bf16(unit);
       const double t = std::min<double>(in_units, magnitudes_.back());

@@ -1,5 +1,6 @@
-// This file holds the loops that encode and decode, written for the vectoriser except the random
-// numbers. codec.cpp includes it once per vector width, each time in a namespace of its own and
+// This file holds the loops that encode and decode. The compiler vectorises those that are plain;
+// it does not where floats are rounded to integers, and random numbers need halves of products.
+// codec.cpp includes it once per vector width, each time in a namespace of its own and
 // under the target options of that width. Therefore it has no include guard, and no lambdas, which
 // would not inherit the target.
 //
@@ -15,6 +16,7 @@ inline constexpr std::uint32_t kHalf = 0x80000000u;
 /// The unit of a block that has an infinity or NaN.
 inline constexpr std::uint16_t kMarked = 0x7fc0;
 inline constexpr std::uint32_t kInfinityBits = 0x7f800000u;
+inline constexpr std::uint32_t kNanBits = 0x7fc00000u;
 inline constexpr std::uint16_t kLargestBf16 = 0x7f7f;
 
 // Codes of a marked block, as magnitudes with a sign. Anything else is NaN.
@@ -22,13 +24,22 @@ inline constexpr std::uint32_t kFiniteCode = 0;
 inline constexpr std::uint32_t kInfiniteCode = 1;
 inline constexpr std::uint32_t kNanCode = 2;
 
+// Vectors of floats, and of integers of their length: a power of two that divides 32.
+using F32 = hn::CappedTag<float, 16>;
+using U32 = hn::RebindToUnsigned<F32>;
+using I32 = hn::RebindToSigned<F32>;
+using VF = hn::Vec<F32>;
+using VU = hn::Vec<U32>;
+
 /// Returns floor(t + random / 2^32) for 0 <= t < 2^20, to 24 bits behind the point.
-inline std::uint32_t round_at_random(float t, std::uint32_t random) {
-  const auto below = static_cast<std::int32_t>(t);
-  const float fraction = t - static_cast<float>(below);
-  const auto places = static_cast<std::int32_t>(fraction * 0x1p24f);
-  const std::int32_t sum = places + static_cast<std::int32_t>(random >> 8);
-  return static_cast<std::uint32_t>(below + (sum >> 24));
+inline VU round_at_random(VF t, VU random) {
+  const F32 d;
+  const I32 di;
+  const auto below = hn::ConvertTo(di, t);
+  const VF fraction = hn::Sub(t, hn::ConvertTo(d, below));
+  const auto places = hn::ConvertTo(di, hn::Mul(fraction, hn::Set(d, 0x1p24f)));
+  const auto sum = hn::Add(places, hn::BitCast(di, hn::ShiftRight<8>(random)));
+  return hn::BitCast(U32(), hn::Add(below, hn::ShiftRight<24>(sum)));
 }
 
 // A format says which magnitudes a code can have, in units: `round` finds one for 0 <= t <= kTop,
@@ -39,9 +50,14 @@ template <int bits, int top>
 struct Integers {
   static constexpr int kBits = bits;
   static constexpr float kTop = top;
-  static std::uint32_t round(float t, std::uint32_t random) { return round_at_random(t, random); }
+  static VU round(VF t, VU random) { return round_at_random(t, random); }
   static std::uint8_t with_sign(std::uint32_t magnitude, std::uint32_t sign) {
     return static_cast<std::uint8_t>(((magnitude ^ (0u - sign)) + sign) & ((1u << bits) - 1));
+  }
+  static VU with_sign(VU magnitude, VU sign) {
+    const U32 du;
+    const VU inverted = hn::Xor(magnitude, hn::Sub(hn::Zero(du), sign));
+    return hn::And(hn::Add(inverted, sign), hn::Set(du, (1u << bits) - 1));
   }
   static std::int32_t value(std::uint8_t code) {
     return static_cast<std::int32_t>(static_cast<std::uint32_t>(code) << (32 - bits)) >>
@@ -63,17 +79,23 @@ struct Floats {
   // 2^(1 - bias), and how often it holds the distance of subnormal magnitudes.
   static constexpr float kSmallestNormal = 2.0f / static_cast<float>(1 << bias);
   static constexpr float kSubnormals = static_cast<float>(1 << (bias - 1 + mantissa));
-  static std::uint32_t round(float t, std::uint32_t random) {
+  static VU round(VF t, VU random) {
+    const F32 d;
+    const U32 du;
     // Within one exponent the bits of a float are a straight line: adding random bits below the
     // mantissa that is kept, and cutting them off, rounds at random, also into the next exponent.
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(t);
-    const std::uint32_t rounded = (bits + (random >> (9 + mantissa))) >> (23 - mantissa);
-    const std::uint32_t normal = rounded - (static_cast<std::uint32_t>(127 - bias) << mantissa);
-    const std::uint32_t subnormal = round_at_random(t * kSubnormals, random);
-    return t < kSmallestNormal ? subnormal : normal;
+    const VU sum = hn::Add(hn::BitCast(du, t), hn::ShiftRight<9 + mantissa>(random));
+    constexpr auto kBias = static_cast<std::uint32_t>(127 - bias) << mantissa;
+    const VU normal = hn::Sub(hn::ShiftRight<23 - mantissa>(sum), hn::Set(du, kBias));
+    const VU subnormal = round_at_random(hn::Mul(t, hn::Set(d, kSubnormals)), random);
+    const auto small = hn::RebindMask(du, hn::Lt(t, hn::Set(d, kSmallestNormal)));
+    return hn::IfThenElse(small, subnormal, normal);
   }
   static std::uint8_t with_sign(std::uint32_t magnitude, std::uint32_t sign) {
     return static_cast<std::uint8_t>(magnitude | (sign << (kBits - 1)));
+  }
+  static VU with_sign(VU magnitude, VU sign) {
+    return hn::Or(magnitude, hn::ShiftLeft<kBits - 1>(sign));
   }
   static float widen_code(std::uint8_t code) {
     if constexpr (mantissa > 0) {
@@ -94,11 +116,44 @@ using E4M3 = Floats<4, 3, 7, 448>;
 using E3M0 = Floats<3, 0, 7, 1>;
 using E2M0 = Floats<2, 0, 3, 1>;
 
-/// Writes the random numbers of `count` values, both multiples of 32, the first at index `first`.
-/// Value i takes word (i mod 32) / 8 of Philox4x32-10 at counter 8 (i / 32) + i mod 8: eight
-/// counters give the numbers of 32 values, so a vector of up to eight lanes needs no shuffles.
+#if HWY_TARGET != HWY_SCALAR
+using Counters = hn::CappedTag<std::uint32_t, 8>;
+using VC = hn::Vec<Counters>;
+
+/// Multiplies each lane: to the lower and the upper half of the product.
+inline void multiply(VC x, VC factor, VC& low, VC& high) {
+  const Counters d;
+  const hn::Repartition<std::uint64_t, Counters> wide;
+  const auto even = hn::MulEven(x, factor);
+  const auto odd = hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, x))), factor);
+  low = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
+  high = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
+}
+
+/// One round of Philox4x32 (base/philox.cpp) on a counter a lane.
+inline void philox_round(VC& c0, VC& c1, VC& c2, VC& c3, VC k0, VC k1) {
+  const Counters d;
+  VC low0;
+  VC high0;
+  VC low2;
+  VC high2;
+  multiply(c0, hn::Set(d, 0xD2511F53u), low0, high0);
+  multiply(c2, hn::Set(d, 0xCD9E8D57u), low2, high2);
+  c0 = hn::Xor(hn::Xor(high2, c1), k0);
+  c1 = low2;
+  c2 = hn::Xor(hn::Xor(high0, c3), k1);
+  c3 = low0;
+}
+#endif
+
+/// Writes the random numbers of `count` values, both multiples of 32, the first at index `first`;
+/// `to` has room for 32 more. Value i takes word (i mod 32) / 8 of Philox4x32-10 at counter
+/// 8 (i / 32) + i mod 8: eight counters give the numbers of 32 values, so a vector of up to eight
+/// lanes needs no shuffles.
 inline void random_numbers(std::uint64_t key, std::uint64_t first, std::size_t count,
                            std::uint32_t* to) {
+  const auto k0 = static_cast<std::uint32_t>(key);
+  const auto k1 = static_cast<std::uint32_t>(key >> 32);
 #if HWY_TARGET == HWY_SCALAR
   // A vector of one lane has no halves to multiply.
   for (std::size_t i = 0; i < count; i += 32) {
@@ -106,50 +161,44 @@ inline void random_numbers(std::uint64_t key, std::uint64_t first, std::size_t c
       const std::uint64_t counter = (first + i) / 4 + lane;
       const auto words = shoal::philox(
           {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0},
-          {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)});
+          {k0, k1});
       for (std::size_t word = 0; word < 4; ++word) to[i + 8 * word + lane] = words[word];
     }
   }
 #else
-  const hn::CappedTag<std::uint32_t, 8> d;
-  using V = hn::Vec<decltype(d)>;
-  const hn::Repartition<std::uint64_t, decltype(d)> wide;
-  const V factor0 = hn::Set(d, 0xD2511F53u);
-  const V factor2 = hn::Set(d, 0xCD9E8D57u);
-  for (std::size_t i = 0; i < count; i += 32) {
-    const std::uint64_t counter = (first + i) / 4;
+  const Counters d;
+  // Two groups of 32 values side by side: a round waits for its products, in which time the other
+  // group's are computed. The last may be one too many.
+  for (std::size_t i = 0; i < count; i += 64) {
+    const std::uint64_t a = (first + i) / 4;
+    const std::uint64_t b = a + 8;
     for (std::size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
       // A counter is a multiple of 8, so the lanes carry nothing into the upper half.
-      V c0 = hn::Iota(d, static_cast<std::uint32_t>(counter + lane));
-      V c1 = hn::Set(d, static_cast<std::uint32_t>(counter >> 32));
-      V c2 = hn::Zero(d);
-      V c3 = hn::Zero(d);
-      auto k0 = static_cast<std::uint32_t>(key);
-      auto k1 = static_cast<std::uint32_t>(key >> 32);
+      VC a0 = hn::Iota(d, static_cast<std::uint32_t>(a + lane));
+      VC a1 = hn::Set(d, static_cast<std::uint32_t>(a >> 32));
+      VC a2 = hn::Zero(d);
+      VC a3 = hn::Zero(d);
+      VC b0 = hn::Iota(d, static_cast<std::uint32_t>(b + lane));
+      VC b1 = hn::Set(d, static_cast<std::uint32_t>(b >> 32));
+      VC b2 = hn::Zero(d);
+      VC b3 = hn::Zero(d);
+      VC round0 = hn::Set(d, k0);
+      VC round1 = hn::Set(d, k1);
       for (int round = 0; round < 10; ++round) {
-        const auto even0 = hn::MulEven(c0, factor0);
-        const auto odd0 =
-            hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, c0))), factor0);
-        const auto even2 = hn::MulEven(c2, factor2);
-        const auto odd2 =
-            hn::MulEven(hn::BitCast(d, hn::ShiftRight<32>(hn::BitCast(wide, c2))), factor2);
-        const V high0 =
-            hn::OddEven(hn::BitCast(d, odd0), hn::BitCast(d, hn::ShiftRight<32>(even0)));
-        const V low0 = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd0)), hn::BitCast(d, even0));
-        const V high2 =
-            hn::OddEven(hn::BitCast(d, odd2), hn::BitCast(d, hn::ShiftRight<32>(even2)));
-        const V low2 = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd2)), hn::BitCast(d, even2));
-        c0 = hn::Xor(hn::Xor(high2, c1), hn::Set(d, k0));
-        c1 = low2;
-        c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(d, k1));
-        c3 = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
+        philox_round(a0, a1, a2, a3, round0, round1);
+        philox_round(b0, b1, b2, b3, round0, round1);
+        round0 = hn::Add(round0, hn::Set(d, 0x9E3779B9u));
+        round1 = hn::Add(round1, hn::Set(d, 0xBB67AE85u));
       }
-      hn::StoreU(c0, d, to + i + lane);
-      hn::StoreU(c1, d, to + i + 8 + lane);
-      hn::StoreU(c2, d, to + i + 16 + lane);
-      hn::StoreU(c3, d, to + i + 24 + lane);
+      std::uint32_t* const of_a = to + i + lane;
+      hn::StoreU(a0, d, of_a);
+      hn::StoreU(a1, d, of_a + 8);
+      hn::StoreU(a2, d, of_a + 16);
+      hn::StoreU(a3, d, of_a + 24);
+      hn::StoreU(b0, d, of_a + 32);
+      hn::StoreU(b1, d, of_a + 40);
+      hn::StoreU(b2, d, of_a + 48);
+      hn::StoreU(b3, d, of_a + 56);
     }
   }
 #endif
@@ -180,13 +229,17 @@ inline std::uint16_t unit_for(std::uint32_t largest_bits, float top) {
 }
 
 template <class Format>
-void round_all(const float* __restrict values, const std::uint32_t* __restrict random, float unit,
-               std::size_t count, std::uint8_t* __restrict codes) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(values[i]);
-    const float t = std::bit_cast<float>(bits & 0x7fffffffu) / unit;
-    const float within = t < Format::kTop ? t : Format::kTop;
-    codes[i] = Format::with_sign(Format::round(within, random[i]), bits >> 31);
+void round_all(const float* values, const std::uint32_t* random, float unit, std::size_t count,
+               std::uint8_t* codes) {
+  const F32 d;
+  const U32 du;
+  const hn::Rebind<std::uint8_t, F32> bytes;
+  for (std::size_t i = 0; i < count; i += hn::Lanes(d)) {
+    const VF value = hn::Load(d, values + i);
+    const VF t = hn::Min(hn::Div(hn::Abs(value), hn::Set(d, unit)), hn::Set(d, Format::kTop));
+    const VU magnitude = Format::round(t, hn::Load(du, random + i));
+    const VU code = Format::with_sign(magnitude, hn::ShiftRight<31>(hn::BitCast(du, value)));
+    hn::StoreU(hn::DemoteTo(bytes, hn::BitCast(I32(), code)), bytes, codes + i);
   }
 }
 
@@ -210,9 +263,8 @@ template <class Format>
 void widen_marked(const std::uint8_t* __restrict codes, std::size_t count, float* __restrict to) {
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint32_t magnitude = Format::magnitude(codes[i]);
-    const std::uint32_t bits = magnitude == kFiniteCode     ? 0u
-                               : magnitude == kInfiniteCode ? kInfinityBits
-                                                            : 0x7fc00000u;
+    const std::uint32_t special = magnitude == kInfiniteCode ? kInfinityBits : kNanBits;
+    const std::uint32_t bits = magnitude == kFiniteCode ? 0u : special;
     to[i] = std::bit_cast<float>(bits | (Format::sign(codes[i]) << 31));
   }
 }
@@ -269,7 +321,7 @@ void unpack(const std::uint8_t* from, std::size_t count, std::uint8_t* codes) {
 struct Scratch {
   alignas(64) float values[kMost];
   alignas(64) float decoded[kMost];
-  alignas(64) std::uint32_t random[kMost];
+  alignas(64) std::uint32_t random[kMost + 32];
   alignas(64) std::uint8_t codes[kMost];
   alignas(64) std::uint8_t packed[2 * kMost];
 };
@@ -346,14 +398,25 @@ const std::byte* decode_block(Scratch& s, const std::byte* from, std::size_t cou
 inline std::size_t encode_bf16(Scratch& s, std::size_t count, bool residuals, std::byte* to) {
   auto* codes = reinterpret_cast<std::uint16_t*>(s.packed);
   const std::size_t n = rounded_up(count);
-  for (std::size_t i = 0; i < n; ++i) {
-    const std::uint32_t bits = std::bit_cast<std::uint32_t>(s.values[i]);
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    const std::uint32_t sum = (magnitude + (s.random[i] >> 16)) >> 16;
-    const std::uint32_t finite = sum < kLargestBf16 ? sum : kLargestBf16;
-    const std::uint32_t special = magnitude > kInfinityBits ? kMarked : 0x7f80u;
-    codes[i] = static_cast<std::uint16_t>((magnitude < kInfinityBits ? finite : special) |
-                                          ((bits >> 16) & 0x8000u));
+  const F32 d;
+  const U32 du;
+  const I32 di;
+  const hn::Rebind<std::uint16_t, F32> halves;
+  const auto infinity = hn::Set(di, static_cast<std::int32_t>(kInfinityBits));
+  for (std::size_t i = 0; i < n; i += hn::Lanes(d)) {
+    const VU bits = hn::BitCast(du, hn::Load(d, s.values + i));
+    const VU magnitude = hn::And(bits, hn::Set(du, 0x7fffffffu));
+    const VU sum = hn::Add(magnitude, hn::ShiftRight<16>(hn::Load(du, s.random + i)));
+    const VU finite = hn::Min(hn::ShiftRight<16>(sum), hn::Set(du, std::uint32_t{kLargestBf16}));
+    // Magnitudes have no sign bit, so they compare alike as signed numbers.
+    const auto as_signed = hn::BitCast(di, magnitude);
+    const auto is_nan = hn::RebindMask(du, hn::Gt(as_signed, infinity));
+    const auto is_finite = hn::RebindMask(du, hn::Lt(as_signed, infinity));
+    const VU special =
+        hn::IfThenElse(is_nan, hn::Set(du, std::uint32_t{kMarked}), hn::Set(du, 0x7f80u));
+    const VU sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000u));
+    const VU code = hn::Or(hn::IfThenElse(is_finite, finite, special), sign);
+    hn::StoreU(hn::DemoteTo(halves, hn::BitCast(di, code)), halves, codes + i);
   }
   if (residuals) {
     for (std::size_t i = 0; i < n; ++i) s.decoded[i] = shoal::widen(BFloat16{codes[i]});
