@@ -136,11 +136,18 @@ ranks = 2
 timeout_s = 60
 )");
   const auto job = [](const std::string& way, const std::string& transport) {
-    return std::vector<std::string>{"--fresh", "--set", "parallelism." + way, "--set",
-                                    "parallelism.transport=" + transport};
+    const bool experts = way == "expert_parallel_degree=2";
+    return std::vector<std::string>{
+        "--fresh",
+        "--set",
+        "parallelism." + way,
+        "--set",
+        "parallelism.transport=" + transport,
+        "--set",
+        std::string("model.name=") + (experts ? "moe-tiny" : "gpt2-tiny")};
   };
   for (const char* way : {"zero_stage=3", "tensor_parallel_degree=2", "pipeline_parallel_degree=2",
-                          "context_parallel_degree=2"}) {
+                          "context_parallel_degree=2", "expert_parallel_degree=2"}) {
     // Stage 3 cuts parameters otherwise where ranks share memory.
     ASSERT_EQ(train(job(way, std::string(way) == "zero_stage=3" ? "tcp" : "auto")).code, 0) << way;
     const auto expected = weights();

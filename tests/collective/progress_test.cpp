@@ -80,13 +80,21 @@ class Floats {
     return {.kind = Kind::kAllReduce, .type = ElementType::kF32, .buffer = {data_, data_, count_}};
   }
   float* data() { return data_; }
-  bool all_are(float value) const { return has({value}); }
-  /// True when the floats are equal parts, each of one value.
-  bool has(const std::vector<float>& values) const {
-    const std::size_t part = count_ / values.size();
-    for (std::size_t i = 0; i < count_; ++i)
-      if (data_[i] != values[i / part]) return false;
-    return true;
+  /// Some floats of one value.
+  struct Part {
+    std::size_t count;
+    float value;
+  };
+
+  bool all_are(float value) const { return has({{count_, value}}); }
+  /// True when the floats are these, one part behind the other.
+  bool has(const std::vector<Part>& parts) const {
+    const float* next = data_;
+    for (const Part& part : parts) {
+      for (const float* const end = next + part.count; next != end; ++next)
+        if (*next != part.value) return false;
+    }
+    return next == data_ + count_;
   }
 
  private:
@@ -167,9 +175,9 @@ class RandomProgram {
     const auto below = [&](int n) { return std::uniform_int_distribution<int>(0, n - 1)(random); };
     for (std::size_t i = 0; i < kSteps; ++i) {
       static constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter,
-                                        Kind::kBroadcast, Kind::kSend};
+                                        Kind::kBroadcast, Kind::kSend,      Kind::kAllToAll};
       steps_.push_back({.group = static_cast<std::size_t>(below(kGroups)),
-                        .kind = kKinds[below(5)],
+                        .kind = kKinds[below(6)],
                         .count = std::size_t{1} << below(17),
                         .root = below(kGroupRanks)});
     }
@@ -194,8 +202,11 @@ class RandomProgram {
     int root;
     Handle handle{};
     std::shared_ptr<Floats> input{}, output{};
-    std::vector<float> wanted{};  ///< one value for each equal part of the output
+    std::vector<Floats::Part> wanted{};
+    std::vector<std::size_t> sent{}, received{};  ///< floats to and from each rank of an all-to-all
   };
+  /// Prepares an exchange of which every pair of ranks has another number of floats, some none.
+  void exchange(Step& step, Operation& operation, const std::vector<float>& values, int me);
   /// The ranks of a group of this rank.
   std::vector<int> members(std::size_t group) const {
     if (group == 1) return {rank_ / 2 * 2, rank_ / 2 * 2 + 1};
@@ -209,6 +220,32 @@ class RandomProgram {
   std::vector<Communicator*> groups_;
   std::vector<Step> steps_;
 };
+
+void RandomProgram::exchange(Step& step, Operation& operation, const std::vector<float>& values,
+                             int me) {
+  const int size = static_cast<int>(values.size());
+  const auto floats = [&](int from, int to) {
+    return step.count / 4 * static_cast<std::size_t>((from + 2 * to) % 3);
+  };
+  // What a rank sends has other values for each rank that it sends to.
+  const auto value = [&](int from, int to) {
+    return values[static_cast<std::size_t>(from)] + 1000.0f * static_cast<float>(to);
+  };
+  std::size_t all_sent = 0, all_received = 0;
+  for (int other = 0; other < size; ++other) {
+    step.sent.push_back(floats(me, other));
+    step.received.push_back(floats(other, me));
+    all_sent += step.sent.back();
+    all_received += step.received.back();
+    step.wanted.push_back({step.received.back(), value(other, me)});
+  }
+  step.input = std::make_shared<Floats>(arena_, all_sent, 0.0f);
+  step.output = std::make_shared<Floats>(arena_, all_received, -1.0f);
+  float* next = step.input->data();
+  for (int to = 0; to < size; ++to) next = std::fill_n(next, floats(me, to), value(me, to));
+  operation.send_counts = step.sent;
+  operation.receive_counts = step.received;
+}
 
 void RandomProgram::start(std::size_t i) {
   Step& step = steps_[i];
@@ -227,24 +264,30 @@ void RandomProgram::start(std::size_t i) {
   switch (step.kind) {
     case Kind::kAllGather:
       step.output = floats(size * n, -1);
-      for (std::size_t m = 0; m < size; ++m) step.wanted.push_back(value(static_cast<int>(m)));
+      for (std::size_t m = 0; m < size; ++m) step.wanted.push_back({n, value(static_cast<int>(m))});
       break;
     case Kind::kReduceScatter:
       step.input = floats(size * n, value(me));
-      step.wanted = {sum};
+      step.wanted = {{n, sum}};
       break;
     case Kind::kBroadcast:
       operation.peer = step.root % static_cast<int>(size);
-      step.wanted = {value(operation.peer)};
+      step.wanted = {{n, value(operation.peer)}};
       break;
     case Kind::kSend:
       // In pairs, to the odd one.
       operation.peer = me ^ 1;
       if (me % 2 == 1) operation.kind = Kind::kReceive;
-      step.wanted = {value(me & ~1)};
+      step.wanted = {{n, value(me & ~1)}};
       break;
+    case Kind::kAllToAll: {
+      std::vector<float> values;
+      for (std::size_t m = 0; m < size; ++m) values.push_back(value(static_cast<int>(m)));
+      exchange(step, operation, values, me);
+      break;
+    }
     default:
-      step.wanted = {sum};
+      step.wanted = {{n, sum}};
   }
   operation.buffer = {step.input->data(), step.output->data(), n};
   step.handle = groups_[step.group]->start(operation);

@@ -388,7 +388,7 @@ void check_programs(const Group& group, Failures& failures) {
   std::vector<std::vector<Step>> to_start(groups.size());
   for (int i = 0; i < 40; ++i) {
     to_start[below(common, groups.size())].push_back(
-        {below(common, 4), static_cast<std::int64_t>(1 + below(common, 5000)), i + 1.0});
+        {below(common, 6), static_cast<std::int64_t>(1 + below(common, 5000)), i + 1.0});
   }
   struct Started {
     Work work;
@@ -396,9 +396,10 @@ void check_programs(const Group& group, Failures& failures) {
   };
   std::vector<Started> started;
   std::vector<std::size_t> next(groups.size(), 0);
-  while (started.size() < 40) {
+  for (int done = 0; done < 40;) {
     const std::size_t g = below(own, groups.size());
     if (next[g] == to_start[g].size()) continue;
+    ++done;
     const auto [kind, count, value] = to_start[g][next[g]++];
     const Group& part = groups[g];
     const int n = part.size();
@@ -417,6 +418,30 @@ void check_programs(const Group& group, Failures& failures) {
       const at::Tensor all = at::full({n * count}, value + me, at::kDouble);
       Work work = part.reduce_scatter(own_part, all, {.async = true});
       started.push_back({work, own_part, at::full({count}, sum, at::kDouble)});
+    } else if (kind == 3) {
+      // From each rank as many as its number says, others to every rank.
+      const auto floats = [&](int from, int to) {
+        return count / 8 * static_cast<std::int64_t>((from + 2 * to) % 3);
+      };
+      std::vector<std::size_t> sent, received;
+      std::vector<at::Tensor> input{at::empty({0}, at::kDouble)};
+      std::vector<at::Tensor> wanted = input;
+      for (int other = 0; other < n; ++other) {
+        sent.push_back(static_cast<std::size_t>(floats(me, other)));
+        received.push_back(static_cast<std::size_t>(floats(other, me)));
+        input.push_back(at::full({floats(me, other)}, value + me + 100.0 * other, at::kDouble));
+        wanted.push_back(at::full({floats(other, me)}, value + other + 100.0 * me, at::kDouble));
+      }
+      const at::Tensor all = at::cat(wanted).zero_();
+      Work work = part.all_to_all(all, at::cat(input), received, sent, {.async = true});
+      started.push_back({work, all, at::cat(wanted)});
+    } else if (kind == 4) {
+      // In pairs, to the odd one.
+      if ((me ^ 1) >= n) continue;
+      const auto tag = static_cast<std::uint32_t>(value);
+      Work work = me % 2 == 0 ? part.send(own_part, me + 1, tag, {.async = true})
+                              : part.recv(own_part, me - 1, tag, {.async = true});
+      started.push_back({work, own_part, at::full({count}, value + me - me % 2, at::kDouble)});
     } else {
       const int root = static_cast<int>(count) % n;
       Work work = part.broadcast(own_part, root, {.async = true});

@@ -35,7 +35,7 @@ TEST_P(OverGloo, EveryWayOfCalling) {
                 [](const Group& group) { EXPECT_THAT(check_calls(group), IsEmpty()); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, OverGloo, ::testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, OverGloo, ::testing::Values(2, 3, 4));
 
 TEST(ProcessGroupCommunicator, SharesNoMemory) {
   run_over_gloo(2, kPatience, [](const Group& group) {

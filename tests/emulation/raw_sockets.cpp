@@ -344,4 +344,14 @@ std::string why_void(Wan& wan, int from, int to) {
   return "";
 }
 
+std::string when_quiet(const std::function<std::string()>& measure) {
+  constexpr int kAttempts = 5;
+  std::string problem = measure();
+  for (int i = 1; i < kAttempts && !problem.empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    problem = measure();
+  }
+  return problem;
+}
+
 }  // namespace shoal::emulation

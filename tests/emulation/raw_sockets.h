@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -57,5 +58,10 @@ Duration median(std::vector<Duration> values);
 /// than a tenth and a millisecond, or devices have dropped packets; empty where the link is as it
 /// should be. Takes about a third of a second where the spec limits the rate.
 std::string why_void(Wan& wan, int from, int to);
+
+/// Calls `measure` until it returns no problem, at most five times, a second apart, and returns the
+/// last problem. The emulator shares its cores with whatever else the machine carries: what is late
+/// once is no defect of a link, what is late each time is.
+std::string when_quiet(const std::function<std::string()>& measure);
 
 }  // namespace shoal::emulation

@@ -91,7 +91,7 @@ void all_reduce(TcpCommunicator& c, std::vector<float>& x, Deadline deadline) {
 TEST(OverWan, RanksFarFromEachOtherMeetAndAllReduce) {
   Wan wan(3);
   wan.set_all({.delay = milliseconds(100)});
-  ASSERT_EQ(why_void(wan, 1, 0), "");
+  ASSERT_EQ(when_quiet([&] { return why_void(wan, 1, 0); }), "");
   // Of the sixteen ports from this one on that ranks try, there is one.
   const Meeting meeting{.place = wan.address(0) + ":65535"};
   collective::expect_none(at_sites(wan, meeting, [](TcpCommunicator& c) {
@@ -107,7 +107,7 @@ TEST(OverWan, LossAndJitterChangeNoResult) {
   Wan wan(3);
   wan.set_all(
       {.delay = milliseconds(5), .jitter = milliseconds(30), .loss = 0.005, .reorder = true});
-  ASSERT_EQ(why_void(wan, 0, 1), "");
+  ASSERT_EQ(when_quiet([&] { return why_void(wan, 0, 1); }), "");
   collective::expect_none(at_sites(wan, {}, [](TcpCommunicator& c) {
     for (const Kind kind : collective::kKinds)
       EXPECT_EQ(collective::check<std::int32_t>(c, kind, ElementType::kI32, 1001, 2), "");
@@ -170,9 +170,9 @@ void expect_silence(const Errors& errors) {
     // Who noticed it blames the other.
     EXPECT_EQ(error->peer(), 1 - error->rank()) << error->what();
     // Rail 0 is silent, and what waits on the others is not acknowledged: one of the two is seen
-    // first.
-    EXPECT_THAT(error->what(),
-                testing::AnyOf(HasSubstr("has been silent for"), HasSubstr(" of 3: ")));
+    // first. How many there are follows from the round trip that was measured, here about 3.
+    EXPECT_THAT(error->what(), testing::AnyOf(HasSubstr("has been silent for"),
+                                              testing::ContainsRegex(" of [0-9]+: ")));
   }
 }
 
@@ -224,12 +224,19 @@ TEST(OverWan, SeveralConnectionsFillALongLinkBetterThanOne) {
   Wan wan(2);
   wan.set_sysctl("net/ipv4/tcp_wmem", "4096 16384 262144");
   wan.set_all({.delay = milliseconds(50), .bits_per_second = 100e6});
-  ASSERT_EQ(why_void(wan, 0, 1), "");
   const auto raw = [&](int connections) {
     return tcp_bits_per_second(wan, 0, 1, connections, milliseconds(600), milliseconds(500));
   };
-  const double one = raw(1);
-  const double eight = raw(8);
+  double one = 0;
+  double eight = 0;
+  EXPECT_EQ(when_quiet([&] {
+              const std::string problem = why_void(wan, 0, 1);
+              one = raw(1);
+              eight = raw(8);
+              if (!problem.empty() || eight > 3 * one) return problem;
+              return fmt::format("one connection gets {} bit/s, eight get {}", one, eight);
+            }),
+            "");
   double shoal = 0;
   collective::expect_none(at_sites(wan, {}, [&](TcpCommunicator& c) {
     std::vector<float> x(1000000, 1);
@@ -248,7 +255,6 @@ TEST(OverWan, SeveralConnectionsFillALongLinkBetterThanOne) {
   }));
   fmt::print("of 100 Mbit/s: one connection {:.1f}, eight {:.1f}, an all-reduce {:.1f}\n",
              one * 1e-6, eight * 1e-6, shoal * 1e-6);
-  EXPECT_GT(eight, 3 * one);
   EXPECT_GT(shoal, 2 * one) << "two round trips of the all-reduce included";
 }
 

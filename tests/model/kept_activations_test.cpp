@@ -220,7 +220,9 @@ TEST(MixtureTensors, ACapacityBoundsTheRows) {
   EXPECT_DOUBLE_EQ(rows(0.5), 3 * 8 * 8 / 2);
   EXPECT_DOUBLE_EQ(rows(0.51), 3 * 8 * 9 / 2) << "a capacity is a whole number of rows";
   EXPECT_DOUBLE_EQ(rows(2), 3 * 64 * 2 / 2) << "there are no more";
-  batch.columns = 1;
+  batch.columns = 16, batch.context_ranks = 4;
+  EXPECT_DOUBLE_EQ(rows(0.51), 3 * 8 * 9 / 2.0 / 4) << "it is of the whole sequence";
+  batch.columns = 1, batch.context_ranks = 1;
   EXPECT_DOUBLE_EQ(rows(0.01), 3 * 2 / 2.0);
 }
 

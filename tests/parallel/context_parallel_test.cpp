@@ -246,14 +246,19 @@ TEST(ContextParallel, MasksAndPositionsAreThoseOfOneRank) {
   }
 }
 
-/// Bytes that the ranks of cp send among themselves for one forward and backward pass, where they
-/// share no memory.
+/// Whether ranks know of memory that they share.
+enum class Memory { kApart, kShared };
+
+/// Bytes that the ranks of cp send among themselves for one forward and backward pass.
 std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextMethod way,
                                         const Data& all, model::Keep keep,
-                                        at::ScalarType weights = at::kFloat) {
+                                        at::ScalarType weights = at::kFloat,
+                                        Memory memory = Memory::kApart) {
   std::vector<double> bytes(static_cast<std::size_t>(cp));
   on_ranks({.cp = cp}, [&](const mesh::Mesh& in_memory) {
-    const mesh::Mesh mesh(comm::without_shared_memory(in_memory.world()), {.cp = cp});
+    const comm::Group& world = in_memory.world();
+    const mesh::Mesh mesh(memory == Memory::kShared ? world : comm::without_shared_memory(world),
+                          {.cp = cp});
     const auto model = divided(spec, mesh, way, weights);
     checkpoint_activations(*model,
                            std::vector<model::Keep>(static_cast<std::size_t>(spec.layers), keep));
@@ -269,7 +274,8 @@ std::vector<double> bytes_along_context(const ModelSpec& spec, int cp, ContextMe
 
 /// The planner's count for one such pass.
 double planned_along_context(const ModelSpec& spec, int cp, ContextMethod way,
-                             plan::Recompute again, const char* precision = "fp32") {
+                             plan::Recompute again, const char* precision = "fp32",
+                             Memory memory = Memory::kApart) {
   plan::Training training;
   training.degrees.cp = cp;
   training.micro_batch = training.global_batch = 3;
@@ -277,7 +283,8 @@ double planned_along_context(const ModelSpec& spec, int cp, ContextMethod way,
   training.precision = precision;
   training.ulysses = way == ContextMethod::kHeads;
   training.recompute = again;
-  const plan::Cluster shoal{.runtime = plan::Runtime::kShoal};
+  plan::Cluster shoal{.hosts = cp, .runtime = plan::Runtime::kShoal};
+  if (memory == Memory::kShared) std::swap(shoal.hosts, shoal.devices_per_host);
   for (const plan::Traffic& part : plan::traffic(spec, training, shoal))
     if (part.technique == "context") return part.bytes;
   return 0;
@@ -306,6 +313,15 @@ TEST(ContextParallel, SendsWhatTheFormulasSay) {
       EXPECT_THAT(bytes_along_context(spec, cp, way, all, model::Keep::kEverything, at::kBFloat16),
                   Each(bytes));
       EXPECT_DOUBLE_EQ(planned_along_context(spec, cp, way, plan::Recompute::kNone, "bf16"), bytes);
+      // Of the ring's three parts ranks that share memory send the gradients, and the other two, or
+      // three, are read in place. Heads are exchanged all the same.
+      const double kept = way == ContextMethod::kRing ? ring / 3 : bytes + again;
+      EXPECT_THAT(
+          bytes_along_context(spec, cp, way, all, model::Keep::kInput, at::kFloat, Memory::kShared),
+          Each(kept));
+      EXPECT_DOUBLE_EQ(
+          planned_along_context(spec, cp, way, plan::Recompute::kFull, "fp32", Memory::kShared),
+          kept);
     }
   }
   // Fewer key-value heads, and columns in chunks of 3 3 2 2 2 2: ranks have 5, 5 and 4. Each rank

@@ -122,7 +122,7 @@ TEST(DataTraffic, IsThatOfTheFormulas) {
     ways.push_back({3, shards, false, false});
     if (ranks == 4) {
       const plan::Degrees hybrid{.dp_replicate = 2, .dp_shard = 2};
-      ways.push_back({3, hybrid});
+      for (const int stage : {1, 2, 3}) ways.push_back({stage, hybrid});
       for (const int stage : {2, 3}) ways.push_back({stage, hybrid, true});
     }
     for (const Combination& way : ways) {

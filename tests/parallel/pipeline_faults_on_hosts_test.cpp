@@ -219,8 +219,11 @@ TEST(PipelineFaults, EverySurvivorNamesARankThatIsKilledOrFails) {
       {"gpipe", Carrier::kTcp, Harm::kKilled, kBackward, 2},
       {"gpipe", Carrier::kSharedMemory, Harm::kThrows, kForward, 3},
       {"zb-h2", Carrier::kTwoHosts, Harm::kKilled, kWeightGradient, 1},
+      {"zb-h2", Carrier::kSharedMemory, Harm::kThrows, kBackward, 2},
       {"dualpipe-v", Carrier::kSharedMemory, Harm::kKilled, kForward, 0},
       {"dualpipe-v", Carrier::kTcp, Harm::kKilled, kBackward, 3},
+      {"dualpipe-v", Carrier::kTwoHosts, Harm::kThrows, kBackward, 1},
+      {"file", Carrier::kTcp, Harm::kThrows, kForward, 3},
       {"file", Carrier::kTwoHosts, Harm::kKilled, kBackward, 1}};
   for (const Fault& fault : faults) expect_named(fault);
 }
@@ -237,6 +240,9 @@ TEST(PipelineFaults, EverySurvivorNamesARankThatStandsStill) {
       {"zb-v", Carrier::kSharedMemory, Harm::kStopped, kWeightGradient, 3},
       {"zb-h1", Carrier::kSharedMemory, Harm::kStopped, kTiedSum, 0},
       {"zb-v", Carrier::kTcp, Harm::kStopped, kEvaluation, 2},
+      {"gpipe", Carrier::kTcp, Harm::kStopped, kBackward, 0},
+      {"zb-h2", Carrier::kSharedMemory, Harm::kStopped, kWeightGradient, 2},
+      {"file", Carrier::kTwoHosts, Harm::kStopped, kForward, 3},
       {"dualpipe-v", Carrier::kTwoHosts, Harm::kStopped, kBackward, 1}};
   for (const Fault& fault : faults) expect_named(fault);
 }

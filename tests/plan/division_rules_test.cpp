@@ -20,23 +20,6 @@ TEST(DivisionRules, ExpertsDivideACopy) {
             "must divide the 12 ranks of a pipeline stage, as 6 or 12 does");
 }
 
-TEST(DivisionRules, PartsOfSequencesHaveNoCapacity) {
-  model::ModelSpec spec;
-  const std::string refused = "capacity counts the tokens of whole sequences in their order";
-  const auto rule = [&](std::int64_t cp, std::int64_t experts, double capacity, double balance) {
-    spec.experts = experts;
-    spec.capacity_factor = capacity;
-    spec.balance_loss = balance;
-    return whole_sequences_rule(spec, cp).substr(0, refused.size());
-  };
-  EXPECT_EQ(rule(1, 8, 1, 1), "");
-  EXPECT_EQ(rule(2, 0, 1, 1), "");
-  EXPECT_EQ(rule(2, 8, 0, 0), "");
-  EXPECT_EQ(rule(2, 8, 0.5, 0), refused);
-  EXPECT_EQ(rule(2, 8, 0, 0.5), "");
-  EXPECT_EQ(rule(2, 1, 0.5, 0.5), refused);
-}
-
 TEST(DivisionRules, OfColumnsHeadsExpertsAndStages) {
   EXPECT_EQ(context_rule(8, 8), "");
   EXPECT_EQ(context_rule(9, 8),

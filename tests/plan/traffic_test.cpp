@@ -85,7 +85,7 @@ TEST(Traffic, TrafficOfAttentionAndExpertsByHand) {
   EXPECT_DOUBLE_EQ(sent("context"), ring * 4 / 3);
   training.recompute = Recompute::kSelective;
   EXPECT_DOUBLE_EQ(sent("context"), ring) << "others keep the result of attention";
-  Cluster shoal = hosts_of(8);
+  Cluster shoal = hosts_of(1);
   shoal.runtime = Runtime::kShoal;
   const auto of_shoal = [&] { return traffic_bytes(traffic(spec, training, shoal), "context"); };
   // Its activations travel in fp32, as they lie in memory.
@@ -95,6 +95,11 @@ TEST(Traffic, TrafficOfAttentionAndExpertsByHand) {
   EXPECT_DOUBLE_EQ(of_shoal(), wide);
   training.kept = {Keep::kEverything, Keep::kInput, Keep::kEverything, Keep::kEverything};
   EXPECT_DOUBLE_EQ(of_shoal(), wide * (1 + 0.25 / 3));
+  // Keys and values are lent, as often as they are read; their gradient travels once.
+  shoal.devices_per_host = 8, shoal.hosts = 1;
+  EXPECT_DOUBLE_EQ(of_shoal(), wide / 3);
+  shoal.devices_per_host = 2, shoal.hosts = 4;
+  EXPECT_DOUBLE_EQ(of_shoal(), wide * (1 + 0.25 / 3)) << "tensor ranks lie closer";
   training.kept.clear();
   training.ulysses = true;
   // Half of four tensors as wide, there and back.

@@ -196,7 +196,7 @@ TEST(PlannedTraining, IsRefusedWhereTheJobIs) {
                            p + "data_parallel_replicate_degree=2"},
             4, true},
            {mixture + Sets{degree("context", 2)}, 2, true},
-           {mixture + Sets{degree("context", 2), "model.capacity_factor=2"}, 2, false},
+           {mixture + Sets{degree("context", 2), "model.capacity_factor=2"}, 2, true},
            {mixture + Sets{degree("context", 2), "model.balance_loss=0.1"}, 2, true}}) {
     const std::string job_says = error_text([&] { validate(saved_job(one.sets), one.ranks); });
     const std::string plan_says = error_text([&] {

@@ -340,15 +340,11 @@ TEST(JobSchedule, GathersAreOfStageThreeAndOfFilesThatHaveNone) {
   EXPECT_THAT(error.what(), HasSubstr("schedule_csv: /nowhere/table.csv: No such file"));
 }
 
-TEST(Validate, ContextRanksHaveNoOrderForACapacity) {
-  const auto with = [](std::vector<std::string> sets) {
-    sets.insert(sets.begin(), {"model.name=deepseek-moe-tiny", "model.capacity_factor=0",
-                               "model.balance_loss=0.5", "parallelism.context_parallel_degree=2"});
-    validate(job_with(sets), 4);
-  };
-  with({});
-  EXPECT_THAT(refusal([&] { with({"model.capacity_factor=0.5"}); }),
-              HasSubstr("counts the tokens of whole sequences in their order"));
+TEST(Validate, ContextRanksDivideSequencesAndWholeHeads) {
+  // What a mixture counts in whole sequences is no obstacle.
+  validate(job_with({"model.name=deepseek-moe-tiny", "model.capacity_factor=0.5",
+                     "model.balance_loss=0.5", "parallelism.context_parallel_degree=2"}),
+           4);
   const std::string cp = "parallelism.context_parallel_degree=";
   const std::string heads = "parallelism.context_parallel_method=heads";
   validate(job_with({cp + "64"}), 64);

@@ -187,9 +187,6 @@ TEST(Validate, LimitsAreTheLastThatIsAllowed) {
   EXPECT_THAT(refused(fault("0", "0"), 2), HasSubstr("say in which step, counted from 1"));
   auto of_an_action = fault("3", "1");
   of_an_action.push_back("debug.fault_action=1F3");
-  EXPECT_THAT(refused(of_an_action, 2),
-              HasSubstr("debug.fault_action = \"1F3\": is of a pipeline's schedule"));
-  of_an_action.push_back("parallelism.pipeline_parallel_degree=2");
   validate(job_with(of_an_action), 2);
   of_an_action.push_back("debug.fault=nan");
   EXPECT_THAT(refused(of_an_action, 2), HasSubstr("is for faults that end the rank"));

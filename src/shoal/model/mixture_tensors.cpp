@@ -14,14 +14,16 @@ double routed_rows(const MicroBatch& batch) {
   return batch.rows() / static_cast<double>(batch.tensor_ranks);
 }
 
-/// Returns the rows that the experts of all ranks take of this rank's tokens at most: with a
-/// capacity each expert takes so many of each sequence.
+/// Returns the rows that the experts of all ranks take of one rank's tokens at most, in the mean of
+/// the ranks that have parts of the same sequences: with a capacity each expert takes so many of
+/// each whole sequence.
 double capacity_rows(const ModelSpec& spec, const MicroBatch& batch) {
   const double experts = static_cast<double>(spec.experts);
-  const double mean = static_cast<double>(spec.experts_per_token * batch.columns) / experts;
+  const double columns = static_cast<double>(batch.columns * batch.context_ranks);
+  const double mean = static_cast<double>(spec.experts_per_token) * columns / experts;
   const double capacity = std::max(1.0, std::ceil(spec.capacity_factor * mean));
   return experts * capacity * static_cast<double>(batch.samples) /
-         static_cast<double>(batch.tensor_ranks);
+         static_cast<double>(batch.tensor_ranks * batch.context_ranks);
 }
 
 double visiting_rows(const ModelSpec& spec, const MicroBatch& batch) {

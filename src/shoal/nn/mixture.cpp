@@ -2,6 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
@@ -59,8 +61,13 @@ at::Tensor Router::forward(const at::Tensor& x, const Context& context) {
   return product(context, x, weight_->weight());
 }
 
-SequenceCounts Router::whole_sequences(const SequenceCounts& at_hand, const Context&) const {
-  return at_hand;
+std::vector<std::int64_t> Router::chunks_at_hand(std::int64_t columns, const Context&) const {
+  return {columns};
+}
+
+SequenceCounts Router::whole_sequences(const at::Tensor& choices, const at::Tensor& labels,
+                                       const Context&) const {
+  return {at::zeros_like(choices), choices.sum(0), labels};
 }
 
 RoutedTokens Router::route(const at::Tensor& x, const Context& context) {
@@ -72,25 +79,37 @@ RoutedTokens Router::route(const at::Tensor& x, const Context& context) {
   if (!context.training) return routed;
   const at::Tensor chosen =
       routed.routing.experts.view({samples, columns, options_.experts_per_token});
-  const at::Tensor counts = ops::count_choices(chosen, experts_);
+  const std::vector<std::int64_t> chunks = chunks_at_hand(columns, context);
+  std::vector<at::Tensor> by_chunk;
+  for (const at::Tensor& chunk : chosen.split_with_sizes(chunks, 1))
+    by_chunk.push_back(ops::count_choices(chunk, experts_));
+  const at::Tensor counts = at::stack(by_chunk);  // [C, B, E]
   // A recomputed pass repeats the choices of the first one, which has counted them.
-  if (context.expert_load && !context.recomputing) context.expert_load->add(path(), counts.sum(0));
+  if (context.expert_load && !context.recomputing)
+    context.expert_load->add(path(), counts.flatten(0, 1).sum(0));
   const bool balanced = balance_loss_ > 0 && context.extra_losses && context.labels.defined();
-  if (!balanced && capacity_factor_ == 0) return routed;
-  const SequenceCounts sequences = whole_sequences(
-      {at::zeros_like(counts), counts, balanced ? valid_labels(context) : at::Tensor()}, context);
+  if (!balanced && !has_capacity()) return routed;
+  const SequenceCounts sequences =
+      whole_sequences(counts, balanced ? valid_labels(context) : at::Tensor(), context);
   // Every token of a sequence has made as many choices.
   const std::int64_t length =
       sequences.all.select(0, 0).sum().item<std::int64_t>() / options_.experts_per_token;
-  if (capacity_factor_ > 0) {
-    const double room = capacity_factor_ * static_cast<double>(options_.experts_per_token) *
-                        static_cast<double>(length) / static_cast<double>(experts_);
-    routed.kept = ops::within_capacity(chosen, sequences.before,
-                                       std::max<std::int64_t>(1, std::llround(std::ceil(room))))
-                      .flatten(0, 1);
-  }
+  if (has_capacity()) routed.kept = kept(chosen, chunks, sequences.before, length).flatten(0, 1);
   if (balanced) add_balance_loss(routed.routing, sequences, length, context);
   return routed;
+}
+
+at::Tensor Router::kept(const at::Tensor& chosen, const std::vector<std::int64_t>& chunks,
+                        const at::Tensor& before, std::int64_t length) const {
+  const double room = capacity_factor_ * static_cast<double>(options_.experts_per_token) *
+                      static_cast<double>(length) / static_cast<double>(experts_);
+  const std::int64_t capacity = std::max<std::int64_t>(1, std::llround(std::ceil(room)));
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& chunk : chosen.split_with_sizes(chunks, 1)) {
+    const at::Tensor earlier = before.select(0, static_cast<std::int64_t>(parts.size()));
+    parts.push_back(ops::within_capacity(chunk, earlier, capacity));
+  }
+  return at::cat(parts, 1);
 }
 
 void Router::add_balance_loss(const ops::Routing& routing, const SequenceCounts& sequences,

@@ -12,9 +12,9 @@ struct RoutedTokens {
   at::Tensor kept;
 };
 
-/// Counts over the columns of a sequence.
+/// Counts over the columns of whole sequences, for the C chunks of them that are at hand.
 struct SequenceCounts {
-  at::Tensor before;  ///< [B, E] int64, choices by expert of the columns before those at hand
+  at::Tensor before;  ///< [C, B, E] int64, choices by expert of the columns before each chunk
   at::Tensor all;     ///< [B, E] int64, of all columns
   at::Tensor labels;  ///< [B, 1] int64, valid labels of all columns; undefined: nobody needs them
 };
@@ -41,12 +41,23 @@ class Router : public Module {
   Router(Replacement, const Router& original);
   /// Returns the logits [.., E].
   at::Tensor forward(const at::Tensor& x, const Context& context) override;
-  /// Turns the counts of the columns at hand into those of whole sequences, of which
+  /// Returns the lengths of the chunks of consecutive positions that the `columns` at hand are:
+  /// one, unless context-parallel ranks hold more.
+  virtual std::vector<std::int64_t> chunks_at_hand(std::int64_t columns,
+                                                   const Context& context) const;
+  /// Turns counts of the columns at hand, choices by expert in each chunk [C, B, E] and valid
+  /// labels [B, 1] (undefined: nobody needs them), into those of whole sequences, of which
   /// tensor-parallel and context-parallel ranks may have parts.
-  virtual SequenceCounts whole_sequences(const SequenceCounts& at_hand,
+  virtual SequenceCounts whole_sequences(const at::Tensor& choices, const at::Tensor& labels,
                                          const Context& context) const;
+  /// True where an expert takes a limited number of tokens of a sequence, the first ones.
+  bool has_capacity() const { return capacity_factor_ > 0; }
 
  private:
+  /// Returns which of the choices `chosen` [B, T, k] fit into the capacity; `chunks`: the lengths
+  /// of the chunks of the T columns, `length`: the columns of a whole sequence.
+  at::Tensor kept(const at::Tensor& chosen, const std::vector<std::int64_t>& chunks,
+                  const at::Tensor& before, std::int64_t length) const;
   void add_balance_loss(const ops::Routing& routing, const SequenceCounts& sequences,
                         std::int64_t length, const Context& context) const;
 

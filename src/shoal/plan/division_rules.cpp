@@ -46,12 +46,4 @@ std::string stages_rule(std::int64_t units, std::int64_t stages) {
       stages, units, units);
 }
 
-std::string whole_sequences_rule(const model::ModelSpec& spec, std::int64_t cp) {
-  if (cp == 1 || spec.experts == 0) return {};
-  if (spec.capacity_factor == 0) return {};
-  return "capacity counts the tokens of whole sequences in their order, and each rank has a part "
-         "of them: with experts, model.capacity_factor must be 0 (model.balance_loss and "
-         "model.router_bias_rate balance too)";
-}
-
 }  // namespace shoal::plan

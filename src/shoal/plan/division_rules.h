@@ -27,7 +27,4 @@ std::string expert_copy_rule(const Degrees& degrees);
 /// Every stage of a pipeline has a unit of the model: the embedding, a block, or the head.
 std::string stages_rule(std::int64_t units, std::int64_t stages);
 
-/// Returns the rule that a model breaks with context ranks, which see a part of each sequence.
-std::string whole_sequences_rule(const model::ModelSpec& spec, std::int64_t cp);
-
 }  // namespace shoal::plan

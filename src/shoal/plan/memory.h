@@ -29,8 +29,10 @@ struct HeldParameters {
 };
 /// Returns what a rank holds of one parameter of the model; one of the three is not 0.
 HeldParameters held_of(const model::ParameterSpec& parameter, const Training& training);
-/// Returns what every pipeline rank holds. With tied embeddings the last rank holds a copy of the
-/// token table.
+/// Returns what belongs to every stage of the pipeline, in the order of the data path. With tied
+/// embeddings the last stage has a copy of the token table, where another rank has the first one.
+std::vector<HeldParameters> held_by_stage(const ModelSpec& spec, const Training& training);
+/// Returns what every pipeline rank holds, of all its stages.
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training);
 /// Return what a rank holds of one block, of the embedding and of the head: the units that ZeRO-3
 /// gathers.

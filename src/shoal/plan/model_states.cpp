@@ -98,27 +98,31 @@ HeldParameters held_by_head(const ModelSpec& spec, const Training& training) {
   return divided(units(spec)[2], training);
 }
 
-std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training) {
+std::vector<HeldParameters> held_by_stage(const ModelSpec& spec, const Training& training) {
   // A multi-layer perceptron is planned with data parallelism only: one rank holds all.
   if (spec.family == Family::kMlp) return {{static_cast<double>(parameter_count(spec)), 0, 0}};
   const auto whole = units(spec);
-  const HeldParameters embedding = divided(whole[0], training);
   const HeldParameters block = divided(whole[1], training);
-  const HeldParameters head = divided(whole[2], training);
-  const auto blocks = stage_blocks(spec, training);
-  std::vector<HeldParameters> ranks(training.degrees.pp);
-  for (std::size_t stage = 0; stage < blocks.size(); ++stage) {
-    const double n = blocks[stage];
-    ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] +=
-        {n * block.split, n * block.replicated, n * block.expert};
+  std::vector<HeldParameters> stages;
+  for (const std::int64_t blocks : stage_blocks(spec, training)) {
+    const double n = blocks;
+    stages.push_back({n * block.split, n * block.replicated, n * block.expert});
   }
+  stages.front() += divided(whole[0], training);
+  stages.back() += divided(whole[2], training);
   const std::int64_t first = rank_of_stage(training, 0);
   const std::int64_t last = rank_of_stage(training, training.stages() - 1);
-  ranks[first] += embedding;
-  ranks[last] += head;
   // The head is on another rank than the embedding and needs a copy of the table.
   if (spec.tied_embeddings && first != last)
-    ranks[last].split += static_cast<double>(spec.vocab) * spec.hidden / training.degrees.tp;
+    stages.back().split += static_cast<double>(spec.vocab) * spec.hidden / training.degrees.tp;
+  return stages;
+}
+
+std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training) {
+  const std::vector<HeldParameters> stages = held_by_stage(spec, training);
+  std::vector<HeldParameters> ranks(training.degrees.pp);
+  for (std::size_t stage = 0; stage < stages.size(); ++stage)
+    ranks[rank_of_stage(training, static_cast<std::int64_t>(stage))] += stages[stage];
   return ranks;
 }
 

@@ -1,9 +1,12 @@
 #include "shoal/plan/traffic.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "shoal/plan/memory.h"
 #include "shoal/plan/topology.h"
+#include "shoal/schedule/gathers.h"
+#include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
 namespace {
@@ -49,6 +52,7 @@ class StepTraffic {
         number_(sent_numbers(training, cluster)),
         micro_batches_(static_cast<double>(training.micro_batches())),
         held_(held_by_rank(spec, training)),
+        gathered_(gathered_by_rank()),
         dense_(dense_ranks(cluster, training)),
         replicated_(replicated_ranks(cluster, training)),
         experts_(expert_ranks(cluster, training)) {
@@ -70,25 +74,25 @@ class StepTraffic {
   /// Gradients of replicated parameters: an all-reduce a step, or one a micro-batch.
   Bytes data() const {
     if (training_.zero_stage != 0) return {};
-    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    return most_of_a_rank([&](const Part& part, const DataRanks& ranks) {
       // An all-reduce sends 2 (n - 1) / n of the buffer, the least that is possible.
-      return over_shards(gradient_reductions() * 2 * parameters * gradient(), ranks);
+      return over_shards(gradient_reductions() * 2 * part.held * gradient(), ranks);
     });
   }
 
   /// ZeRO: gradients are scattered to their owners, parameters gathered from them.
   Bytes shard() const {
     if (training_.zero_stage == 0) return {};
-    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    return most_of_a_rank([&](const Part& part, const DataRanks& ranks) {
       // Gathers in 8 bits for the forward pass, gradients in 4; the second gather is
       // second_shard()'s.
       if (training_.zero_plus_plus) {
         const auto each = zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
-        const double bytes = micro_batches_ * parameters * each.shards;
+        const double bytes = micro_batches_ * part.held * each.shards;
         return Bytes{bytes, bytes * between_share_of_shards(ranks)};
       }
-      const double sent = gradient_reductions() * gradient() + gathers() * parameter();
-      return over_shards(parameters * sent, ranks);
+      return over_shards(
+          gradient_reductions() * part.held * gradient() + part.gathered * parameter(), ranks);
     });
   }
 
@@ -96,9 +100,9 @@ class StepTraffic {
   Bytes second_shard() const {
     const bool gathered_again = training_.zero_plus_plus && training_.reshard_after_forward;
     if (training_.zero_stage == 0 || !gathered_again) return {};
-    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    return most_of_a_rank([&](const Part& part, const DataRanks& ranks) {
       const auto each = zero_plus_plus_bytes(ranks.shards.ranks(), ranks.shards.inside);
-      return Bytes{micro_batches_ * parameters * each.inside, 0};
+      return Bytes{micro_batches_ * part.held * each.inside, 0};
     });
   }
 
@@ -107,8 +111,8 @@ class StepTraffic {
     if (training_.zero_stage == 0) return {};
     // Others sum the shards of all micro-batches first; Shoal sums what each reduction brings.
     const double times = shoal() ? gradient_reductions() : 1;
-    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
-      const double shard = parameters / static_cast<double>(ranks.shards.ranks());
+    return most_of_a_rank([&](const Part& part, const DataRanks& ranks) {
+      const double shard = part.held / static_cast<double>(ranks.shards.ranks());
       const double bytes = times * 2 * share(ranks.replicas.ranks()) * shard * gradient();
       return Bytes{bytes, bytes * between_share(ranks.replicas)};
     });
@@ -121,10 +125,10 @@ class StepTraffic {
     const double passes = training_.reshard_after_forward ? 2 : 1;
     const double fetches = training_.offload_parameters ? micro_batches_ * passes : 1;
     const double moved = gradient() + fetches * parameter();
-    return most_of_a_rank([&](double parameters, const DataRanks& ranks) {
+    return most_of_a_rank([&](const Part& part, const DataRanks& ranks) {
       const double shards =
           training_.zero_stage >= 1 ? static_cast<double>(ranks.shards.ranks()) : 1;
-      return Bytes{parameters / shards * moved, 0};
+      return Bytes{part.held / shards * moved, 0};
     });
   }
 
@@ -180,16 +184,17 @@ class StepTraffic {
       return {bytes, bytes * between_share_of_exchange(group)};
     }
     // The ring goes round once forward and twice backward, and once more for a repeated forward
-    // pass.
-    const double passes = 1 + repeats_blocks() / 3;
+    // pass. Where ranks of Shoal share a host, they lend each other keys and values: of the three
+    // only the gradients travel.
+    const bool lent = shoal() && group.hosts == 1;
+    const double passes = lent ? 1.0 / 3 : 1 + repeats_blocks() / 3;
     const double bytes = scale * passes * context_elements(degrees_.cp, samples_, length_, keys);
     return {bytes, bytes * between_share(group)};
   }
 
   Bytes expert() const {
     if (spec_.experts == 0) return {};
-    const double block = expert_elements(degrees_.ep, tokens_to_route(),
-                                         static_cast<double>(spec_.experts_per_token), hidden_);
+    const double block = expert_elements(degrees_.ep, tokens_to_route(), visits(), hidden_);
     // A repeated forward pass sends rows to their experts and back, whatever it kept of them.
     const double once = expert_bytes(number_, false);
     const double again = repeats_blocks() * (expert_bytes(number_, true) - once);
@@ -200,8 +205,7 @@ class StepTraffic {
   /// An expert's tensor ranks gather the rows of all of them and scatter the sums of their results.
   Bytes expert_tensor() const {
     if (spec_.experts == 0) return {};
-    const double rows =
-        tokens_to_route() * static_cast<double>(spec_.experts_per_token) * expert_copies(training_);
+    const double rows = tokens_to_route() * visits() * expert_copies(training_);
     // A gather and a scatter forward, as many backward, and again in a repeated forward pass.
     const double exchanges = recomputes_all() ? 6 : 4;
     const double bytes = number_.activation_bytes * micro_batches_ * mixtures_ * exchanges * rows *
@@ -234,13 +238,53 @@ class StepTraffic {
     return training_.sequence_parallel ? static_cast<double>(degrees_.tp) : 1;
   }
   double tokens_to_route() const { return samples_ * length_ / sequence_ranks(); }
+  /// Returns the experts that take a token in the mean: of evenly spread tokens, those of a
+  /// sequence that fit into the capacity.
+  double visits() const {
+    const auto chosen = static_cast<double>(spec_.experts_per_token);
+    if (spec_.capacity_factor == 0) return chosen;
+    const double an_expert =
+        chosen * static_cast<double>(training_.length(spec_)) / static_cast<double>(spec_.experts);
+    const double capacity = std::max(1.0, std::ceil(spec_.capacity_factor * an_expert));
+    return chosen * std::min(1.0, capacity / an_expert);
+  }
 
+  /// A pipeline of Shoal reduces the gradients of a stage once, when they are complete.
   double gradient_reductions() const {
+    if (shoal() && degrees_.pp > 1) return 1;
     return training_.reduces_every_micro_batch() ? micro_batches_ : 1;
   }
-  double gathers() const {
-    if (training_.zero_stage < 3) return 1;
-    return micro_batches_ * (training_.reshard_after_forward ? 2 : 1);
+  /// Returns how often each stage's parameters are gathered in a step.
+  std::vector<double> gathers_by_stage() const {
+    const auto stages = static_cast<std::size_t>(training_.stages());
+    if (training_.zero_stage < 3) return std::vector<double>(stages, 1);
+    if (!shoal() || degrees_.pp == 1) {
+      const double passes = training_.reshard_after_forward ? 2 : 1;
+      return std::vector<double>(stages, micro_batches_ * passes);
+    }
+    schedule::Schedule table = schedule::make_schedule(
+        training_.schedule, static_cast<int>(degrees_.pp), static_cast<int>(training_.chunks()),
+        static_cast<int>(training_.micro_batches()));
+    schedule::add_gathers(table, static_cast<int>(training_.gathered_stages));
+    std::vector<double> gathers(stages, 0);
+    for (const auto& actions : table.table) {
+      for (const schedule::Action& action : actions)
+        if (action.kind == schedule::Kind::kGather) ++gathers[action.stage];
+    }
+    return gathers;
+  }
+  /// Returns the parameters that each pipeline rank gathers in a step, each as often as it does.
+  std::vector<HeldParameters> gathered_by_rank() const {
+    const std::vector<HeldParameters> stages = held_by_stage(spec_, training_);
+    const std::vector<double> gathers = gathers_by_stage();
+    std::vector<HeldParameters> ranks(held_.size());
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      const double times = gathers[stage];
+      ranks[rank_of_stage(training_, static_cast<std::int64_t>(stage))] +=
+          {times * stages[stage].split, times * stages[stage].replicated,
+           times * stages[stage].expert};
+    }
+    return ranks;
   }
 
   /// A flat ring passes everything on from host to host.
@@ -255,14 +299,22 @@ class StepTraffic {
     return {sent, sent * between_share_of_shards(ranks)};
   }
 
+  /// Parameters of a pipeline rank that lie on the same data ranks.
+  struct Part {
+    double held = 0;
+    double gathered = 0;  ///< in a step, each as often as it is
+  };
   /// Sums what a pipeline rank sends of each part of its parameters over the data ranks of that
   /// part; returns the sum of the rank that sends most.
   template <class BytesOf>
   Bytes most_of_a_rank(const BytesOf& bytes_of) const {
     Bytes most;
-    for (const HeldParameters& rank : held_) {
-      const Bytes bytes = bytes_of(rank.split, dense_) + bytes_of(rank.replicated, replicated_) +
-                          bytes_of(rank.expert, experts_);
+    for (std::size_t rank = 0; rank < held_.size(); ++rank) {
+      const HeldParameters& held = held_[rank];
+      const HeldParameters& gathered = gathered_[rank];
+      const Bytes bytes = bytes_of(Part{held.split, gathered.split}, dense_) +
+                          bytes_of(Part{held.replicated, gathered.replicated}, replicated_) +
+                          bytes_of(Part{held.expert, gathered.expert}, experts_);
       if (bytes.all > most.all) most = bytes;
     }
     return most;
@@ -300,6 +352,7 @@ class StepTraffic {
   Precision number_;
   double micro_batches_;
   std::vector<HeldParameters> held_;
+  std::vector<HeldParameters> gathered_;
   DataRanks dense_;
   DataRanks replicated_;
   DataRanks experts_;

@@ -208,9 +208,7 @@ void validate(const ModelSpec& spec, const Training& training) {
 void validate(const ModelSpec& spec, const Training& training, Runtime runtime) {
   validate(spec, training);
   if (runtime != Runtime::kShoal || spec.family != Family::kTransformer) return;
-  const Degrees& degrees = training.degrees;
-  require_rule("ep", degrees.ep, expert_copy_rule(degrees));
-  require_rule("cp", degrees.cp, whole_sequences_rule(spec, degrees.cp));
+  require_rule("ep", training.degrees.ep, expert_copy_rule(training.degrees));
 }
 
 std::vector<std::int64_t> stage_blocks(const ModelSpec& spec, const Training& training) {

@@ -144,7 +144,7 @@ void validate_degrees(const ModelSpec& spec, const Degrees& degrees,
 void validate(const ModelSpec& spec, const Training& training);
 
 /// The same with the rules of whose software runs: in Shoal all experts of a copy of the sharded
-/// states lie on its ranks, and capacity counts whole sequences.
+/// states lie on its ranks.
 void validate(const ModelSpec& spec, const Training& training, Runtime runtime);
 
 /// Returns the blocks of every stage (pipeline x chunks of them, in the order of the data path):

@@ -14,10 +14,11 @@ namespace shoal::train {
 /// inject.
 Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int size);
 
-/// Returns what a pipeline must call before each action of this rank, so that the fault that the
-/// job asks for in the middle of a step happens; empty where it asks for none. `step` returns the
-/// number of the step that runs, counted from 1. `table` is the schedule of the `size` ranks'
-/// pipelines. Throws Error(config) when the rank of the fault does not carry out that action.
+/// Returns what a step must call before each action of this rank, so that the fault that the job
+/// asks for in the middle of it happens; empty where it asks for none. `step` returns the number of
+/// the step that runs, counted from 1. `table` is the schedule of the `size` ranks' pipelines, or
+/// of one rank where each has the whole model. Throws Error(config) when the rank of the fault does
+/// not carry out that action.
 std::function<void(const schedule::Action&)> fault_at_action(const Job& job,
                                                              const schedule::Schedule& table,
                                                              std::function<std::int64_t()> step,

@@ -5,36 +5,54 @@
 #include <ATen/ops/mm.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "shoal/base/duration.h"
+#include "shoal/base/error.h"
 #include "shoal/ops/matmul.h"
 #include "shoal/train/precision.h"
 
 namespace shoal::train {
+namespace {
+
+constexpr std::int64_t kSize = 1024;
+constexpr std::int64_t kLeastSize = 128;
 
 // LibTorch's fp32 product and ours take turns: which is faster depends on the processor, and a peak
 // is what the better one reaches.
-double measure_peak_flops(Precision type, Duration budget) {
-  constexpr std::int64_t kSize = 1024;
-  const at::NoGradGuard no_grad;
-  const at::ScalarType scalar = scalar_type(type);
-  const at::Tensor a = at::full({kSize, kSize}, 0.5, scalar);
-  const at::Tensor b = at::full({kSize, kSize}, 0.25, scalar);
-  at::Tensor c = at::full({kSize, kSize}, 0, at::kFloat);
+double best_flops(std::int64_t size, at::ScalarType type, Duration budget) {
+  const at::Tensor a = at::full({size, size}, 0.5, type);
+  const at::Tensor b = at::full({size, size}, 0.25, type);
+  at::Tensor c = at::full({size, size}, 0, at::kFloat);
   const Deadline deadline = Deadline::in(budget);
   double best = 0;
   const auto time = [&](auto&& product) {
     const auto begin = Clock::now();
     product();
     // The best of many: a peak is what the machine can do, and interruptions only lower it.
-    best = std::max(best, 2.0 * kSize * kSize * kSize / to_seconds(Clock::now() - begin));
+    const double flops = 2.0 * static_cast<double>(size * size * size);
+    best = std::max(best, flops / to_seconds(Clock::now() - begin));
   };
   do {
     // 16-bit products are always ours.
-    if (scalar == at::kFloat) time([&] { at::mm_out(c, a, b); });
+    if (type == at::kFloat) time([&] { at::mm_out(c, a, b); });
     time([&] { ops::matmul(c, a, b); });
   } while (!deadline.passed());
   return best;
+}
+
+}  // namespace
+
+double measure_peak_flops(Precision type, Duration budget) {
+  const at::NoGradGuard no_grad;
+  for (std::int64_t size = kSize;; size /= 2) {
+    try {
+      return best_flops(size, scalar_type(type), budget);
+    } catch (const Error& error) {
+      // A rank that trained within its limit may have no room for these matrices beside its states.
+      if (error.kind() != ErrorKind::kResource || size <= kLeastSize) throw;
+    }
+  }
 }
 
 }  // namespace shoal::train

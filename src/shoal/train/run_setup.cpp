@@ -17,6 +17,7 @@
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
+#include "shoal/schedule/generators.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/source_weights.h"
@@ -156,16 +157,22 @@ void RunSetup::build() {
                     run_.share);
   run_.balance.emplace(run_.record.model, run_.applied.reduction->owned(), run_.group);
   run_.step->balance_routers(*run_.balance);
-  if (run_.table.ranks() > 0) {
+  const auto fault_in = [this](const schedule::Schedule& table) {
+    return fault_at_action(
+        job_, table, [this_run = &run_] { return this_run->record.step + 1; }, run_.group.rank(),
+        run_.group.size());
+  };
+  if (run_.table.ranks() == 0) {
+    const auto micro_batches = static_cast<int>(run_.batch.accumulation);
+    run_.step->before_actions(fault_in(schedule::one_forward_one_backward(1, micro_batches)));
+  } else {
     const auto loss = [this_run = &run_](int micro_batch, double value) {
       this_run->step->pipeline_loss(micro_batch, value);
     };
     const auto& stages = run_.applied.stages;
     auto events = parallel::pipeline_events(*run_.applied.reduction, stages.local, loss,
                                             run_.applied.sharding);
-    events.action = fault_at_action(
-        job_, run_.table, [this_run = &run_] { return this_run->record.step + 1; },
-        run_.group.rank(), run_.group.size());
+    events.action = fault_in(run_.table);
     const bool post_validation = config_.parallelism.pipeline_parallel_post_validation;
     if (post_validation) events.confirm = [this_run = &run_] { return this_run->step->confirm(); };
     run_.pipeline.emplace(run_.mesh.along(mesh::Axis::kPipeline), run_.table, stages,

@@ -298,12 +298,12 @@ void TrainingStep::check_loss(double value, std::int64_t index) const {
 parallel::Pipeline& TrainingStep::pipeline_of(int micro_batches) {
   if (pipeline_) return *pipeline_;
   if (!in_turn_ || in_turn_->table().micro_batches != micro_batches) {
-    in_turn_.emplace(
-        comm::Group(), schedule::one_forward_one_backward(1, micro_batches),
-        parallel::whole_model(model_),
-        parallel::events_in_turn(reduction_, micro_batches, [this](int micro_batch, double loss) {
-          pipeline_loss(micro_batch, loss);
-        }));
+    in_turn_.emplace(comm::Group(), schedule::one_forward_one_backward(1, micro_batches),
+                     parallel::whole_model(model_),
+                     parallel::events_in_turn(
+                         reduction_, micro_batches,
+                         [this](int micro_batch, double loss) { pipeline_loss(micro_batch, loss); },
+                         before_actions_));
   }
   return *in_turn_;
 }

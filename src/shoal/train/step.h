@@ -100,6 +100,12 @@ class TrainingStep {
   /// was wrong. Throws Error(non-finite) as `run` does.
   bool confirm();
 
+  /// Sets a function that is called before every action of the table of one rank, where steps go
+  /// through no pipeline of several.
+  void before_actions(std::function<void(const schedule::Action&)> call) {
+    before_actions_ = std::move(call);
+  }
+
   /// From now on steps count the choices of routers and move their biases. It must outlive this.
   void balance_routers(RouterBalance& balance) { balance_ = &balance; }
 
@@ -157,6 +163,7 @@ class TrainingStep {
   comm::Group group_;
   Key key_;
   std::function<void()> before_update_;
+  std::function<void(const schedule::Action&)> before_actions_;
   optim::LossScale* scale_;
   parallel::BatchShare share_;
   std::vector<parallel::OwnedRange> owned_;

@@ -418,7 +418,7 @@ void TrainingLoop::finish() {
   totals.seconds = to_seconds(Clock::now() - began_);
   totals.steps = run_.record.step - first_step_;
   totals.tokens = run_.record.tokens - first_tokens_;
-  totals.peak_flops = total_peak_flops();
+  totals.peak_flops = total_peak_flops(totals.seconds);
   // Everything collective happens here, before the report, which only rank 0 writes.
   totals.memory = run_.memory.of_all_ranks();
   if (run_.applied.sharding) run_.applied.sharding->unshard();
@@ -428,10 +428,13 @@ void TrainingLoop::finish() {
   report_.finish(totals);
 }
 
-/// The ranks measure at the same time, so that they compete for memory and cores as in a step.
-double TrainingLoop::total_peak_flops() const {
+/// The ranks measure at the same time, so that they compete for memory and cores as in a step. That
+/// takes no more than a twentieth of what the run took.
+double TrainingLoop::total_peak_flops(double run_seconds) const {
+  const std::chrono::duration<double> some(std::clamp(run_seconds / 20, 0.001, 0.2));
+  const auto budget = std::chrono::duration_cast<Duration>(some);
   run_.group.barrier();
-  return run_.group.sum(measure_peak_flops(run_.record.precision, std::chrono::milliseconds(200)));
+  return run_.group.sum(measure_peak_flops(run_.record.precision, budget));
 }
 
 }  // namespace shoal::train

@@ -76,7 +76,7 @@ class TrainingLoop {
 
   int stop(int signal);
   void finish();
-  double total_peak_flops() const;
+  double total_peak_flops(double run_seconds) const;
   void plan_trace();
   void report_step(const StepMetrics& metrics);
 

@@ -372,7 +372,8 @@ TEST_F(WatchedJob, PrometheusReadsIt) {
     EXPECT_EQ(page.error(), "");
     EXPECT_EQ(page.samples().at("shoal_planned_steps"), 100000);
     EXPECT_EQ(page.samples().at("shoal_phase{phase=\"training\"}"), 1);
-    EXPECT_GE(page.samples().at("shoal_rank_step{rank=\"0\"}"), 2);
+    // The fake ranks do not wait for each other: what the status said was the furthest one's step.
+    EXPECT_GE(page.samples().at("shoal_rank_step{rank=\"0\"}"), 1);
     EXPECT_THAT(http(endpoint, "GET / HTTP/1.1\r\n\r\n"), HasSubstr("404 Not Found"));
     EXPECT_THAT(http(endpoint, "nonsense\r\n\r\n"), HasSubstr("400 Bad Request"));
     end(job);

@@ -23,14 +23,14 @@ inline constexpr int kMicroBatches = 2;
 inline constexpr std::int64_t kSamples = 8, kColumns = 16;  ///< of all ranks and micro-batches
 
 /// As DeepSeek-V3's blocks without its attention: a dense block, and one of routed experts beside a
-/// shared one, with a loss that balances the experts of each sequence.
+/// shared one, with a loss that balances the experts of each sequence, and a capacity.
 inline ModelSpec mixture() {
   ModelSpec spec = *model::named_model("deepseek-moe-tiny");
   spec.layers = 2, spec.hidden = 24, spec.heads = 4, spec.kv_heads = 4, spec.head_size = 6;
   spec.ffn = 12, spec.dense_ffn = 20, spec.shared_ffn = 8, spec.dense_layers = 1;
   spec.experts = 4, spec.experts_per_token = 2, spec.vocab = 37, spec.sequence = 16;
   spec.balance_loss = 0.1;
-  spec.capacity_factor = 0;
+  spec.capacity_factor = 1;
   return spec;
 }
 

@@ -207,9 +207,8 @@ The diagonal is a technique alone. Every degree is 2; HSDP has two copies of two
   }
   page += R"(
 "or": these are two ways of one thing, of which a job has one. Llama's two key-value heads are not
-divided four times, so `cp heads` × `tp` leaves it out. The mixture has a balance loss, and no
-capacity: that counts the tokens of a sequence in their order, and a job that asks for it together
-with `cp` is refused.
+divided four times, so `cp heads` × `tp` leaves it out. The mixture has a balance loss and a
+capacity, both of whole sequences, of which ranks of `cp` and `tp` have parts.
 
 ## Products
 

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <vector>
 
@@ -222,19 +223,41 @@ TEST(ExpertParallel, WithTensorParallelRanks) {
 }
 
 // The loss that balances the experts of a sequence counts the choices and the labels of all its
-// columns, whatever ranks have them: in equal and unequal parts, beside tensor ranks that divide
-// samples or columns, and once more where a block is recomputed.
+// columns, and a capacity those before a column, whatever ranks have them: in equal and unequal
+// parts, beside tensor ranks that divide samples or columns, and once more where a block is
+// recomputed.
 TEST(ExpertParallel, WithContextParallelRanks) {
   ModelSpec balanced = deepseek();
   balanced.capacity_factor = 0;
-  check_gradients({balanced, {.cp = 2}, 2});
-  check_gradients({balanced, {.cp = 3}, 2, 11});
-  check_gradients({balanced, {.dp_shard = 2, .cp = 2, .ep = 4}, 2, 9});
-  check_gradients({balanced, {.cp = 2, .tp = 2, .ep = 2}, 1, 11});
-  check_gradients({balanced, {.cp = 2, .tp = 2, .ep = 4}, 2});
-  check_gradients({balanced, {.cp = 2, .ep = 2}, 2, 12, {}, model::Keep::kInput});
-  check_gradients(
-      {balanced, {.cp = 2, .ep = 2}, 2, 11, {}, model::Keep::kEverything, ContextMethod::kHeads});
+  ModelSpec limited = deepseek();
+  limited.capacity_factor = 0.7, limited.balance_loss = 0;
+  for (const ModelSpec& spec : {deepseek(), balanced, limited}) {
+    check_gradients({spec, {.cp = 2}, 2});
+    check_gradients({spec, {.cp = 3}, 2, 11});
+    check_gradients({spec, {.dp_shard = 2, .cp = 2, .ep = 4}, 2, 9});
+    check_gradients({spec, {.cp = 2, .tp = 2, .ep = 2}, 1, 11});
+    check_gradients({spec, {.cp = 2, .tp = 2, .ep = 4}, 2});
+    check_gradients({spec, {.cp = 2, .ep = 2}, 2, 12, {}, model::Keep::kInput});
+    check_gradients(
+        {spec, {.cp = 2, .ep = 2}, 2, 11, {}, model::Keep::kEverything, ContextMethod::kHeads});
+  }
+}
+
+// Three head-exchanging ranks and three tensor ranks, which cut the two chunks of a context rank
+// anywhere: between them, within the first and within the second.
+TEST(ExpertParallel, ACapacityFindsTheOrderOfAllChunks) {
+  ModelSpec spec = deepseek();
+  spec.heads = spec.kv_heads = 3, spec.hidden = 21, spec.dense_ffn = 21;
+  spec.capacity_factor = 0.6;
+  check_gradients({spec, {.cp = 3}, 2, 13, {}, model::Keep::kEverything, ContextMethod::kHeads});
+  for (const std::int64_t columns : {12, 13, 17})
+    check_gradients({spec, {.cp = 2, .tp = 3, .ep = 2}, 1, columns});
+  // Some chunks have no column.
+  check_gradients({spec, {.cp = 4, .ep = 2}, 3, 5});
+  // The same sequence without a limit is another function.
+  const Case limited{spec, {}, 1, 13};
+  spec.capacity_factor = 0;
+  EXPECT_GT(std::abs(one_rank(limited).loss - one_rank({spec, {}, 1, 13}).loss), 1e-4);
 }
 
 TEST(ExpertParallel, ReplicatedCopiesHoldAllExpertsEach) {

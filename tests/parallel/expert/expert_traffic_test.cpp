@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,11 +37,16 @@ struct Combination {
   int zero = 0;
   Keep keep = Keep::kEverything;
   bool balanced = false;  ///< by a loss, and by biases that follow the counts of a step
+  double capacity = 0;    ///< of an expert, in choices of evenly spread tokens; 0: no limit
 
+  /// Whether tensor ranks divide the columns of a sample, and not the samples.
+  bool divides_columns() const { return samples % degrees.tp != 0; }
   std::string text() const {
-    return fmt::format("dp {} x {} cp {} tp {} ep {} of {} experts, {} a token, zero {}, keep {}",
-                       degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp, degrees.ep,
-                       experts, visits, zero, static_cast<int>(keep));
+    return fmt::format(
+        "dp {} x {} cp {} tp {} ep {} of {} experts, {} a token, zero {}, keep {}, "
+        "capacity {}",
+        degrees.dp_replicate, degrees.dp_shard, degrees.cp, degrees.tp, degrees.ep, experts, visits,
+        zero, static_cast<int>(keep), capacity);
   }
 };
 
@@ -59,6 +65,7 @@ ModelSpec mixture(const Combination& way) {
   spec.init_std = 0;
   spec.experts = way.experts;
   spec.experts_per_token = way.visits;
+  spec.capacity_factor = way.capacity;
   if (way.balanced) {
     spec.balance_loss = 0.01;
     spec.router_bias = true;
@@ -171,7 +178,32 @@ void add_gradients(const Combination& way, const model::ParameterSpec& parameter
   sums.used += 2 * part(holders);
 }
 
-Sums expected(const Combination& way, std::int64_t expert_rank) {
+/// Returns the tokens of a rank that its experts take. All tokens choose the same experts, so that
+/// these take the first columns of a sequence.
+double taken_tokens(const Combination& way, std::int64_t rank) {
+  const Degrees& d = way.degrees;
+  const std::int64_t context_rank = rank / d.tp % d.cp;
+  std::vector<std::int64_t> columns;
+  for (std::int64_t i = 0; i < kColumns; ++i) {
+    const std::int64_t chunk = i * 2 * d.cp / kColumns;
+    if (chunk == context_rank || chunk == 2 * d.cp - 1 - context_rank) columns.push_back(i);
+  }
+  if (way.divides_columns()) {
+    const std::int64_t each = static_cast<std::int64_t>(columns.size()) / d.tp;
+    const auto begin = columns.begin() + rank % d.tp * each;
+    columns = {begin, begin + each};
+  }
+  const double mean = static_cast<double>(way.visits * kColumns) / static_cast<double>(way.experts);
+  const double limit =
+      way.capacity > 0 ? std::ceil(way.capacity * mean) : static_cast<double>(kColumns);
+  const auto taken = std::count_if(columns.begin(), columns.end(), [&](std::int64_t column) {
+    return static_cast<double>(column) < limit;
+  });
+  const std::int64_t samples = way.divides_columns() ? way.samples : way.samples / d.tp;
+  return static_cast<double>(taken * samples);
+}
+
+Sums expected(const Combination& way, std::int64_t rank) {
   const ModelSpec spec = mixture(way);
   const Degrees& d = way.degrees;
   const auto mixtures = static_cast<double>(spec.layers - spec.dense_layers);
@@ -179,37 +211,48 @@ Sums expected(const Combination& way, std::int64_t expert_rank) {
   const auto experts = static_cast<double>(way.experts);
   const double columns = static_cast<double>(kColumns) / static_cast<double>(d.cp);
   const double tokens = static_cast<double>(way.samples) * columns;
-  const double own = tokens / static_cast<double>(d.tp);
   const double forwards = way.keep == Keep::kEverything ? 1 : 2;
   Sums sums;
   // Each of the ranks of ep sends its tokens to the chosen experts of others, and returns what came
   // to its own ones.
   const std::int64_t held = way.experts / d.ep;
   const auto here =
-      static_cast<double>(std::clamp<std::int64_t>(way.visits - expert_rank * held, 0, held));
+      static_cast<double>(std::clamp<std::int64_t>(way.visits - rank % d.ep * held, 0, held));
   const double there = static_cast<double>(way.visits) - here;
-  const double peers = static_cast<double>(d.ep - 1);
-  const double travels = own * (there + peers * here) * hidden;
+  // Neighbours hold different experts.
+  double of_peers = 0;
+  for (std::int64_t i = 0; i < d.ep; ++i)
+    if (i != rank % d.ep) of_peers += taken_tokens(way, rank - rank % d.ep + i);
+  const double travels = (taken_tokens(way, rank) * there + of_peers * here) * hidden;
   sums.rows = kMicroBatches * mixtures * 4 * travels * (forwards + 1);
   // An int64 for each expert of another rank.
   sums.counts = kMicroBatches * mixtures * 8 * experts * part(d.ep) * forwards;
-  if (way.balanced) {
-    // Tensor ranks that divide the columns of a sample add up what they chose in each.
-    const bool divides_columns = way.samples % d.tp != 0;
-    if (divides_columns) {
-      sums.counts += kMicroBatches * mixtures * 8 * static_cast<double>((d.tp - 1) * way.samples) *
-                     experts * forwards;
+  if (way.balanced || way.capacity > 0) {
+    const auto samples =
+        static_cast<double>(way.divides_columns() ? way.samples : way.samples / d.tp);
+    const double chunks = d.cp > 1 ? 2 : 1;
+    double numbers = 0;
+    // Tensor ranks that divide the columns of a sample tell each other what they chose in each.
+    if (way.divides_columns())
+      numbers += static_cast<double>(d.tp - 1) * chunks * samples * experts;
+    // Context ranks add up their choices and their labels; with a capacity each learns the choices
+    // in all chunks.
+    if (way.capacity == 0) {
+      numbers += 2 * part(d.cp) * samples * (experts + 1);
+    } else {
+      numbers +=
+          static_cast<double>(d.cp - 1) * samples * (chunks * experts + (way.balanced ? 1 : 0));
     }
-    // Context ranks add up their choices and their labels.
-    sums.counts += kMicroBatches * mixtures * 8 * 2 * part(d.cp) *
-                   static_cast<double>(way.samples) * (experts + 1) * forwards;
+    sums.counts += kMicroBatches * mixtures * 8 * numbers * forwards;
+  }
+  if (way.balanced) {
     // Once a step the world adds up the counts of all blocks.
     sums.counts += 2 * part(d.ranks()) * 8 * static_cast<double>(spec.layers) * experts;
   }
   for (const model::ParameterSpec& parameter : model::parameters(spec))
     if (parameter.trained) add_gradients(way, parameter, sums);
   // Keys and values of the others come forward and again backward, and their gradient goes back.
-  const double keys = static_cast<double>(spec.kv_heads * spec.head_size);
+  const double keys = static_cast<double>(spec.kv_heads * spec.head_size / d.tp);
   sums.attention = kMicroBatches * static_cast<double>(spec.layers) * 4 * 2 * keys *
                    static_cast<double>(d.cp - 1) * tokens * (forwards + 2);
   // Rows are gathered in front of attention and of a dense layer, and summed behind it.
@@ -233,7 +276,9 @@ std::map<std::string, double> planned(const Combination& way) {
   training.reshard_after_forward = false;
   training.kept.assign(static_cast<std::size_t>(spec.layers), way.keep);
   plan::Cluster cluster = *plan::cluster_preset("cpu");
-  cluster.devices_per_host = static_cast<int>(way.degrees.ranks());
+  // Ranks that share no memory, as those here do not.
+  cluster.hosts = static_cast<int>(way.degrees.ranks());
+  cluster.devices_per_host = 1;
   cluster.runtime = plan::Runtime::kShoal;
   std::map<std::string, double> bytes;
   for (const plan::Traffic& one : plan::traffic(spec, training, cluster))
@@ -278,6 +323,24 @@ std::vector<Combination> ways() {
                      .balanced = true});
     }
   }
+  // A capacity of the first half of a sequence, and one of its first three columns, of which one
+  // rank has two and another one. Tensor ranks divide two samples, or the columns of one.
+  for (Combination way :
+       std::vector<Combination>{{.degrees = {.cp = 4, .ep = 4}},
+                                {.degrees = {.dp_shard = 2, .cp = 2, .ep = 4}},
+                                {.degrees = {.dp_shard = 2, .tp = 2, .ep = 4}, .samples = 1},
+                                {.degrees = {.cp = 2, .tp = 2, .ep = 4}},
+                                {.degrees = {.cp = 2, .tp = 2, .ep = 4}, .samples = 1}}) {
+    way.visits = 4, way.capacity = 0.5;
+    all.push_back(way);
+    way.visits = 3, way.capacity = 0.4;
+    all.push_back(way);
+  }
+  all.push_back({.degrees = {.cp = 4, .ep = 4},
+                 .visits = 4,
+                 .keep = Keep::kInput,
+                 .balanced = true,
+                 .capacity = 0.25});
   return all;
 }
 
@@ -285,23 +348,25 @@ TEST(ExpertTraffic, AStepSendsWhatTheFormulasSay) {
   for (const Combination& way : ways()) {
     const std::vector<double> sent = sent_in_a_step(way);
     for (std::size_t rank = 0; rank < sent.size(); ++rank) {
-      // Neighbours hold different experts.
-      const auto expert_rank = static_cast<std::int64_t>(rank) % way.degrees.ep;
-      EXPECT_NEAR(sent[rank], expected(way, expert_rank).all(), 1e-6)
+      EXPECT_NEAR(sent[rank], expected(way, static_cast<std::int64_t>(rank)).all(), 1e-6)
           << "rank " << rank << ", " << way.text();
     }
   }
 }
 
 // The planner counts no bytes of counts and of used parameters, and it takes the experts to be
-// chosen evenly.
+// chosen evenly. Of a capacity it knows what ranks send in the mean, whichever have the columns
+// that experts take.
 TEST(ExpertTraffic, ThePlannerCountsAsMuch) {
   for (const Combination& way : ways()) {
     if (way.visits < way.experts || way.balanced) continue;
     const Sums sums = expected(way, 0);
+    double rows = 0;
+    for (std::int64_t rank = 0; rank < way.degrees.ranks(); ++rank)
+      rows += expected(way, rank).rows / static_cast<double>(way.degrees.ranks());
     auto found = planned(way);
     const std::string text = way.text();
-    EXPECT_NEAR(found["expert"], sums.rows, 1e-6) << text;
+    EXPECT_NEAR(found["expert"], rows, 1e-6) << text;
     EXPECT_NEAR(found["data"] + found["shard"] + found["replica"], sums.gradients, 1e-6) << text;
     EXPECT_NEAR(found["tensor"], sums.tensor, 1e-6) << text;
     EXPECT_NEAR(found["vocabulary"], sums.vocabulary, 1e-6) << text;

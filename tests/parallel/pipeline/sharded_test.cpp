@@ -1,11 +1,16 @@
-// Pipelines whose ranks hold shards of their stages (ZeRO 1-3), with tied and untied weights.
+// Pipelines whose ranks hold shards of their stages (ZeRO 1-3), with tied and untied weights: what
+// they learn, and what they send.
 #include <ATen/ops/allclose.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "shoal/parallel/apply.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
+#include "shoal/plan/traffic.h"
 #include "shoal/schedule/gathers.h"
 #include "tests/parallel/pipeline/tiny_pipeline.h"
 
@@ -51,10 +56,10 @@ std::vector<Gradients> train_alone(const model::ModelSpec& spec) {
 /// One rank of two stages' ranks, each of two shards.
 class ShardedRank {
  public:
-  ShardedRank(const comm::Group& world, const Combination& way)
+  ShardedRank(const comm::Group& world, const Combination& way, const model::ModelSpec& spec)
       : mesh_(world, {.pp = 2, .dp_shard = 2}),
         pipe_(mesh_.along(mesh::Axis::kPipeline)),
-        model_(nn::make_model(tiny_spec("gpt2-tiny", way.tied))),
+        model_(nn::make_model(spec)),
         way_(way) {
     table_ = schedule::make_schedule(way.name, 2, chunks_of(way.name), kMicroBatches);
     if (way.stage == ShardStage::kParameters) schedule::add_gathers(table_, way.held);
@@ -161,13 +166,121 @@ TEST(ShardedPipeline, TrainsAsOneRank) {
                                              train_alone(tiny_spec("gpt2-tiny", true))};
   comm::run_on_threads(threads(4), [&](const comm::Group& world) {
     for (const Combination& way : ways) {
-      ShardedRank rank(world, way);
+      ShardedRank rank(world, way, tiny_spec("gpt2-tiny", way.tied));
       for (int step = 0; step < kSteps; ++step) {
         rank.step(step);
         rank.expect_values(expected[way.tied ? 1 : 0][step],
                            fmt::format("{} step {}", to_string(way), step));
       }
       rank.expect_equal_ties(to_string(way));
+    }
+  });
+}
+
+/// Sizes of which two ranks have whole cache lines each: nothing is padded.
+model::ModelSpec lined_spec() {
+  model::ModelSpec spec = tiny_spec("llama-tiny", false);
+  spec.hidden = spec.vocab = 32;
+  spec.head_size = 16;
+  spec.ffn = 64;
+  return spec;
+}
+
+/// What a rank has and does in a step, counted along its list.
+struct Counts {
+  double parameters = 0;  ///< elements of its stages
+  double gathered = 0;    ///< elements, each as often as they are gathered
+  double tensors = 0;     ///< parameters of its stages
+  double messages = 0;
+};
+
+/// Walks along a table without gathers. A rank that holds one of its two stages at a time gathers
+/// one whenever it goes on with the other one; one that holds both gathers each once.
+Counts counts_of(const model::ModelSpec& spec, const Combination& way, int rank) {
+  const auto table = schedule::make_schedule(way.name, 2, chunks_of(way.name), kMicroBatches);
+  const auto sizes = even_stages(spec.layers + 2, table.stages());
+  std::map<int, double> elements;
+  Counts counts;
+  for (const model::ParameterSpec& parameter : model::parameters(spec)) {
+    int stage = 0;
+    for (std::int64_t last = sizes[0]; parameter.unit >= last; last += sizes[++stage]) {
+    }
+    if (table.rank_of_stage[stage] != rank) continue;
+    elements[stage] += static_cast<double>(parameter.count());
+    counts.parameters += static_cast<double>(parameter.count());
+    ++counts.tensors;
+  }
+  int at_hand = -1;
+  for (const schedule::Action& action : table.table[rank]) {
+    using enum schedule::Kind;
+    if (action.kind == kSendActivation || action.kind == kSendGradient) ++counts.messages;
+    const bool reads =
+        action.kind == kForward || action.kind == kBackward || action.kind == kInputGradient;
+    if (way.held != 1 || !reads || action.stage == at_hand) continue;
+    counts.gathered += elements.at(action.stage);
+    at_hand = action.stage;
+  }
+  if (way.held != 1) counts.gathered = counts.parameters;
+  return counts;
+}
+
+/// The planner's bytes of a technique.
+double planned_bytes(const model::ModelSpec& spec, const Combination& way, const char* technique) {
+  plan::Training training;
+  training.degrees = {.pp = 2, .dp_shard = 2};
+  training.zero_stage = static_cast<int>(way.stage);
+  training.schedule = way.name;
+  training.virtual_stages = std::string(way.name) == "interleaved" ? 2 : 1;
+  training.gathered_stages = way.held;
+  training.micro_batch = kRows;
+  training.global_batch = 2 * kRows * kMicroBatches;
+  training.sequence = kColumns;
+  training.precision = "fp32";
+  training.stage_layers = even_stages(spec.layers + 2, training.stages());
+  --training.stage_layers.front(), --training.stage_layers.back();
+  const plan::Cluster hosts{.hosts = 4, .runtime = plan::Runtime::kShoal};
+  for (const plan::Traffic& one : plan::traffic(spec, training, hosts))
+    if (one.technique == technique) return one.bytes;
+  return 0;
+}
+
+// Of two shards each rank sends its own, once for every gather, and half of the gradients once a
+// step, with a byte for each parameter that says who has used it.
+TEST(ShardedPipeline, SendsWhatThePlannerCounts) {
+  using enum ShardStage;
+  using Copies = ShardingOptions::Copies;
+  std::vector<Combination> ways;
+  for (const char* name : {"1f1b", "interleaved", "zb-v"}) {
+    for (const ShardStage stage : {kOptimizer, kGradients, kParameters})
+      ways.push_back({name, false, stage, Copies::kCopied});
+    for (const int held : {1, 2}) ways.push_back({name, false, kParameters, Copies::kCopied, held});
+  }
+  const model::ModelSpec spec = lined_spec();
+  comm::WorldOptions apart = threads(4);
+  apart.arena = false;
+  comm::run_on_threads(apart, [&](const comm::Group& world) {
+    for (const Combination& way : ways) {
+      ShardedRank rank(world, way, spec);
+      rank.step(0);  // finds the order of gradients
+      const double before = world.bytes_sent();
+      rank.step(1);
+      const double sent = world.bytes_sent() - before;
+      double busiest = 0;
+      double most_messages = 0;
+      const auto shards = [](const Counts& counts) {
+        return 4 * (counts.parameters + counts.gathered) / 2;
+      };
+      const double message = 4.0 * kRows * kColumns * static_cast<double>(spec.hidden);
+      for (const int stage_rank : {0, 1}) {
+        const Counts counts = counts_of(spec, way, stage_rank);
+        busiest = std::max(busiest, shards(counts));
+        most_messages = std::max(most_messages, counts.messages);
+        if (stage_rank != world.rank() / 2) continue;
+        EXPECT_EQ(sent, shards(counts) + counts.tensors + counts.messages * message)
+            << to_string(way) << ", rank " << world.rank();
+      }
+      EXPECT_EQ(planned_bytes(spec, way, "shard"), busiest) << to_string(way);
+      EXPECT_EQ(planned_bytes(spec, way, "pipeline"), most_messages * message) << to_string(way);
     }
   });
 }

@@ -335,7 +335,9 @@ TEST_F(PlannedMemory, OfAsManyRowsAsComeToARank) {
 TEST_F(PlannedMemory, OfCrowdedExperts) {
   const Sets crowded =
       kMixture + kRecomputed + kDividedExperts + Sets{"model.init_std=1e-3", "training.steps=3"};
-  for (const Sets& sets : {crowded, crowded + Sets{"model.capacity_factor=1.5"}}) {
+  const Sets limited = crowded + Sets{"model.capacity_factor=1.5"};
+  for (const Sets& sets :
+       {crowded, limited, limited + Sets{"parallelism.context_parallel_degree=2"}}) {
     train_job(sets, 2);
     const double most = fullest();
     EXPECT_LT(most, bound()) << words(sets);

@@ -20,10 +20,10 @@ void require_rule(const model::ModelSpec& spec, const mesh::Mesh& mesh, const st
               fmt::format("{}: cp = {}: {}", spec.name, mesh.extent(Axis::kContext), broken));
 }
 
-/// Lets the routers of a mixture count whole sequences for their balance loss.
-void replace_routers(nn::Model& model, const mesh::Mesh& mesh) {
+/// Lets the routers of a mixture count whole sequences for their capacity and balance loss.
+void replace_routers(nn::Model& model, const mesh::Mesh& mesh, mesh::Placement::Cut cut) {
   const model::ModelSpec& spec = model.spec();
-  if (spec.experts == 0 || spec.balance_loss == 0) return;
+  if (spec.experts == 0 || (spec.balance_loss == 0 && spec.capacity_factor == 0)) return;
   const comm::Group& along = mesh.along(Axis::kContext);
   // A group of its own: reductions of gradients may use one of the same ranks while a block is
   // recomputed, in an order that follows from what is ready first.
@@ -32,8 +32,8 @@ void replace_routers(nn::Model& model, const mesh::Mesh& mesh) {
     if (!model::has_experts(spec, i)) continue;
     const std::string path = fmt::format("blocks.{}.mlp.router", i);
     const auto& router = module_at<nn::Router>(model, path, "context parallel");
-    model.replace_module(path,
-                         std::make_shared<ContextRouter>(router, mesh.along(Axis::kTensor), ranks));
+    model.replace_module(
+        path, std::make_shared<ContextRouter>(router, mesh.along(Axis::kTensor), ranks, cut));
   }
 }
 
@@ -47,7 +47,6 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextMethod way)
                 fmt::format("{}: cp = {} divides sequences, and so transformers only", spec.name,
                             mesh.extent(Axis::kContext)));
   }
-  require_rule(spec, mesh, plan::whole_sequences_rule(spec, mesh.extent(Axis::kContext)));
   if (way == ContextMethod::kHeads)
     require_rule(spec, mesh, plan::whole_heads_rule(spec, mesh.degrees()));
   const comm::Group& ranks = mesh.along(Axis::kContext);
@@ -61,7 +60,7 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextMethod way)
       model.replace_module(path, std::make_shared<HeadExchange>(core, ranks, cut));
     }
   }
-  replace_routers(model, mesh);
+  replace_routers(model, mesh, cut);
 }
 
 }  // namespace shoal::parallel

@@ -33,12 +33,15 @@ PipelineEvents pipeline_events(GradientReduction& reduction, const std::vector<S
 }
 
 PipelineEvents events_in_turn(GradientReduction& reduction, int micro_batches,
-                              std::function<void(int, double)> loss) {
+                              std::function<void(int, double)> loss,
+                              std::function<void(const schedule::Action&)> action) {
   PipelineEvents events;
   // Before the forward pass: where parameters are gathered as modules use them, it begins with the
   // first module.
-  events.action = [&reduction, micro_batches](const schedule::Action& action) {
-    if (action.kind == schedule::Kind::kForward) reduction.begin(action.micro_batch, micro_batches);
+  events.action = [&reduction, micro_batches,
+                   action = std::move(action)](const schedule::Action& next) {
+    if (action) action(next);
+    if (next.kind == schedule::Kind::kForward) reduction.begin(next.micro_batch, micro_batches);
   };
   events.loss = std::move(loss);
   return events;

@@ -19,8 +19,10 @@ PipelineEvents pipeline_events(GradientReduction& reduction, const std::vector<S
                                Sharding* sharding = nullptr);
 
 /// Returns the events of a table in which the whole model runs one micro-batch after the other:
-/// `reduction` learns of each before its forward pass, and may reduce after every one.
+/// `reduction` learns of each before its forward pass, and may reduce after every one. `action`,
+/// where it is not empty, is called before that.
 PipelineEvents events_in_turn(GradientReduction& reduction, int micro_batches,
-                              std::function<void(int micro_batch, double loss)> loss);
+                              std::function<void(int micro_batch, double loss)> loss,
+                              std::function<void(const schedule::Action&)> action = {});
 
 }  // namespace shoal::parallel

@@ -191,7 +191,7 @@ struct DebugSection {
   Fault fault = Fault::kNone;   ///< injected on purpose
   std::int64_t fault_step = 0;  ///< step of the fault, counted from 1; 0: none
   std::int64_t fault_rank = 0;  ///< rank of the fault
-  /// In a pipeline: the action of that rank before which it happens, "1B3"; empty: before the step.
+  /// The action of that rank before which it happens, "1B3"; empty: before the step.
   std::string fault_action;
 };
 

@@ -76,10 +76,10 @@ void list_run_keys(std::vector<ConfigKey>& keys) {
       .key("fault_rank", &D::fault_rank, between(0, 1e9), "on which rank")
       .only_with({of_faults})
       .key("fault_action", &D::fault_action, any(),
-           "in a pipeline: before which action of that rank in the step, as schedule files write "
-           "them: \"1F3\" is the forward pass of micro-batch 3 in stage 1, both counted from 0, "
-           "with B for a backward pass (I and W where it is split), SEND_F, RECV_F, SEND_B and "
-           "RECV_B for messages; empty: before the step")
+           "before which action of that rank in the step, as schedule files write them: \"1F3\" is "
+           "the forward pass of micro-batch 3 in stage 1, both counted from 0, with B for a "
+           "backward pass (I and W where it is split), SEND_F, RECV_F, SEND_B and RECV_B for "
+           "messages of a pipeline; without one the model is stage 0; empty: before the step")
       .only_with({of_faults});
 }
 

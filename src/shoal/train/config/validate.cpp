@@ -211,11 +211,6 @@ void validate_ranks(const Job& job, int ranks) {
   if (debug.fault != Fault::kNone && debug.fault_step == 0)
     throw config_error(job, "debug.fault_step", "say in which step, counted from 1");
   if (debug.fault_action.empty()) return;
-  if (job.config.parallelism.pipeline_parallel_degree == 1) {
-    throw config_error(
-        job, "debug.fault_action",
-        "is of a pipeline's schedule, and parallelism.pipeline_parallel_degree is 1");
-  }
   if (debug.fault == Fault::kNan || debug.fault == Fault::kOverflow) {
     throw config_error(
         job, "debug.fault_action",
@@ -338,7 +333,6 @@ void validate_context_parallel(const Job& job, const model::ModelSpec& spec) {
   if (spec.family != model::Family::kTransformer)
     throw config_error(job, key, "divides sequences, and so transformers only");
   require_rule(job, key, plan::context_rule(cp, job.config.training.sequence_length));
-  require_rule(job, key, plan::whole_sequences_rule(spec, cp));
   if (p.context_parallel_method == ContextParallelMethod::kRing) return;
   require_rule(job, "parallelism.context_parallel_method",
                plan::whole_heads_rule(spec, {.cp = cp, .tp = p.tensor_parallel_degree}));
