@@ -9,15 +9,19 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "shoal/wire/handshake.h"
 #include "tests/error_of.h"
 #include "tests/wire/socket_pair.h"
 
@@ -198,6 +202,13 @@ struct Flow {
   }
 };
 
+void shake_hands(TlsChannel& a, TlsChannel& b) {
+  for (bool done = false; !done;) {
+    const bool first = a.handshake() == Channel::Handshake::kDone;
+    done = b.handshake() == Channel::Handshake::kDone && first;
+  }
+}
+
 // The sockets hold less than a record, so each one is written in parts.
 TEST(TlsChannel, MegabytesInBothDirectionsThroughTinySockets) {
   auto [near, far] = socket_pair();
@@ -206,10 +217,7 @@ TEST(TlsChannel, MegabytesInBothDirectionsThroughTinySockets) {
     setsockopt(end->get(), SOL_SOCKET, SO_SNDBUF, &tiny, sizeof tiny);
   TlsChannel a(std::move(near), context_of_caller(), Role::kCaller, context_of_listener()->id(), 7);
   TlsChannel b(std::move(far), context_of_listener(), Role::kListener, context_of_caller()->id());
-  for (bool done = false; !done;) {
-    const bool first = a.handshake() == Channel::Handshake::kDone;
-    done = b.handshake() == Channel::Handshake::kDone && first;
-  }
+  shake_hands(a, b);
   constexpr std::size_t kMany = 3000001;
   Flow there{a, b, 1};
   Flow back{b, a, 2};
@@ -228,6 +236,70 @@ TEST(TlsChannel, MegabytesInBothDirectionsThroughTinySockets) {
   // Of some 183 records or more, every seventh is followed by another key.
   EXPECT_GT(a.keys_used(), 25u);
   EXPECT_EQ(b.keys_used(), 1u);
+}
+
+// Each record is followed by another key, so the kernel is full before a record or before the word
+// for a key, by the size of a record. OpenSSL reads nothing before that word is out.
+TEST(TlsChannel, BothRenewTheirKeysWhileNeitherReads) {
+  for (std::size_t record = 1; record < 1500; record += 137) {
+    auto [near, far] = socket_pair();
+    TlsChannel a(std::move(near), context_of_caller(), Role::kCaller, context_of_listener()->id(),
+                 1);
+    TlsChannel b(std::move(far), context_of_listener(), Role::kListener, context_of_caller()->id(),
+                 1);
+    shake_hands(a, b);
+    const Bytes text(record, std::byte{7});
+    const auto fill = [&text](TlsChannel& channel) {
+      std::size_t written = 0;
+      for (std::size_t n = text.size(); n > 0; written += n) {
+        const iovec from{const_cast<std::byte*>(text.data()), text.size()};
+        n = channel.write({&from, 1});
+      }
+      return written;
+    };
+    const std::size_t of_a = fill(a);
+    const std::size_t of_b = fill(b);
+    std::size_t read_by_a = 0;
+    std::size_t read_by_b = 0;
+    for (int turn = 0; turn < 100 && (read_by_b < of_a || read_by_a < of_b); ++turn) {
+      read_by_a += hear(a).bytes.size();
+      read_by_b += hear(b).bytes.size();
+      a.flush();
+      b.flush();
+    }
+    EXPECT_EQ(read_by_b, of_a) << "records of " << record;
+    EXPECT_EQ(read_by_a, of_b) << "records of " << record;
+    EXPECT_GT(a.keys_used(), 3u);
+    EXPECT_GT(b.keys_used(), 3u);
+  }
+}
+
+// Somebody in the middle sends the header of a record, and then its bytes one at a time.
+TEST(TlsChannel, AHandshakeThatTricklesInEndsAtItsDeadlineOrWhenTheCallerIsToldTo) {
+  for (const bool told : {false, true}) {
+    auto [near, far] = socket_pair();
+    TlsChannel caller(std::move(near), context_of_caller(), Role::kCaller,
+                      context_of_listener()->id());
+    std::atomic<bool> over{false};
+    std::thread trickle([&far = far, &over] {
+      put(far, bytes_of(std::string("\x16\x03\x03\x40\x00", 5)));
+      for (int i = 0; i < 300 && !over; ++i) {
+        put(far, bytes_of("x"));
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+      far = Descriptor();
+    });
+    const Error error = error_of([&] {
+      complete_handshake(caller, Deadline::in(std::chrono::milliseconds(told ? 60000 : 100)),
+                         [&, calls = 0]() mutable {
+                           if (++calls == 5 && told)
+                             throw Error(ErrorKind::kAborted, "test", "it is told to");
+                         });
+    });
+    over = true;
+    trickle.join();
+    EXPECT_EQ(error.kind(), told ? ErrorKind::kAborted : ErrorKind::kTimeout) << error.what();
+  }
 }
 
 // Nothing is left on the socket when half of a record has been read.
@@ -267,6 +339,19 @@ TEST(TlsChannel, AnEndBehindBytesIsAnnounced) {
   say(*sides.listener, bytes_of("the last words"));
   put(sides.caller_end, take(sides.listener_end));
   EXPECT_EQ(hear(*sides.caller).bytes, bytes_of("the last words"));
+}
+
+// While another connection to the peer has no room for its last word, all are asked again.
+TEST(TlsChannel, WhoHasFinishedSendingIsAskedAgainAndReadsOn) {
+  Sides sides;
+  sides.shake_hands();
+  EXPECT_TRUE(sides.caller->finish_sending());
+  say(*sides.listener, bytes_of("the last words"));
+  put(sides.caller_end, take(sides.listener_end));
+  EXPECT_TRUE(sides.caller->finish_sending());
+  const Heard heard = hear(*sides.caller);
+  EXPECT_EQ(heard.bytes, bytes_of("the last words"));
+  EXPECT_FALSE(heard.failure);
 }
 
 /// Counts what each side says in a handshake.

@@ -382,6 +382,38 @@ TEST(TlsTransport, WhoRelaysTheHandshakeCannotTakeOverTheConnection) {
   expect_none(exchange(ranks, 1));
 }
 
+// Whoever is on the way stops what rank 1 says within a record, and lets its bytes through one at a
+// time. None of them is rank 1's for sure.
+TEST(TlsTransport, ARecordThatTricklesInIsNoSignOfLife) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  auto rank_0 = std::async(std::launch::async, [&store] {
+    TcpTransport::Options options = with_tls();
+    options.silence = milliseconds(300);
+    StoreClient client(store.endpoint(), "key", soon());
+    TcpTransport transport(options, client, 0, 2, soon());
+    return error_of([&transport] {
+      for (const Deadline end = Deadline::in(seconds(5)); !end.passed();) {
+        transport.check();
+        transport.wait_for_event(transport.events(), milliseconds(5));
+      }
+    });
+  });
+  const Endpoint there =
+      parse_endpoint(StoreClient(store.endpoint(), "key", soon()).wait("peers/world/0", soon()));
+  const auto own = std::make_shared<TlsContext>();
+  Caller caller(there, own->id());
+  TlsChannel channel(std::move(caller.socket), own, TlsChannel::Role::kCaller, caller.answer.id);
+  complete_handshake(channel, soon());
+  std::string bytes("\x17\x03\x03\x40\x00", 5);
+  while (rank_0.wait_for(milliseconds(20)) != std::future_status::ready) {
+    send(channel.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    bytes = "x";
+  }
+  const Error error = rank_0.get();
+  EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 has been silent"));
+}
+
 // To the caller: a listener that is a rank of the job by its first handshake, and another process
 // behind it.
 TEST(TlsTransport, AListenerWithAnotherCertificateIsRefusedByName) {

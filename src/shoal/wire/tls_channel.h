@@ -65,7 +65,7 @@ class TlsChannel final : public Channel {
   Error broken(const char* operation, int result);
   std::size_t read_text(std::byte* to, std::size_t bytes);
   std::optional<std::size_t> what_was_read(std::size_t total);
-  void renew_key();
+  bool renew_key();
 
   std::shared_ptr<const TlsContext> context_;
   PeerId peer_;
@@ -74,6 +74,8 @@ class TlsChannel final : public Channel {
   std::uint64_t records_ = 0;
   std::uint64_t keys_used_ = 1;
   std::vector<std::byte> text_;   ///< of the record that the kernel has not taken whole, if any
+  bool renewal_due_ = false;      ///< this side sends no more before it has taken a new key
+  bool finished_ = false;         ///< the kernel has the word that this side sends nothing more
   bool ended_ = false;            ///< the peer has said that it sends nothing more
   std::optional<Error> failure_;  ///< what `read` throws from now on
 };
