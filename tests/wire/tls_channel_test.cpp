@@ -9,19 +9,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "shoal/wire/handshake.h"
 #include "tests/error_of.h"
 #include "tests/wire/socket_pair.h"
 
@@ -160,146 +156,6 @@ TEST(TlsChannel, WhatIsSaidArrivesAndDoesNotShowOnTheWay) {
   say(*sides.listener, text);
   put(sides.caller_end, take(sides.listener_end));
   EXPECT_EQ(hear(*sides.caller).bytes, text);
-}
-
-std::byte byte_at(std::size_t index, int direction) {
-  return static_cast<std::byte>((index * 2654435761u >> 11) + static_cast<unsigned>(direction));
-}
-
-/// One direction of the test below: what has been written and read so far.
-struct Flow {
-  TlsChannel& from;
-  TlsChannel& to;
-  int direction;
-  std::size_t written = 0;
-  std::size_t read = 0;
-  bool wrong = false;
-
-  // Parts of odd sizes, more at a time than a record, and the rest of them dropped afterwards.
-  void write(std::size_t most) {
-    std::array<Bytes, 3> parts;
-    std::array<iovec, 3> from_parts;
-    std::size_t at = written;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const std::size_t n = std::min<std::size_t>(most - at, i == 0 ? 48 : 20011 * i);
-      for (std::size_t k = 0; k < n; ++k) parts[i].push_back(byte_at(at + k, direction));
-      from_parts[i] = {parts[i].data(), n};
-      at += n;
-    }
-    written += from.write(from_parts);
-    for (Bytes& part : parts) std::fill(part.begin(), part.end(), std::byte{0xee});
-  }
-  void receive() {
-    std::array<std::byte, 3001> first;
-    std::array<std::byte, 17> second;
-    const iovec parts[2] = {{first.data(), first.size()}, {second.data(), second.size()}};
-    const std::size_t n = to.read(parts).value_or(0);
-    for (std::size_t k = 0; k < n; ++k) {
-      const std::byte got = k < first.size() ? first[k] : second[k - first.size()];
-      wrong = wrong || got != byte_at(read + k, direction);
-    }
-    read += n;
-  }
-};
-
-void shake_hands(TlsChannel& a, TlsChannel& b) {
-  for (bool done = false; !done;) {
-    const bool first = a.handshake() == Channel::Handshake::kDone;
-    done = b.handshake() == Channel::Handshake::kDone && first;
-  }
-}
-
-// The sockets hold less than a record, so each one is written in parts.
-TEST(TlsChannel, MegabytesInBothDirectionsThroughTinySockets) {
-  auto [near, far] = socket_pair();
-  const int tiny = 4096;
-  for (const Descriptor* end : {&near, &far})
-    setsockopt(end->get(), SOL_SOCKET, SO_SNDBUF, &tiny, sizeof tiny);
-  TlsChannel a(std::move(near), context_of_caller(), Role::kCaller, context_of_listener()->id(), 7);
-  TlsChannel b(std::move(far), context_of_listener(), Role::kListener, context_of_caller()->id());
-  shake_hands(a, b);
-  constexpr std::size_t kMany = 3000001;
-  Flow there{a, b, 1};
-  Flow back{b, a, 2};
-  bool unsent = false;
-  for (int turn = 0; turn < 100000 && (there.read < kMany || back.read < kMany); ++turn) {
-    there.write(kMany);
-    back.write(kMany);
-    unsent = unsent || a.holds_unsent();
-    there.receive();
-    back.receive();
-  }
-  EXPECT_EQ(there.read, kMany);
-  EXPECT_EQ(back.read, kMany);
-  EXPECT_FALSE(there.wrong || back.wrong);
-  EXPECT_TRUE(unsent);
-  // Of some 183 records or more, every seventh is followed by another key.
-  EXPECT_GT(a.keys_used(), 25u);
-  EXPECT_EQ(b.keys_used(), 1u);
-}
-
-// Each record is followed by another key, so the kernel is full before a record or before the word
-// for a key, by the size of a record. OpenSSL reads nothing before that word is out.
-TEST(TlsChannel, BothRenewTheirKeysWhileNeitherReads) {
-  for (std::size_t record = 1; record < 1500; record += 137) {
-    auto [near, far] = socket_pair();
-    TlsChannel a(std::move(near), context_of_caller(), Role::kCaller, context_of_listener()->id(),
-                 1);
-    TlsChannel b(std::move(far), context_of_listener(), Role::kListener, context_of_caller()->id(),
-                 1);
-    shake_hands(a, b);
-    const Bytes text(record, std::byte{7});
-    const auto fill = [&text](TlsChannel& channel) {
-      std::size_t written = 0;
-      for (std::size_t n = text.size(); n > 0; written += n) {
-        const iovec from{const_cast<std::byte*>(text.data()), text.size()};
-        n = channel.write({&from, 1});
-      }
-      return written;
-    };
-    const std::size_t of_a = fill(a);
-    const std::size_t of_b = fill(b);
-    std::size_t read_by_a = 0;
-    std::size_t read_by_b = 0;
-    for (int turn = 0; turn < 100 && (read_by_b < of_a || read_by_a < of_b); ++turn) {
-      read_by_a += hear(a).bytes.size();
-      read_by_b += hear(b).bytes.size();
-      a.flush();
-      b.flush();
-    }
-    EXPECT_EQ(read_by_b, of_a) << "records of " << record;
-    EXPECT_EQ(read_by_a, of_b) << "records of " << record;
-    EXPECT_GT(a.keys_used(), 3u);
-    EXPECT_GT(b.keys_used(), 3u);
-  }
-}
-
-// Somebody in the middle sends the header of a record, and then its bytes one at a time.
-TEST(TlsChannel, AHandshakeThatTricklesInEndsAtItsDeadlineOrWhenTheCallerIsToldTo) {
-  for (const bool told : {false, true}) {
-    auto [near, far] = socket_pair();
-    TlsChannel caller(std::move(near), context_of_caller(), Role::kCaller,
-                      context_of_listener()->id());
-    std::atomic<bool> over{false};
-    std::thread trickle([&far = far, &over] {
-      put(far, bytes_of(std::string("\x16\x03\x03\x40\x00", 5)));
-      for (int i = 0; i < 300 && !over; ++i) {
-        put(far, bytes_of("x"));
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
-      far = Descriptor();
-    });
-    const Error error = error_of([&] {
-      complete_handshake(caller, Deadline::in(std::chrono::milliseconds(told ? 60000 : 100)),
-                         [&, calls = 0]() mutable {
-                           if (++calls == 5 && told)
-                             throw Error(ErrorKind::kAborted, "test", "it is told to");
-                         });
-    });
-    over = true;
-    trickle.join();
-    EXPECT_EQ(error.kind(), told ? ErrorKind::kAborted : ErrorKind::kTimeout) << error.what();
-  }
 }
 
 // Nothing is left on the socket when half of a record has been read.
@@ -508,22 +364,6 @@ TEST(TlsChannel, TheListenerSpeaksOnceAndGivesNoTickets) {
   EXPECT_EQ(times, 1);
 }
 
-// Who has recorded a connection says the caller's part of it again.
-TEST(TlsChannel, AHandshakeIsOfUseOnce) {
-  Bytes recorded;
-  Sides sides;
-  sides.shake_hands([&](bool from_caller, Bytes bytes) {
-    if (from_caller) recorded.insert(recorded.end(), bytes.begin(), bytes.end());
-    return bytes;
-  });
-  Sides again;
-  put(again.listener_end, recorded);
-  for (int turn = 0; turn < 4; ++turn)
-    again.listener_done = Sides::goes_on(*again.listener, again.listener_failure);
-  EXPECT_FALSE(again.listener_done);
-  EXPECT_TRUE(again.listener_failure);
-}
-
 TEST(TlsChannel, ACertificateOfAnotherIsRefusedByName) {
   const PeerId other = TlsContext().id();
   Sides wrong_listener(other, context_of_caller()->id());
@@ -542,15 +382,6 @@ TEST(TlsChannel, ACertificateOfAnotherIsRefusedByName) {
   const auto refused = hear(*wrong_caller.caller).failure;
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->kind(), ErrorKind::kPeerLost);
-}
-
-// A certificate is public: whoever shows it must have its key, too.
-TEST(TlsChannel, ACertificateWithoutItsKeyIsOfNoUse) {
-  const Identity thief;
-  const Identity owner;
-  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
-  EXPECT_EQ(SSL_CTX_use_certificate(context.get(), owner.certificate()), 1);
-  EXPECT_NE(SSL_CTX_use_PrivateKey(context.get(), thief.key()), 1);
 }
 
 /// What a listener makes of a caller that is OpenSSL with other settings.
