@@ -329,10 +329,11 @@ TEST(TlsTransport, ARailWhoseHandshakeIsCutAtItsLastWordIsMadeAgain) {
 
 /// A rank that is only its end of a connection, which has proved that it knows the key.
 struct Caller {
-  explicit Caller(const Endpoint& to, const PeerId& shown, std::uint8_t encrypted = 1)
+  explicit Caller(const Endpoint& to, const PeerId& shown, std::uint8_t encrypted = 1,
+                  TlsMode tls = TlsMode::kOn)
       : socket(connect_to(to, soon())) {
     PeerHello hello{.rank = 1, .size = 2, .connection = 77};
-    hello.tls = TlsMode::kOn;
+    hello.tls = tls;
     hello.encrypted = encrypted;
     hello.id = shown;
     answer = PeerHello::decode(handshake_as_caller(socket.get(), "key", hello.encode(), soon()));
@@ -447,6 +448,32 @@ TEST(TlsTransport, AListenerWithAnotherCertificateIsRefusedByName) {
   EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
   EXPECT_EQ(error.peer(), 0);
   EXPECT_THAT(error.what(), HasSubstr("its certificate is not of the process"));
+}
+
+// A relay that names its own address to a caller may have it do without TLS: see leaves_host. The
+// listener sees where the connection comes from.
+TEST(TlsTransport, ACallerFromElsewhereCannotDoWithoutIt) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  auto rank_0 = std::async(std::launch::async, [&store] {
+    TcpTransport::Options options = with_tls();
+    options.host = "127.0.0.2";
+    options.tls = TlsMode::kAuto;
+    StoreClient client(store.endpoint(), "key", soon());
+    return error_of([&] { TcpTransport(options, client, 0, 2, Deadline::in(milliseconds(500))); });
+  });
+  const Endpoint there =
+      parse_endpoint(StoreClient(store.endpoint(), "key", soon()).wait("peers/world/0", soon()));
+  EXPECT_TRUE(Caller(there, {}, 0, TlsMode::kAuto).is_closed());
+  EXPECT_THAT(rank_0.get().what(), HasSubstr("these ranks did not come: 1"));
+}
+
+// The first two connections of rank 1 are closed as by a rank with too many callers.
+TEST(TlsTransport, AFirstConnectionThatIsClosedInItsHandshakeIsMadeAgain) {
+  Ranks ranks(
+      2, [](int) { return with_tls(); },
+      [](int connection, bool, std::uint64_t, std::span<std::byte>) { return connection >= 2; });
+  expect_none(ranks.errors);
+  expect_none(exchange(ranks, 1, {3000}));
 }
 
 // Somebody has recorded all that rank 1 said, and says it again.

@@ -109,6 +109,16 @@ TlsContext::TlsContext(Identity identity)
   SSL_CTX_set_cert_verify_callback(context, verify_peer, nullptr);
 }
 
+std::shared_ptr<const TlsContext> context_for(TlsMode mode) {
+  if (mode == TlsMode::kOff) return nullptr;
+  try {
+    return std::make_shared<TlsContext>();
+  } catch (const Error&) {
+    if (mode == TlsMode::kOn) throw;
+    return nullptr;
+  }
+}
+
 bool wants_tls(TlsMode mode, int socket) {
   return mode == TlsMode::kOn || (mode == TlsMode::kAuto && leaves_host(socket));
 }

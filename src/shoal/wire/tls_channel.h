@@ -31,6 +31,10 @@ class TlsContext {
   std::shared_ptr<ssl_ctx_st> context_;
 };
 
+/// Returns what TLS takes in this mode; null where it is off, and where it is auto and OpenSSL of
+/// this system refuses: connections that stay on the host do without. Throws Error(resource).
+std::shared_ptr<const TlsContext> context_for(TlsMode mode);
+
 /// Returns true where a connection runs TLS in this mode. `socket` is connected.
 bool wants_tls(TlsMode mode, int socket);
 
