@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 
@@ -142,6 +143,27 @@ class Sides {
   std::optional<Error> caller_failure;
   std::optional<Error> listener_failure;
 };
+
+/// Has OpenSSL refuse every algorithm while it lives, as systems do that forbid Ed25519.
+struct NoAlgorithms {
+  NoAlgorithms() { EXPECT_EQ(EVP_set_default_properties(nullptr, "provider=none"), 1); }
+  ~NoAlgorithms() { EXPECT_EQ(EVP_set_default_properties(nullptr, ""), 1); }
+  NoAlgorithms(const NoAlgorithms&) = delete;
+  NoAlgorithms& operator=(const NoAlgorithms&) = delete;
+};
+
+TEST(TlsContext, WhereOpenSslRefusesOnlyRanksThatMustHaveItFail) {
+  {
+    const NoAlgorithms none;
+    EXPECT_EQ(context_for(TlsMode::kAuto), nullptr);
+    const Error error = error_of([] { context_for(TlsMode::kOn); });
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    EXPECT_THAT(error.hint(), HasSubstr("parallelism.tls"));
+  }
+  EXPECT_NE(context_for(TlsMode::kAuto), nullptr);
+  EXPECT_NE(context_for(TlsMode::kOn), nullptr);
+  EXPECT_EQ(context_for(TlsMode::kOff), nullptr);
+}
 
 TEST(TlsChannel, WhatIsSaidArrivesAndDoesNotShowOnTheWay) {
   Sides sides;
