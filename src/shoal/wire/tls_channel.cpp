@@ -255,9 +255,14 @@ std::size_t TlsChannel::write(std::span<const iovec> from) {
 }
 
 bool TlsChannel::flush() {
-  holds_unsent_ = !text_.empty() || renewal_due_;
-  if (!holds_unsent_) return true;
+  holds_unsent_ = true;
   if (renewal_due_ && !renew_key()) return false;
+  if (!text_.empty() && !write_record()) return false;
+  holds_unsent_ = renewal_due_ && !renew_key();
+  return !holds_unsent_;
+}
+
+bool TlsChannel::write_record() {
   ERR_clear_error();
   errno = 0;
   std::size_t written = 0;
@@ -268,9 +273,9 @@ bool TlsChannel::flush() {
     throw broken("send", done);
   }
   text_.clear();
-  renewal_due_ = ++records_ % records_of_a_key_ == 0;
-  holds_unsent_ = renewal_due_ && !renew_key();
-  return !holds_unsent_;
+  ++records_;
+  renewal_due_ = records_ % records_of_a_key_ == 0;
+  return true;
 }
 
 // From SSL_key_update on, OpenSSL reads nothing before the kernel has taken the word for the new

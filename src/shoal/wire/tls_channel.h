@@ -69,6 +69,7 @@ class TlsChannel final : public Channel {
   Error broken(const char* operation, int result);
   std::size_t read_text(std::byte* to, std::size_t bytes);
   std::optional<std::size_t> what_was_read(std::size_t total);
+  bool write_record();
   bool renew_key();
 
   std::shared_ptr<const TlsContext> context_;
