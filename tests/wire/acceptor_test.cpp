@@ -4,14 +4,17 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -23,11 +26,13 @@ namespace {
 
 /// An acceptor that this thread runs, and the last caller that it let in.
 struct Listening {
-  Listening() {
+  using MakeChannel = std::function<std::unique_ptr<Channel>(Descriptor, const Hello&)>;
+  explicit Listening(MakeChannel make_channel = {}) {
     Descriptor listener = listen_on("127.0.0.1", {0, 0});
     endpoint = local_endpoint(listener.get());
     acceptor.emplace(loop, std::move(listener),
                      Acceptor::Options{.key = "key",
+                                       .make_channel = std::move(make_channel),
                                        .admit = [this](std::unique_ptr<Channel> c, const Hello& h) {
                                          admitted = std::move(c);
                                          hello = h;
@@ -134,6 +139,32 @@ TEST(Acceptor, ClosesTheConnectionsOfStrangers) {
     here.loop.run_once(std::chrono::milliseconds(1));
   EXPECT_EQ(stranger.get(), ErrorKind::kPeerLost);
   EXPECT_FALSE(here.admitted);
+}
+
+// Such as one that has closed its connection, whose address nobody can tell any more.
+TEST(Acceptor, ACallerWithWhomNoChannelIsMadeIsDroppedAlone) {
+  int calls = 0;
+  Listening here([&calls](Descriptor socket, const Hello&) -> std::unique_ptr<Channel> {
+    if (++calls == 1) throw Error(ErrorKind::kPeerLost, "test", "it has gone");
+    return std::make_unique<PlainChannel>(std::move(socket));
+  });
+  const auto call = [&here] {
+    Descriptor socket = connect_to(here.endpoint, soon());
+    handshake_as_caller(socket.get(), "key", {}, soon());
+    return socket;
+  };
+  auto callers = std::async(std::launch::async, [&call] {
+    const Descriptor first = call();
+    pollfd end{first.get(), POLLIN, 0};
+    char byte = 0;
+    EXPECT_EQ(poll(&end, 1, 10000), 1);
+    EXPECT_EQ(recv(first.get(), &byte, 1, 0), 0);
+    return call();
+  });
+  here.run_until_admitted();
+  callers.get();
+  EXPECT_TRUE(here.admitted);
+  EXPECT_EQ(calls, 2);
 }
 
 /// Forbids this process to open further descriptors while it lives.

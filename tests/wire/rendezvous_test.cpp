@@ -111,6 +111,17 @@ TEST(Rendezvous, PortsThatRefuseDoNotHoldUpARankThatLooksForTheStore) {
   EXPECT_FALSE(deadline.passed());
 }
 
+TEST(Rendezvous, WithAnotherKeyTheTimeoutSaysWhatTheStoreDid) {
+  const StoreServer store("127.0.0.1", {0, 0}, "another key");
+  const std::string there = store.endpoint().text();
+  std::ofstream(a_file()) << there << "\n";
+  const Error error = error_of(
+      [] { Rendezvous("file:" + a_file(), "key", 1, "", Deadline::in(milliseconds(300))); });
+  std::filesystem::remove(a_file());
+  EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+  EXPECT_THAT(error.what(), HasSubstr(there + ": the other side closed the connection"));
+}
+
 // A connection and its handshake take three round trips.
 TEST(Rendezvous, FindsAStoreThatIsFarAway) {
   const StoreServer store("127.0.0.1", {0, 0}, "key");

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <openssl/evp.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 
@@ -143,6 +144,27 @@ class Sides {
   std::optional<Error> listener_failure;
 };
 
+/// Has OpenSSL refuse every algorithm while it lives, as systems do that forbid Ed25519.
+struct NoAlgorithms {
+  NoAlgorithms() { EXPECT_EQ(EVP_set_default_properties(nullptr, "provider=none"), 1); }
+  ~NoAlgorithms() { EXPECT_EQ(EVP_set_default_properties(nullptr, ""), 1); }
+  NoAlgorithms(const NoAlgorithms&) = delete;
+  NoAlgorithms& operator=(const NoAlgorithms&) = delete;
+};
+
+TEST(TlsContext, WhereOpenSslRefusesOnlyRanksThatMustHaveItFail) {
+  {
+    const NoAlgorithms none;
+    EXPECT_EQ(context_for(TlsMode::kAuto), nullptr);
+    const Error error = error_of([] { context_for(TlsMode::kOn); });
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    EXPECT_THAT(error.hint(), HasSubstr("parallelism.tls"));
+  }
+  EXPECT_NE(context_for(TlsMode::kAuto), nullptr);
+  EXPECT_NE(context_for(TlsMode::kOn), nullptr);
+  EXPECT_EQ(context_for(TlsMode::kOff), nullptr);
+}
+
 TEST(TlsChannel, WhatIsSaidArrivesAndDoesNotShowOnTheWay) {
   Sides sides;
   sides.shake_hands();
@@ -156,78 +178,6 @@ TEST(TlsChannel, WhatIsSaidArrivesAndDoesNotShowOnTheWay) {
   say(*sides.listener, text);
   put(sides.caller_end, take(sides.listener_end));
   EXPECT_EQ(hear(*sides.caller).bytes, text);
-}
-
-std::byte byte_at(std::size_t index, int direction) {
-  return static_cast<std::byte>((index * 2654435761u >> 11) + static_cast<unsigned>(direction));
-}
-
-/// One direction of the test below: what has been written and read so far.
-struct Flow {
-  TlsChannel& from;
-  TlsChannel& to;
-  int direction;
-  std::size_t written = 0;
-  std::size_t read = 0;
-  bool wrong = false;
-
-  // Parts of odd sizes, more at a time than a record, and the rest of them dropped afterwards.
-  void write(std::size_t most) {
-    std::array<Bytes, 3> parts;
-    std::array<iovec, 3> from_parts;
-    std::size_t at = written;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      const std::size_t n = std::min<std::size_t>(most - at, i == 0 ? 48 : 20011 * i);
-      for (std::size_t k = 0; k < n; ++k) parts[i].push_back(byte_at(at + k, direction));
-      from_parts[i] = {parts[i].data(), n};
-      at += n;
-    }
-    written += from.write(from_parts);
-    for (Bytes& part : parts) std::fill(part.begin(), part.end(), std::byte{0xee});
-  }
-  void receive() {
-    std::array<std::byte, 3001> first;
-    std::array<std::byte, 17> second;
-    const iovec parts[2] = {{first.data(), first.size()}, {second.data(), second.size()}};
-    const std::size_t n = to.read(parts).value_or(0);
-    for (std::size_t k = 0; k < n; ++k) {
-      const std::byte got = k < first.size() ? first[k] : second[k - first.size()];
-      wrong = wrong || got != byte_at(read + k, direction);
-    }
-    read += n;
-  }
-};
-
-// The sockets hold less than a record, so each one is written in parts.
-TEST(TlsChannel, MegabytesInBothDirectionsThroughTinySockets) {
-  auto [near, far] = socket_pair();
-  const int tiny = 4096;
-  for (const Descriptor* end : {&near, &far})
-    setsockopt(end->get(), SOL_SOCKET, SO_SNDBUF, &tiny, sizeof tiny);
-  TlsChannel a(std::move(near), context_of_caller(), Role::kCaller, context_of_listener()->id(), 7);
-  TlsChannel b(std::move(far), context_of_listener(), Role::kListener, context_of_caller()->id());
-  for (bool done = false; !done;) {
-    const bool first = a.handshake() == Channel::Handshake::kDone;
-    done = b.handshake() == Channel::Handshake::kDone && first;
-  }
-  constexpr std::size_t kMany = 3000001;
-  Flow there{a, b, 1};
-  Flow back{b, a, 2};
-  bool unsent = false;
-  for (int turn = 0; turn < 100000 && (there.read < kMany || back.read < kMany); ++turn) {
-    there.write(kMany);
-    back.write(kMany);
-    unsent = unsent || a.holds_unsent();
-    there.receive();
-    back.receive();
-  }
-  EXPECT_EQ(there.read, kMany);
-  EXPECT_EQ(back.read, kMany);
-  EXPECT_FALSE(there.wrong || back.wrong);
-  EXPECT_TRUE(unsent);
-  // Of some 183 records or more, every seventh is followed by another key.
-  EXPECT_GT(a.keys_used(), 25u);
-  EXPECT_EQ(b.keys_used(), 1u);
 }
 
 // Nothing is left on the socket when half of a record has been read.
@@ -267,6 +217,19 @@ TEST(TlsChannel, AnEndBehindBytesIsAnnounced) {
   say(*sides.listener, bytes_of("the last words"));
   put(sides.caller_end, take(sides.listener_end));
   EXPECT_EQ(hear(*sides.caller).bytes, bytes_of("the last words"));
+}
+
+// While another connection to the peer has no room for its last word, all are asked again.
+TEST(TlsChannel, WhoHasFinishedSendingIsAskedAgainAndReadsOn) {
+  Sides sides;
+  sides.shake_hands();
+  EXPECT_TRUE(sides.caller->finish_sending());
+  say(*sides.listener, bytes_of("the last words"));
+  put(sides.caller_end, take(sides.listener_end));
+  EXPECT_TRUE(sides.caller->finish_sending());
+  const Heard heard = hear(*sides.caller);
+  EXPECT_EQ(heard.bytes, bytes_of("the last words"));
+  EXPECT_FALSE(heard.failure);
 }
 
 /// Counts what each side says in a handshake.
@@ -423,22 +386,6 @@ TEST(TlsChannel, TheListenerSpeaksOnceAndGivesNoTickets) {
   EXPECT_EQ(times, 1);
 }
 
-// Who has recorded a connection says the caller's part of it again.
-TEST(TlsChannel, AHandshakeIsOfUseOnce) {
-  Bytes recorded;
-  Sides sides;
-  sides.shake_hands([&](bool from_caller, Bytes bytes) {
-    if (from_caller) recorded.insert(recorded.end(), bytes.begin(), bytes.end());
-    return bytes;
-  });
-  Sides again;
-  put(again.listener_end, recorded);
-  for (int turn = 0; turn < 4; ++turn)
-    again.listener_done = Sides::goes_on(*again.listener, again.listener_failure);
-  EXPECT_FALSE(again.listener_done);
-  EXPECT_TRUE(again.listener_failure);
-}
-
 TEST(TlsChannel, ACertificateOfAnotherIsRefusedByName) {
   const PeerId other = TlsContext().id();
   Sides wrong_listener(other, context_of_caller()->id());
@@ -457,15 +404,6 @@ TEST(TlsChannel, ACertificateOfAnotherIsRefusedByName) {
   const auto refused = hear(*wrong_caller.caller).failure;
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->kind(), ErrorKind::kPeerLost);
-}
-
-// A certificate is public: whoever shows it must have its key, too.
-TEST(TlsChannel, ACertificateWithoutItsKeyIsOfNoUse) {
-  const Identity thief;
-  const Identity owner;
-  const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
-  EXPECT_EQ(SSL_CTX_use_certificate(context.get(), owner.certificate()), 1);
-  EXPECT_NE(SSL_CTX_use_PrivateKey(context.get(), thief.key()), 1);
 }
 
 /// What a listener makes of a caller that is OpenSSL with other settings.

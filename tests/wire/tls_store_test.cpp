@@ -1,6 +1,7 @@
 // The store over connections that run TLS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -84,6 +85,31 @@ TEST(TlsStore, TheEndOfTheStoreIsTold) {
   const Error error = waits.get();
   EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
   EXPECT_THAT(error.what(), HasSubstr("rank 0 closed the store"));
+}
+
+/// Connects as a client that knows the key and wants no TLS. Returns true when the store serves it.
+bool serves_plain(const char* host, TlsMode mode) {
+  const StoreServer server(host, {0, 0}, "key", mode);
+  const Descriptor socket = connect_to(server.endpoint(), soon());
+  handshake_as_caller(socket.get(), "key", PeerHello{}.encode(), soon());
+  pollfd end{socket.get(), POLLIN, 0};
+  return poll(&end, 1, 100) == 0;
+}
+
+// The ends of a connection to 127.0.0.2 have different addresses.
+TEST(TlsStore, AClientCannotDoWithoutItWhereTheServerWantsIt) {
+  EXPECT_TRUE(serves_plain("127.0.0.1", TlsMode::kAuto));
+  EXPECT_TRUE(serves_plain("127.0.0.2", TlsMode::kOff));
+  EXPECT_FALSE(serves_plain("127.0.0.2", TlsMode::kAuto));
+  EXPECT_FALSE(serves_plain("127.0.0.1", TlsMode::kOn));
+}
+
+TEST(TlsStore, ClientsThatWantLessThanTheServerAreTold) {
+  const StoreServer server("127.0.0.2", {0, 0}, "key");
+  const Error error =
+      error_of([&] { const StoreClient client(server.endpoint(), "key", soon(), TlsMode::kOff); });
+  EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 has tls auto, this rank has tls off"));
 }
 
 // Somebody who relays the handshake under the job's key shows a certificate of its own.

@@ -3,6 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
 
 #include "apps/shoal/cores.h"
 #include "apps/shoal/flight_answers.h"
@@ -15,6 +18,7 @@
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/train/trainer.h"
+#include "shoal/wire/key_derivation.h"
 
 namespace shoal::apps {
 namespace {
@@ -33,9 +37,19 @@ comm::Transport transport_of(train::Transport transport) {
   return comm::Transport::kAutomatic;
 }
 
+/// Names the files and sockets by which ranks of one host find each other. Every user of the host
+/// sees such names, so this one tells nothing of the key.
+std::string rendezvous_name(const std::string& job_key) {
+  const auto bytes = wire::derive_key(job_key, "shoal", "rendezvous name");
+  std::string name;
+  for (const std::byte byte : std::span(bytes).first(16)) name += fmt::format("{:02x}", byte);
+  return name;
+}
+
 comm::WorldOptions world_options(const RankArguments& arguments, const train::JobConfig& config) {
   comm::WorldOptions options;
-  options.name = options.key = arguments.job_key;
+  options.key = arguments.job_key;
+  options.name = rendezvous_name(arguments.job_key);
   options.transport = transport_of(config.parallelism.transport);
   options.rank = arguments.rank;
   options.size = arguments.world;

@@ -103,9 +103,12 @@ void Acceptor::continue_handshake(int fd) {
 // Strangers do not come this far: what TLS costs is spent on callers that know the key.
 void Acceptor::begin_channel(int fd) {
   Caller& caller = callers_.at(fd);
-  caller.channel = options_.make_channel
-                       ? options_.make_channel(std::move(caller.socket), caller.handshake.hello())
-                       : std::make_unique<PlainChannel>(std::move(caller.socket));
+  try {
+    caller.channel = options_.make_channel
+                         ? options_.make_channel(std::move(caller.socket), caller.handshake.hello())
+                         : std::make_unique<PlainChannel>(std::move(caller.socket));
+  } catch (const Error&) {  // the caller has gone, say
+  }
   if (!caller.channel) return drop(fd);
   continue_channel(fd);
 }

@@ -25,7 +25,8 @@ class Acceptor {
     /// What callers are told once they have proved that they know the key.
     Hello hello{};
     /// Makes the channel of a caller that has proved it, from its socket and its hello message.
-    /// Null refuses the caller. Where there is no such function, channels are plain.
+    /// Null refuses the caller, and so does an Error. Where there is no such function, channels are
+    /// plain.
     std::function<std::unique_ptr<Channel>(Descriptor, const Hello&)> make_channel;
     /// Receives the channel, whose handshake is complete, and the caller's hello message.
     std::function<void(std::unique_ptr<Channel>, const Hello&)> admit;

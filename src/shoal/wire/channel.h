@@ -40,7 +40,7 @@ class Channel {
   /// Hands the kernel such bytes. Returns true when none are left. Throws Error(peer_lost).
   virtual bool flush() = 0;
   /// Ends this direction, behind what was written. Returns false where the kernel has no room for
-  /// what that takes: it is called again then.
+  /// what that takes: it is called again then. A call after it has returned true does nothing.
   virtual bool finish_sending() = 0;
 
  protected:

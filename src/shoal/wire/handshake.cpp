@@ -51,13 +51,14 @@ Proof prove(const std::string& key, const char* label,
   return proof;
 }
 
+// Looks at the deadline before it waits: bytes that keep coming, one at a time, do not put it off.
 void wait_ready(int socket, short events, Deadline deadline, const std::function<void()>& check) {
-  pollfd ready{socket, events, 0};
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
-  if (poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 250))) != 0) return;
   if (check) check();
   if (deadline.passed())
     throw Error(ErrorKind::kTimeout, "handshake", "the other side does not answer");
+  pollfd ready{socket, events, 0};
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count();
+  poll(&ready, 1, static_cast<int>(std::min<long long>(ms + 1, 250)));
 }
 
 /// Sends or receives exactly `size` bytes on a non-blocking socket.

@@ -51,7 +51,7 @@ class ListenerHandshake {
 
 /// Performs the caller's side on a connected non-blocking socket, and returns the listener's hello.
 /// Throws Error(peer_lost) when the listener does not know the key, Error(timeout). Calls `check`,
-/// which may throw to give up, every quarter of a second while it waits.
+/// which may throw to give up, at least every quarter of a second while it waits.
 Hello handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline,
                           const std::function<void()>& check = {});
 

@@ -31,7 +31,8 @@ using TokenTime = std::chrono::system_clock::time_point;
 std::string issue_join_token(std::string_view secret, std::string_view cluster, TokenTime expires);
 
 /// Verifies the tokens of one cluster. Remembers those that were used until they expire, so that
-/// each is good once for one verifier. Not thread-safe.
+/// each is good once for one verifier. It remembers them in memory alone: a verifier that starts
+/// again takes those that have not expired once more. Not thread-safe.
 class JoinTokens {
  public:
   JoinTokens(std::string_view secret, std::string cluster);
@@ -44,7 +45,8 @@ class JoinTokens {
   using Nonce = std::array<std::byte, 16>;
   std::array<std::byte, 32> key_;
   std::string cluster_;
-  /// The latest time that was seen: a clock that is set back makes no token good again.
+  /// The latest time that was seen: a clock that is set back makes no token good again. So one that
+  /// runs ahead for a moment ends all tokens up to that time, and others must be issued.
   std::int64_t now_s_ = 0;
   std::map<Nonce, std::int64_t> used_;  ///< until when they are remembered, in seconds since 1970
 };

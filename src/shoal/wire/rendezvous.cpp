@@ -50,15 +50,18 @@ std::string first_line(const std::string& path) {
 }
 
 /// Returns a client of the store at `at`; null where nobody listens, another program does, or it is
-/// a store of another job.
+/// a store of another job. `refusal` then gets the reason, if somebody answers.
 std::unique_ptr<StoreClient> try_store(const Endpoint& at, const std::string& key, TlsMode tls,
-                                       AttemptLimit& limit, Deadline deadline) {
+                                       AttemptLimit& limit, Deadline deadline,
+                                       std::string& refusal) {
   const Deadline end = limit.of_attempt(deadline);
   try {
     Descriptor socket = connect_once(at, end);
     if (socket.get() >= 0) return std::make_unique<StoreClient>(std::move(socket), key, end, tls);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
+    if (error.kind() == ErrorKind::kPeerLost)
+      refusal = fmt::format(" (last, {}: {})", at.text(), error.message());
   }
   limit.note(end);
   return nullptr;
@@ -70,15 +73,18 @@ std::unique_ptr<StoreClient> try_store(const Endpoint& at, const std::string& ke
 std::unique_ptr<StoreClient> find_store_by_file(const std::string& path, const std::string& key,
                                                 TlsMode tls, Deadline deadline) {
   std::string named;
+  std::string refusal;
   for (AttemptLimit limit;; limit.next_round()) {
     if (const std::string text = first_line(path); !text.empty()) {
       named = text;
-      if (auto client = try_store(parse_endpoint(text), key, tls, limit, deadline)) return client;
+      if (auto client = try_store(parse_endpoint(text), key, tls, limit, deadline, refusal))
+        return client;
     }
     if (deadline.passed()) {
       const std::string what =
-          named.empty() ? fmt::format("rank 0 did not write {}", path)
-                        : fmt::format("no store of this job at {}, which {} names", named, path);
+          named.empty()
+              ? fmt::format("rank 0 did not write {}", path)
+              : fmt::format("no store of this job at {}, which {} names{}", named, path, refusal);
       throw Error(ErrorKind::kTimeout, "rendezvous", what).from(0).hint("look at rank 0's log");
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(named.empty() ? 2 : 10));
@@ -89,15 +95,16 @@ std::unique_ptr<StoreClient> find_store_by_file(const std::string& path, const s
 /// starts late, every port but one may refuse.
 std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports,
                                         const std::string& key, TlsMode tls, Deadline deadline) {
+  std::string refusal;
   for (AttemptLimit limit;; limit.next_round()) {
     for (int port = ports.first; port <= ports.last; ++port) {
       const Endpoint at{host, static_cast<std::uint16_t>(port)};
-      if (auto client = try_store(at, key, tls, limit, deadline)) return client;
+      if (auto client = try_store(at, key, tls, limit, deadline, refusal)) return client;
     }
     if (deadline.passed()) {
-      throw Error(
-          ErrorKind::kTimeout, "rendezvous",
-          fmt::format("no store of this job at {}, ports {} to {}", host, ports.first, ports.last))
+      throw Error(ErrorKind::kTimeout, "rendezvous",
+                  fmt::format("no store of this job at {}, ports {} to {}{}", host, ports.first,
+                              ports.last, refusal))
           .from(0)
           .hint("is rank 0 running there, is the port open, and have all ranks the same job key?");
     }
@@ -113,7 +120,7 @@ Rendezvous::Rendezvous(const std::string& place, const std::string& key, int ran
   const bool by_file = place.starts_with(kFile);
   const std::string path = by_file ? place.substr(kFile.size()) : "";
   if (rank == 0) {
-    serve(place, key, host);
+    serve(place, key, host, tls);
     client_ = std::make_unique<StoreClient>(server_->endpoint(), key, deadline, tls);
   } else if (by_file) {
     client_ = find_store_by_file(path, key, tls, deadline);
@@ -123,14 +130,15 @@ Rendezvous::Rendezvous(const std::string& place, const std::string& key, int ran
   }
 }
 
-void Rendezvous::serve(const std::string& place, const std::string& key, const std::string& host) {
+void Rendezvous::serve(const std::string& place, const std::string& key, const std::string& host,
+                       TlsMode tls) {
   if (!place.starts_with(kFile)) {
     const Endpoint there = parse_endpoint(place);
-    server_ = std::make_unique<StoreServer>(there.host, ports_from(there.port), key);
+    server_ = std::make_unique<StoreServer>(there.host, ports_from(there.port), key, tls);
     return;
   }
   file_ = place.substr(kFile.size());
-  server_ = std::make_unique<StoreServer>(host, PortRange{}, key);
+  server_ = std::make_unique<StoreServer>(host, PortRange{}, key, tls);
   // The server listens by now: a rank that reads the address finds it.
   replace_text(file_, server_->endpoint().text() + "\n", "rendezvous");
 }

@@ -18,9 +18,10 @@ namespace shoal::wire {
 ///     ranks see. It is removed when all are connected, or have given up.
 class Rendezvous {
  public:
-  /// `host`: the address at which rank 0 listens where `place` is a file. `tls`: whether this
-  /// rank's connection to the store is encrypted. Throws Error(config) for a malformed place,
-  /// Error(timeout) when rank 0 is not there in time, Error(resource) when no port is free.
+  /// `host`: the address at which rank 0 listens where `place` is a file. `tls`: which
+  /// connections to the store are encrypted, the same on all ranks. Throws Error(config) for a
+  /// malformed place, Error(timeout) when rank 0 is not there in time, Error(resource) when no port
+  /// is free, Error(usage) where rank 0 wants TLS and this rank does without.
   Rendezvous(const std::string& place, const std::string& key, int rank, const std::string& host,
              Deadline deadline, TlsMode tls = TlsMode::kAuto);
   ~Rendezvous();
@@ -33,7 +34,8 @@ class Rendezvous {
   void all_ranks_connected();
 
  private:
-  void serve(const std::string& place, const std::string& key, const std::string& host);
+  void serve(const std::string& place, const std::string& key, const std::string& host,
+             TlsMode tls);
 
   std::string file_;  ///< to be removed; empty: none
   std::unique_ptr<StoreServer> server_;

@@ -43,17 +43,11 @@ std::string text_of(const Bytes& bytes, std::size_t from, std::size_t to) {
 
 namespace {
 
-/// Where this system forbids what TLS takes, the store serves those alone that want none.
-std::shared_ptr<const TlsContext> context_if_there_is_one() {
-  try {
-    return std::make_shared<TlsContext>();
-  } catch (const Error&) {
-    return nullptr;
-  }
-}
-
-Hello hello_of(const std::shared_ptr<const TlsContext>& tls) {
-  return PeerHello{.id = tls ? tls->id() : PeerId{}}.encode();
+Hello hello_of(TlsMode mode, const std::shared_ptr<const TlsContext>& tls) {
+  PeerHello hello;
+  hello.tls = mode;
+  if (tls) hello.id = tls->id();
+  return hello.encode();
 }
 
 }  // namespace
@@ -61,10 +55,11 @@ Hello hello_of(const std::shared_ptr<const TlsContext>& tls) {
 /// The store's state and connections; all of it belongs to the server's thread.
 class StoreServer::Service {
  public:
-  Service(Descriptor listener, const std::string& key)
-      : acceptor_(loop_, std::move(listener),
+  Service(Descriptor listener, const std::string& key, TlsMode mode)
+      : mode_(mode),
+        acceptor_(loop_, std::move(listener),
                   {.key = key,
-                   .hello = hello_of(tls_),
+                   .hello = hello_of(mode_, tls_),
                    .make_channel =
                        [this](Descriptor socket, const Hello& hello) {
                          return channel_of_caller(std::move(socket), hello);
@@ -89,8 +84,9 @@ class StoreServer::Service {
 
   std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& bytes) {
     const PeerHello hello = PeerHello::decode(bytes);
-    if (hello.encrypted == 0) return std::make_unique<PlainChannel>(std::move(socket));
-    if (!tls_) return nullptr;
+    if (hello.encrypted == 0 && !wants_tls(mode_, socket.get()))
+      return std::make_unique<PlainChannel>(std::move(socket));
+    if (hello.encrypted != 1 || !tls_) return nullptr;
     return std::make_unique<TlsChannel>(std::move(socket), tls_, TlsChannel::Role::kListener,
                                         hello.id);
   }
@@ -184,7 +180,10 @@ class StoreServer::Service {
   }
 
   // The acceptor is last, so it is destroyed first, while the loop that it uses exists.
-  const std::shared_ptr<const TlsContext> tls_ = context_if_there_is_one();
+  const TlsMode mode_;
+  // Ranks with another mode than this one's get to know it when they connect to each other, so the
+  // store itself serves who comes with TLS. Where this system offers none it serves the others.
+  const std::shared_ptr<const TlsContext> tls_ = context_for(TlsMode::kAuto);
   EventLoop loop_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::vector<Waiter>> waiters_;
@@ -192,10 +191,11 @@ class StoreServer::Service {
   Acceptor acceptor_;
 };
 
-StoreServer::StoreServer(const std::string& host, PortRange ports, const std::string& key) {
+StoreServer::StoreServer(const std::string& host, PortRange ports, const std::string& key,
+                         TlsMode tls) {
   Descriptor listener = listen_on(host, ports);
   endpoint_ = local_endpoint(listener.get());
-  service_ = std::make_unique<Service>(std::move(listener), key);
+  service_ = std::make_unique<Service>(std::move(listener), key, tls);
   thread_ = std::thread([this] {
     while (!stop_) {
       try {
@@ -222,10 +222,18 @@ std::unique_ptr<Channel> proven(Descriptor socket, const std::string& key, Deadl
   std::shared_ptr<const TlsContext> tls;
   if (encrypted) tls = std::make_shared<TlsContext>();
   PeerHello hello;
+  hello.tls = mode;
   hello.encrypted = encrypted ? 1 : 0;
   if (tls) hello.id = tls->id();
   const PeerHello answer =
       PeerHello::decode(handshake_as_caller(socket.get(), key, hello.encode(), deadline));
+  if (!encrypted && wants_tls(answer.tls, socket.get())) {
+    throw Error(
+        ErrorKind::kUsage, "store",
+        fmt::format("rank 0 has tls {}, this rank has tls {}", name(answer.tls), name(mode)))
+        .from(0)
+        .hint("give all ranks the same parallelism.tls");
+  }
   if (!tls) return std::make_unique<PlainChannel>(std::move(socket));
   auto channel =
       std::make_unique<TlsChannel>(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);

@@ -19,11 +19,13 @@ namespace shoal::wire {
 
 /// Keys and values through which ranks find each other. Rank 0 holds them and serves them in a
 /// thread of its own. Keys have up to 4 KiB, values up to 16 MiB. Callers prove that they know the
-/// job key. Each decides whether its connection runs TLS.
+/// job key. Each decides whether its connection runs TLS, but none does without it where the
+/// server's mode wants it.
 class StoreServer {
  public:
   /// Listens on `host`, on the first free port of `ports`. Throws Error(resource).
-  StoreServer(const std::string& host, PortRange ports, const std::string& key);
+  StoreServer(const std::string& host, PortRange ports, const std::string& key,
+              TlsMode tls = TlsMode::kAuto);
   ~StoreServer();
   Endpoint endpoint() const { return endpoint_; }
 
@@ -39,6 +41,7 @@ class StoreServer {
 /// after its deadline and Error(peer_lost) when the server is gone.
 class StoreClient final : public KeyValues {
  public:
+  /// Throws Error(usage) where the server wants TLS and this mode does without.
   StoreClient(const Endpoint& server, const std::string& key, Deadline deadline,
               TlsMode tls = TlsMode::kAuto);
   /// `socket` is connected to what may be the server.

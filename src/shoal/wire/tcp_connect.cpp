@@ -37,6 +37,8 @@ constexpr int kMostConnecting = 64;
 /// A rank that answers, but does not complete its handshake, is called again after so long. In
 /// between the caller looks whether the job has failed.
 constexpr Duration kHandshakeLimit = std::chrono::seconds(10);
+/// Calls of one rank that may end with a closed connection before its first one is there.
+constexpr int kMostClosedCalls = 6;
 /// Bytes that the kernel takes beyond what it has sent, for a peer on another host. More would
 /// delay urgent messages, which wait behind them.
 constexpr int kMostUnsent = 256 << 10;
@@ -62,7 +64,7 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
     : options_(options),
       rank_(rank),
       size_(size),
-      tls_(options.tls == TlsMode::kOff ? nullptr : std::make_shared<TlsContext>()),
+      tls_(context_for(options.tls)),
       pool_(std::make_shared<ChunkPool>(Assembler::kChunkBytes)),
       peers_(static_cast<std::size_t>(size)),
       next_heartbeat_(Clock::now()),
@@ -196,11 +198,13 @@ void TcpTransport::connect_rail(int r, const Endpoint& address, PeerHello& hello
 
 // Connects and completes the handshakes.
 //
-// A rank that has admitted rail 0 knows the key. Where it closes another rail during its handshake,
-// it had too many callers, or something on the way has closed the connection: both pass.
+// A rank that closes the connection during its handshake had too many callers, or something on the
+// way has closed it: both pass. A rank that has admitted rail 0 knows the key, so the other rails
+// are tried until the deadline. Rail 0 is tried a few times only, for the key may differ.
 std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, PeerHello& hello,
                                             Deadline deadline) {
   std::string why;
+  int closed = 0;
   const auto may_go_on = [this] {
     check();
     if (redials_end_) throw Error(ErrorKind::kAborted, "connect", "this rank ends");
@@ -210,7 +214,9 @@ std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, Peer
     try {
       if (auto channel = try_call(r, address, hello, deadline, may_go_on)) return channel;
     } catch (const Error& error) {
-      const bool passes = hello.rail > 0 && error.kind() == ErrorKind::kPeerLost;
+      const bool lost = error.kind() == ErrorKind::kPeerLost;
+      if (lost && hello.rail == 0) ++closed;
+      const bool passes = lost && closed < kMostClosedCalls;
       if (passes) why = error.message();
       if (!passes && error.kind() != ErrorKind::kTimeout) {
         // Where this rank knows already that the other one is lost, that is the cause.
@@ -230,7 +236,8 @@ std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, Peer
           .from(r)
           .hint("is it still there, and may this host connect to that address?");
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    // A rank with too many callers is given time.
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 << closed));
   }
 }
 
@@ -248,13 +255,15 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
   if (open)
     said.rails = static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
   said.encrypted = wants_tls(options_.tls, socket.get()) ? 1 : 0;
+  // Where this system offers no TLS, a new context throws the reason.
+  const auto tls = said.encrypted == 1 && !tls_ ? std::make_shared<const TlsContext>() : tls_;
   const PeerHello answer = PeerHello::decode(
       handshake_as_caller(socket.get(), options_.key, said.encode(), end, may_go_on));
   check_answer(r, hello, answer);
   std::unique_ptr<Channel> channel;
   if (said.encrypted == 1) {
     channel =
-        std::make_unique<TlsChannel>(std::move(socket), tls_, TlsChannel::Role::kCaller, answer.id);
+        std::make_unique<TlsChannel>(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
   } else {
     channel = std::make_unique<PlainChannel>(std::move(socket));
   }

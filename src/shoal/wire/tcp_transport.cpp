@@ -182,8 +182,10 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
   };
   try {
     PeerSink sink(*this, r);
+    const std::uint64_t before = peer.link->bytes_received();
     const bool open = peer.link->receive(rail, sink);
-    if (open) peer.last_heard = awake_.total();
+    // With TLS, bytes of a record that is never complete may be somebody else's: they do not count.
+    if (peer.link->bytes_received() != before) peer.last_heard = awake_.total();
     if (peer.link->rails() > 1) note_arrivals(r);
     if (rail > 0) report_pieces(r, rail);
     if (open) return;

@@ -52,8 +52,9 @@ class TcpTransport final : public Transport {
     std::string host;
     PortRange ports;
     Duration heartbeat = std::chrono::seconds(1);
-    /// When no byte has come from a peer for this long, the transport fails on all ranks with
-    /// Error(peer_lost). Likely causes: the peer's process is suspended, or the network is cut.
+    /// When no byte has come from a peer for this long (with TLS no whole record, of up to
+    /// 16 KiB), the transport fails on all ranks with Error(peer_lost). Likely causes: the peer's
+    /// process is suspended, or the network is cut.
     Duration silence = std::chrono::seconds(15);
     /// The memory for messages that have arrived and for which nobody waits, from all peers
     /// together; each has at least kLeastInboxBytes. A peer that has filled its part sends no more
@@ -204,7 +205,7 @@ class TcpTransport final : public Transport {
   const Options options_;
   const int rank_;
   const int size_;
-  const std::shared_ptr<const TlsContext> tls_;  ///< null where the mode is off
+  const std::shared_ptr<const TlsContext> tls_;  ///< see context_for
   const std::shared_ptr<ChunkPool> pool_;
   int most_rails_ = kMostRails;  ///< to one peer, where their number is open
   /// Guards all members below except atomics, and `loop_` and `acceptor_`, which belong to the

@@ -4,6 +4,7 @@
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -101,9 +102,21 @@ TlsContext::TlsContext(Identity identity)
       SSL_CTX_set_num_tickets(context, 0) == 1 && SSL_CTX_set_max_early_data(context, 0) == 1,
       "a context without tickets");
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // Without the last one an idle connection keeps some 34 KB of buffers.
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                                SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   SSL_CTX_set_cert_verify_callback(context, verify_peer, nullptr);
+}
+
+std::shared_ptr<const TlsContext> context_for(TlsMode mode) {
+  if (mode == TlsMode::kOff) return nullptr;
+  try {
+    return std::make_shared<TlsContext>();
+  } catch (const Error&) {
+    if (mode == TlsMode::kOn) throw;
+    return nullptr;
+  }
 }
 
 bool wants_tls(TlsMode mode, int socket) {
@@ -242,8 +255,14 @@ std::size_t TlsChannel::write(std::span<const iovec> from) {
 }
 
 bool TlsChannel::flush() {
-  holds_unsent_ = !text_.empty();
-  if (!holds_unsent_) return true;
+  holds_unsent_ = true;
+  if (renewal_due_ && !renew_key()) return false;
+  if (!text_.empty() && !write_record()) return false;
+  holds_unsent_ = renewal_due_ && !renew_key();
+  return !holds_unsent_;
+}
+
+bool TlsChannel::write_record() {
   ERR_clear_error();
   errno = 0;
   std::size_t written = 0;
@@ -254,20 +273,36 @@ bool TlsChannel::flush() {
     throw broken("send", done);
   }
   text_.clear();
-  holds_unsent_ = false;
-  if (++records_ % records_of_a_key_ == 0) renew_key();
+  ++records_;
+  renewal_due_ = records_ % records_of_a_key_ == 0;
   return true;
 }
 
-// The word for it goes out before the next record.
-void TlsChannel::renew_key() {
+// From SSL_key_update on, OpenSSL reads nothing before the kernel has taken the word for the new
+// key. Two sides that renew at a time, and whose peers take nothing, would then wait for each other
+// for ever. So the word goes out when there is room for it, and until then this side sends nothing
+// and reads on. Returns true when it is out.
+bool TlsChannel::renew_key() {
+  pollfd room{fd(), POLLOUT, 0};
+  if (poll(&room, 1, 0) != 1) return false;
   ERR_clear_error();
-  must_accept(SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a new key");
+  errno = 0;
+  if (SSL_in_init(tls_.get()) == 0)
+    must_accept(SSL_key_update(tls_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1, "a new key");
+  const int done = SSL_do_handshake(tls_.get());
+  if (done != 1) {
+    if (SSL_get_error(tls_.get(), done) == SSL_ERROR_WANT_WRITE) return false;
+    throw broken("send", done);
+  }
+  renewal_due_ = false;
   ++keys_used_;
+  return true;
 }
 
-// Where the connection is broken, its end says so by itself.
+// Where the connection is broken, its end says so by itself. A second SSL_shutdown would take what
+// the peer still sends for an error, and read no more.
 bool TlsChannel::finish_sending() {
+  if (finished_) return true;
   try {
     if (!flush()) return false;
     ERR_clear_error();
@@ -275,6 +310,7 @@ bool TlsChannel::finish_sending() {
     if (done < 0 && SSL_get_error(tls_.get(), done) == SSL_ERROR_WANT_WRITE) return false;
   } catch (const Error&) {
   }
+  finished_ = true;
   ::shutdown(fd(), SHUT_WR);
   return true;
 }

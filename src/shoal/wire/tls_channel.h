@@ -31,6 +31,10 @@ class TlsContext {
   std::shared_ptr<ssl_ctx_st> context_;
 };
 
+/// Returns what TLS takes in this mode; null where it is off, and where it is auto and OpenSSL of
+/// this system refuses: connections that stay on the host do without. Throws Error(resource).
+std::shared_ptr<const TlsContext> context_for(TlsMode mode);
+
 /// Returns true where a connection runs TLS in this mode. `socket` is connected.
 bool wants_tls(TlsMode mode, int socket);
 
@@ -65,7 +69,8 @@ class TlsChannel final : public Channel {
   Error broken(const char* operation, int result);
   std::size_t read_text(std::byte* to, std::size_t bytes);
   std::optional<std::size_t> what_was_read(std::size_t total);
-  void renew_key();
+  bool write_record();
+  bool renew_key();
 
   std::shared_ptr<const TlsContext> context_;
   PeerId peer_;
@@ -74,6 +79,8 @@ class TlsChannel final : public Channel {
   std::uint64_t records_ = 0;
   std::uint64_t keys_used_ = 1;
   std::vector<std::byte> text_;   ///< of the record that the kernel has not taken whole, if any
+  bool renewal_due_ = false;      ///< this side sends no more before it has taken a new key
+  bool finished_ = false;         ///< the kernel has the word that this side sends nothing more
   bool ended_ = false;            ///< the peer has said that it sends nothing more
   std::optional<Error> failure_;  ///< what `read` throws from now on
 };
