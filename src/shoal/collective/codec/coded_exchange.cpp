@@ -26,6 +26,7 @@ CodedExchange::CodedExchange(const Operation& operation, int rank, int ranks)
   if (operation.feedback != nullptr) {
     feedback = operation.feedback->contribution;
     sum_feedback_ = operation.feedback->sum;
+    residuals_ = operation.feedback->memory;
   }
   encode(with_noise_of(coding_, rank), 0, {static_cast<const float*>(buffer_.input), buffer_.count},
          feedback, {memory_.get(), encoded_});

@@ -57,6 +57,7 @@ class CodedExchange {
   Coding coding_;
   Buffer buffer_;
   Feedback sum_feedback_;
+  std::shared_ptr<const void> residuals_;  ///< keeps what `sum_feedback_` points to
   int rank_;
   int ranks_;
   std::size_t encoded_;
