@@ -1,22 +1,21 @@
 // All-reduces whose values travel in a codec, against a plain loop over the ranks that encodes with
 // plain_codec.h: over TCP, shared memory and both, of 1 to 9 ranks; what they send, to the byte;
-// their residuals, also after an abort; and calls that do not agree.
+// their residuals, also after aborts; and calls that do not agree.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <latch>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <numeric>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "shoal/collective/codec/coded_exchange.h"
 #include "shoal/collective/codec/error_feedback.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/wire/assembler.h"
@@ -309,8 +308,9 @@ Coding coding_of_step(int number) {
   return {Codec::kI4, true, 32, Key(5).child(static_cast<std::uint64_t>(number))};
 }
 
-// The third step fails on its first attempt, after some ranks have sent all they had. Its second
-// attempt, in a new job, must be that of an undisturbed run.
+// The third step fails twice: on its first attempt after some ranks have sent all they had, on its
+// second one after some have added up and encoded their sums. Its third attempt, in a new job, must
+// be that of an undisturbed run.
 TEST(CodedAllReduce, ResidualsChangeAtTheCommitOnly) {
   constexpr int kRanks = 3;
   constexpr std::size_t kCount = 32 * 7 + 5;
@@ -370,104 +370,48 @@ TEST(CodedAllReduce, ResidualsChangeAtTheCommitOnly) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::kNonFinite) << error->what();
   }
+  // Rank 2 offers its contribution before the others offer theirs, and then goes on no more: they
+  // add up, and wait for its sum.
+  std::latch started(kRanks);
+  std::latch offered(1);
+  std::latch added_up(kRanks - 1);
+  std::atomic<int> failed = 0;
+  on_threads(kRanks, [&](HostCommunicator& c, int rank) {
+    const auto me = static_cast<std::size_t>(rank);
+    const Floats saved = residuals[me].contribution();
+    const Floats saved_sum = residuals[me].sum();
+    const Floats input = inputs_of(kRanks, kCount, 2)[me];
+    Floats output(kCount);
+    const CodedFeedback feedback = residuals[me].begin(coding_of_step(2), kRanks, rank);
+    constexpr float kUnset = 12345;
+    std::fill(feedback.sum.next.begin(), feedback.sum.next.end(), kUnset);
+    const Handle handle = c.start({.kind = Kind::kAllReduce,
+                                   .type = ElementType::kF32,
+                                   .buffer = {input.data(), output.data(), kCount},
+                                   .coding = coding_of_step(2),
+                                   .feedback = &feedback});
+    started.arrive_and_wait();
+    if (rank == 2) {
+      c.poll(Duration::zero());
+      offered.count_down();
+      added_up.wait();
+      c.abort(Error(ErrorKind::kNonFinite, "test", "rank 2 gives up"));
+    } else {
+      offered.wait();
+      for (const Deadline end = soon(); feedback.sum.next[0] == kUnset && !end.passed();)
+        c.poll(Duration::zero());
+      if (feedback.sum.next[0] == kUnset) wrong.add(fmt::format("rank {} added nothing; ", rank));
+      added_up.count_down();
+    }
+    if (error_of([&] { c.wait(handle, soon()); }).kind() == ErrorKind::kNonFinite) ++failed;
+    if (!same_bits(residuals[me].contribution(), saved) ||
+        !same_bits(residuals[me].sum(), saved_sum))
+      wrong.add(fmt::format("residuals of rank {} after the second abort; ", rank));
+    residuals[me].drop();
+  });
+  EXPECT_EQ(failed, kRanks);
   expect_none(on_tcp(kRanks, [&](TcpCommunicator& c) { steps(c, 2, 4); }));
   EXPECT_EQ(wrong.text(), "");
-}
-
-TEST(ErrorFeedback, AnotherDivisionBeginsItsSumsAtZero) {
-  ErrorFeedback residuals(100);
-  const Coding coding{Codec::kI8, true, 32, Key()};
-  const auto fill = [](const CodedFeedback& f, std::size_t own, float value) {
-    EXPECT_EQ(f.contribution.next.size(), 100u);
-    EXPECT_EQ(f.sum.next.size(), own);
-    std::fill(f.contribution.next.begin(), f.contribution.next.end(), value);
-    std::fill(f.sum.next.begin(), f.sum.next.end(), value);
-  };
-  // Returns the residual of the sum that an operation would add; empty: none.
-  const auto present = [&](int ranks) {
-    const CodedFeedback f = residuals.begin(coding, ranks, 0);
-    Floats sum(f.sum.residual.begin(), f.sum.residual.end());
-    residuals.drop();
-    return sum;
-  };
-  fill(residuals.begin(coding, 2, 0), 64, 1);
-  residuals.commit();
-  EXPECT_EQ(residuals.sum(), Floats(64, 1));
-  EXPECT_EQ(present(2), Floats(64, 1));
-  // Three ranks: this one has 64 values again, but another division never keeps residuals. It is
-  // not committed, so the old division finds its own again.
-  const CodedFeedback other = residuals.begin(coding, 3, 0);
-  fill(other, 64, 2);
-  EXPECT_TRUE(other.sum.residual.empty());
-  EXPECT_EQ(other.contribution.residual[0], 1) << "contributions are not divided";
-  residuals.drop();
-  EXPECT_EQ(present(2), Floats(64, 1));
-  fill(residuals.begin(coding, 3, 0), 64, 2);
-  residuals.commit();
-  EXPECT_EQ(residuals.sum(), Floats(64, 2));
-  EXPECT_EQ(present(2), Floats());
-  EXPECT_EQ(present(3), Floats(64, 2));
-}
-
-TEST(ErrorFeedback, HasOneOperationAtATime) {
-  const auto usage = [](auto&& call) { return error_of(call).kind() == ErrorKind::kUsage; };
-  const Coding coding{Codec::kI8, true, 32, Key()};
-  ErrorFeedback residuals(100);
-  EXPECT_TRUE(usage([&] { residuals.commit(); }));
-  EXPECT_TRUE(usage([&] { residuals.begin({Codec::kI8, true, 0, Key()}, 2, 0); }));
-  EXPECT_TRUE(usage([&] { residuals.begin(coding, 2, 2); }));
-  residuals.begin(coding, 2, 0);
-  EXPECT_TRUE(usage([&] { residuals.begin(coding, 2, 0); }));
-  residuals.commit();
-  EXPECT_TRUE(usage([&] { residuals.commit(); }));
-  residuals.begin(coding, 2, 0);
-  residuals.drop();
-  EXPECT_TRUE(usage([&] { residuals.commit(); }));
-  residuals.drop();
-  residuals.begin(coding, 2, 0);
-}
-
-// A dropped operation may still run. It reads and writes arrays that no later one uses, and that
-// live as long as it does.
-TEST(ErrorFeedback, ADroppedOperationKeepsItsArrays) {
-  const Coding coding{Codec::kI8, true, 32, Key()};
-  Floats values(100, 1.1f);
-  std::weak_ptr<const void> memory;
-  {
-    auto residuals = std::make_unique<ErrorFeedback>(100);
-    CodedFeedback feedback = residuals->begin(coding, 1, 0);
-    memory = feedback.memory;
-    const float* const first = feedback.sum.next.data();
-    CodedExchange dropped({.kind = Kind::kAllReduce,
-                           .type = ElementType::kF32,
-                           .buffer = {values.data(), values.data(), 100},
-                           .coding = coding,
-                           .feedback = &feedback},
-                          0, 1);
-    feedback = {};
-    residuals->drop();
-    const CodedFeedback second = residuals->begin(coding, 1, 0);
-    EXPECT_NE(second.sum.next.data(), first);
-    std::fill(second.sum.next.begin(), second.sum.next.end(), 5.0f);
-    EXPECT_FALSE(memory.expired());
-    dropped.add_up();
-    EXPECT_EQ(Floats(second.sum.next.begin(), second.sum.next.end()), Floats(100, 5));
-    residuals.reset();
-    dropped.add_up();
-  }
-  EXPECT_TRUE(memory.expired());
-}
-
-// Once an operation has ended, its arrays are used again: steps allocate no others.
-TEST(ErrorFeedback, TakesTurnsWithTwoSetsOfArrays) {
-  const Coding coding{Codec::kI8, true, 32, Key()};
-  ErrorFeedback residuals(100);
-  std::set<const float*> arrays;
-  for (int step = 0; step < 6; ++step) {
-    arrays.insert(residuals.begin(coding, 2, 0).contribution.next.data());
-    residuals.commit();
-  }
-  EXPECT_EQ(arrays.size(), 2u);
 }
 
 /// The messages of ranks of which the last makes another call.
