@@ -285,6 +285,16 @@ TEST(Codec, InfinitiesAndNanStayWhereTheyAre) {
   }
 }
 
+// Processors differ in the sign that they give the NaN of infinity - infinity.
+TEST(Codec, NanHasNoSign) {
+  for (const Codec codec : kCodecs) {
+    const Coding coding{codec, true, 32, Key(1)};
+    const Floats minus{1, -kNan, -kInfinity};
+    EXPECT_EQ(encoded(coding, minus), encoded(coding, {1, kNan, -kInfinity})) << name(codec);
+    EXPECT_FALSE(std::signbit(there_and_back(coding, minus)[1])) << name(codec);
+  }
+}
+
 // The quotient of the largest value and the top is rounded, here down to a bf16 that is too small.
 TEST(Codec, TheUnitReachesValuesJustAboveATop) {
   for (const Codec codec : kCodecs) {

@@ -23,9 +23,10 @@ struct Feedback {
 ///
 /// The bytes are a function of the coding, the global indices and the values alone: values that are
 /// cut into several calls at multiples of the block give the same bytes, and so does every
-/// processor. No finite value overflows. Values of a block with an infinity or NaN become 0,
-/// except those: they keep what they are. Throws Error(usage) for a coding that check_coding
-/// refuses, for kNone, and for another `first` or length, also of the residuals.
+/// processor. No finite sum of a value and its residual overflows; at the end of fp32 the sum
+/// itself can be an infinity. Values of a block with an infinity or NaN become 0, except those:
+/// they keep what they are, but for the sign of NaN. Throws Error(usage) for a coding that
+/// check_coding refuses, for kNone, and for another `first` or length, also of the residuals.
 void encode(const Coding& coding, std::uint64_t first, std::span<const float> values,
             Feedback feedback, std::span<std::byte> to);
 
