@@ -18,7 +18,7 @@ SECTIONS = (
     ("collectives/*/mpi-foreign/*", "Collectives on memory from elsewhere, and Open MPI", "tensors that the other rank cannot map, which are copied through shared chunks"),
     ("collectives/*/floor/*", "Collectives and plain loops over shared memory", "the same as plain loops over memory that both ranks have mapped: a bound that nobody passes, so the ratio is below 1"),
     ("collectives/*/tail/*", "How much slower than the median one call in a hundred is", "p99 over p50"),
-    ("tcp/*", "All-reduce over TCP and Gloo in PyTorch", "two ranks in two network namespaces"),
+    ("tcp/*", "All-reduce over TCP and Gloo in PyTorch", "two ranks in two network namespaces; neither side encrypts"),
     ("wan/*", "All-reduce between distant sites and plain TCP connections", "256 MiB over an emulated link of 1 Gbit/s and a round trip of 100 ms; the last number of a case is how many connections the peer has"),
     ("codec/*", "Codecs and memcpy", "fp32 that is encoded or decoded on one core, and copied; `error` is the error of normal values, in percent of their size"),
     ("train_step/*", "Training steps and PyTorch", "GPT-2 124M on two ranks; the last number of a case is the tokens of a rank; `fsdp_over_ddp` compares Shoal's own two"),

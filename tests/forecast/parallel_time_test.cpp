@@ -215,14 +215,14 @@ TEST(ParallelTime, CopiesOfExpertsAreSummed) {
   EXPECT_DOUBLE_EQ(exchanged(2) - exchanged(4), 2 * 2 * (100 + 2 * 8 * 16));
 }
 
-// With more rows than one block the head is through after its forward pass.
-TEST(ParallelTime, LongHeadsComputeTheirGradientsForward) {
+// With more rows than one block the head is through after its forward pass, or computes its logits
+// twice.
+TEST(ParallelTime, LongHeadsComputeTheirGradientsForwardOrWithWeights) {
   ModelSpec spec = small_model();
-  const auto bubble_of_loss = [&](std::int64_t length) {
+  const auto step_of_loss = [&](std::int64_t length, std::int64_t micro_batches = 1) {
     spec.sequence = length;
     Training training = one_sample({.pp = 2});
-    training.schedule = "gpipe";
-    training.global_batch = 1;
+    training.global_batch = micro_batches;
     Cluster cluster = simple_cluster(2);
     for (auto& [name, rate] : cluster.kernels) rate = {};
     cluster.kernels["loss"] = {.start_s = 3};
@@ -234,8 +234,13 @@ TEST(ParallelTime, LongHeadsComputeTheirGradientsForward) {
   };
   // Two stages of four products, half of each for weights. Up to 1024 rows the head's weight
   // gradient, one of its three parts, runs beside the first stage's backward pass.
-  EXPECT_DOUBLE_EQ(bubble_of_loss(1024), 1 + 1 + 2 + 4);
-  EXPECT_DOUBLE_EQ(bubble_of_loss(1025), 3 + 2 + 4);
+  EXPECT_DOUBLE_EQ(step_of_loss(1024), 1 + 1 + 2 + 4);
+  // Two products forward, and two with the second stage's weights.
+  EXPECT_DOUBLE_EQ(step_of_loss(1025), 2 + 2 + (2 + 2));
+  // With more micro-batches the second rank has no time for a fourth product (32 with it): four
+  // passes forward and back with two weight gradients between them, and then those of the first.
+  spec.vocab = 4096;
+  EXPECT_DOUBLE_EQ(step_of_loss(1025, 4), 4 * (3 + 2) + 2 * 2 + (2 + 2));
 }
 
 }  // namespace

@@ -189,9 +189,9 @@ TEST(Limits, OfLabels) {
       "input [..., 3], weight of 3 elements");
   expect_refused(
       [] {
-        linear_cross_entropy(zeros({2, 3}), zeros({5, 3}), labels({0, 1}), 1, 0);
+        linear_cross_entropy(zeros({2, 3}), zeros({5, 3}), labels({0, 1}), 1, {.rows = 0});
       },
-      "block_rows 0");
+      "blocks of 0 rows");
   expect_refused(
       [] {
         squared_error(zeros({2, 3}), zeros({3, 2}), 1);

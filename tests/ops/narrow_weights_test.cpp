@@ -133,7 +133,7 @@ TEST(NarrowWeights, CrossEntropyHasFloat32Logits) {
       reference.backward();
       const auto dw = std::make_shared<Kept>(w.sizes(), at::kFloat);
       const at::Tensor loss =
-          linear_cross_entropy(x, {narrow_leaf(w, type), dw}, labels, 0.125, block);
+          linear_cross_entropy(x, {narrow_leaf(w, type), dw}, labels, 0.125, {.rows = block});
       EXPECT_EQ(loss.scalar_type(), at::kFloat);
       EXPECT_NEAR(loss.item<double>(), reference.item<double>(), 1e-6 * reference.item<double>());
       loss.backward();

@@ -368,7 +368,7 @@ TEST(CrossEntropy, FusedWithTheProductIsTheComposition) {
   const at::Tensor labels = at::tensor({3, -100, 100, 0, 57, 3}, at::kLong).view({2, 3});
   for (const std::int64_t block_rows : {1, 4, 1024}) {
     const Function ours = [&](const Inputs& in) {
-      return linear_cross_entropy(in[0], in[1], labels, 0.25, block_rows);
+      return linear_cross_entropy(in[0], in[1], labels, 0.25, {.rows = block_rows});
     };
     const Function reference = [&](const Inputs& in) {
       return reference_cross_entropy(in[0].matmul(in[1].t()) * 1.0, labels) * 0.25;
@@ -383,7 +383,7 @@ TEST(CrossEntropy, FollowsTheUpstreamGradient) {
   for (const std::int64_t block_rows : {1, 8}) {
     expect_same(
         [&](const Inputs& in) {
-          return linear_cross_entropy(in[0], in[1], labels, 1, block_rows) * 3;
+          return linear_cross_entropy(in[0], in[1], labels, 1, {.rows = block_rows}) * 3;
         },
         [&](const Inputs& in) {
           return reference_cross_entropy(in[0].matmul(in[1].t()), labels) * 3;
@@ -405,8 +405,8 @@ TEST(CrossEntropy, WithoutGradientIsTheSame) {
   const at::Tensor w = leaf({101, 33}, 2).detach().to(at::kFloat);
   const at::Tensor labels = at::arange(5, at::kLong);
   const at::Tensor expected = reference_cross_entropy(x.matmul(w.t()), labels);
-  EXPECT_NEAR(linear_cross_entropy(x, w, labels, 1, 2).item<double>(), expected.item<double>(),
-              1e-4);
+  EXPECT_NEAR(linear_cross_entropy(x, w, labels, 1, {.rows = 2}).item<double>(),
+              expected.item<double>(), 1e-4);
 }
 
 TEST(Regression, LossesAreSums) {

@@ -122,7 +122,7 @@ TEST(Paths, CrossEntropyInDoubleLeavesIgnoredLabelsOut) {
   for (const std::int64_t block_rows : {2, 1024}) {
     expect_same_in_double(
         [&](const Inputs& in) {
-          return linear_cross_entropy(in[0], in[1], labels, 0.25, block_rows);
+          return linear_cross_entropy(in[0], in[1], labels, 0.25, {.rows = block_rows});
         },
         [&](const Inputs& in) { return reference_of(in[0].matmul(in[1].t())); },
         {leaf({6, 33}, 1), leaf({101, 33}, 2)});
@@ -210,7 +210,7 @@ TEST(Paths, SinksAreOverwrittenAndThenAddedTo) {
     expect_sinks_filled(
         [=](const at::Tensor& in, const std::vector<Weight>& w) {
           return linear_cross_entropy(in, w[0], at::tensor({1, 8, -100, 0, 3, 3}, at::kLong), 0.25,
-                                      block_rows);
+                                      {.rows = block_rows});
         },
         {x, leaf({9, 20}, 2)});
   }
@@ -236,7 +236,9 @@ TEST(Paths, GradientsMayBeExpandedAndInputsViews) {
        }},
       {"dropout", [](const Inputs& in) { return dropout(in[0], 0.3, Key(2), {}, in[0] * 2); }},
       {"linear_cross_entropy",
-       [=](const Inputs& in) { return linear_cross_entropy(in[0], in[1], labels, 0.5, 4); }},
+       [=](const Inputs& in) {
+         return linear_cross_entropy(in[0], in[1], labels, 0.5, {.rows = 4});
+       }},
       {"cross_entropy", [=](const Inputs& in) { return cross_entropy(in[0], labels, 0.5); }}};
   for (const auto& [name, f] : operators) {
     SCOPED_TRACE(name);

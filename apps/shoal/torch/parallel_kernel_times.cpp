@@ -230,7 +230,7 @@ void loss_part(KernelTimer& timer, WeightPlaces& places, std::int64_t rows, std:
   const at::Tensor labels = at::arange(rows, at::kLong);
   const double scale = 1.0 / static_cast<double>(rows);
   const std::int64_t first = group.rank() * vocab;
-  const ops::RowLoss row_loss = [&](const at::Tensor& logits, std::int64_t, bool gradient) {
+  const auto loss = [&](const at::Tensor& logits, std::int64_t, bool gradient) {
     const at::Tensor part = ops::entropy_part(logits, labels, first);
     const at::Tensor parts = at::empty({group.size(), rows, 2}, part.options());
     group.all_gather(parts.view({-1}), part.view({-1}));
@@ -244,7 +244,7 @@ void loss_part(KernelTimer& timer, WeightPlaces& places, std::int64_t rows, std:
                  {.forward =
                       [&](std::int64_t copy) {
                         return ops::linear_loss(x, tables[copy]->weight()->weight(), scale,
-                                                row_loss);
+                                                {.loss = loss});
                       },
                   .gradient = {},
                   .clear =

@@ -6,8 +6,7 @@
 
 #include "shoal/forecast/rank_states.h"
 #include "shoal/forecast/unit_moments.h"
-#include "shoal/schedule/gathers.h"
-#include "shoal/schedule/generators.h"
+#include "shoal/plan/logits_recomputation.h"
 
 namespace shoal::forecast {
 namespace {
@@ -18,15 +17,6 @@ using schedule::Schedule;
 
 /// Messages that lie in memory of their own: two that were received ahead (parallel::Messages).
 constexpr double kMessages = 2;
-
-Schedule table_of(const Training& training) {
-  Schedule table = schedule::make_schedule(training.schedule, static_cast<int>(training.degrees.pp),
-                                           static_cast<int>(training.chunks()),
-                                           static_cast<int>(training.micro_batches()));
-  if (training.zero_stage == 3)
-    schedule::add_gathers(table, static_cast<int>(training.gathered_stages));
-  return table;
-}
 
 /// Units of one stage.
 struct StageUnits {
@@ -126,7 +116,7 @@ class RankWalk {
     differentiated_ = true;
     if (units.head) {
       const auto last = moments_.head().back();
-      moment(0, last.temporary);
+      moment(0, last.temporary + (split ? 0 : moments_.head_weight_gradient()));
       held_ -= moments_.head_input() + last.held;
       if (split) held_ += moments_.head_factors();
     }
@@ -141,7 +131,10 @@ class RankWalk {
   }
 
   void weight_gradient(const StageUnits& units) {
-    if (units.head) held_ -= moments_.head_factors();
+    if (units.head) {
+      moment(0, moments_.head_weight_gradient());
+      held_ -= moments_.head_factors();
+    }
     for (std::int64_t b = units.first; b < units.last; ++b) held_ -= moments_.block_factors(b);
   }
 
@@ -159,7 +152,7 @@ class RankWalk {
 
 std::vector<RankMemory> pipeline_memory(const ModelSpec& spec, const Training& training,
                                         const Cluster& cluster) {
-  const Schedule table = table_of(training);
+  const Schedule table = plan::pipeline_table(training);
   const UnitMoments moments(spec, training, cluster);
   const std::vector<StageUnits> stages = units_of(spec, training);
   const auto held = plan::held_by_rank(spec, training);

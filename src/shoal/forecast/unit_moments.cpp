@@ -6,13 +6,14 @@
 #include "shoal/forecast/attention_memory.h"
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/rank_states.h"
+#include "shoal/plan/logits_recomputation.h"
 #include "shoal/plan/topology.h"
 
 namespace shoal::forecast {
 namespace {
 
-/// Rows of logits that the loss computes at once (ops::linear_cross_entropy).
-constexpr std::int64_t kLossRows = 1024;
+using plan::kLossRows;
+
 /// Bytes of a token: its input and its label have 64 bits each.
 constexpr double kTokenBytes = 16;
 
@@ -62,6 +63,7 @@ UnitMoments::UnitMoments(const ModelSpec& spec, const Training& training, const 
       batch_(micro_batch(spec, training)),
       tensor_(static_cast<double>(training.degrees.tp)),
       threads_(training.threads),
+      recompute_logits_(plan::recomputes_logits(spec, training)),
       reads_in_place_(plan::context_group(cluster, training.degrees).hosts == 1),
       data_(data_bytes(spec, training, batch_) + table_bytes(spec, training)),
       keeps_(training.kept) {
@@ -74,8 +76,15 @@ double UnitMoments::vocabulary() const {
   return std::ceil(static_cast<double>(spec_.vocab) / tensor_);
 }
 
+/// Returns the bytes of a block of fp32 logits, and with 16-bit weights of their rounded gradient
+/// beside them (half as large).
+double UnitMoments::logits_block() const {
+  return kElement * kLossRows * vocabulary() * (narrow_ ? 1.5 : 1);
+}
+
 // The head holds the logits, which become their own gradient. Beyond `kLossRows` rows it holds one
-// block of the logits, and the gradient of the weight, which the forward pass finishes.
+// block of the logits, and the gradient of the weight, which the forward pass finishes; or that of
+// its input alone, where the logits are computed again for the weight's.
 std::vector<UnitMoments::Head> UnitMoments::head() const {
   const double h = static_cast<double>(spec_.hidden);
   const double v = vocabulary();
@@ -92,9 +101,14 @@ std::vector<UnitMoments::Head> UnitMoments::head() const {
         {rounded(logits), dx + std::max(packed_operands(n, h, v), packed_operands(v, h, n)), true});
     return moments;
   }
-  // fp32 logits of a block, and with 16-bit weights their rounded gradient beside them (half as
-  // large).
-  const double block = kElement * kLossRows * v * (narrow_ ? 1.5 : 1);
+  const double block = logits_block();
+  if (recompute_logits_) {
+    // Tensor-parallel ranks keep the logarithms of their common sums.
+    const double held = dx + (tensor_ > 1 ? 8 * n : 0);
+    moments.push_back({held, block + packed_operands(kLossRows, h, v), false});
+    moments.push_back({held, 0, true});
+    return moments;
+  }
   const double dw = kElement * v * h;
   moments.push_back({dw, block + dx + packed_operands(v, h, kLossRows), false});
   moments.push_back({dw, dx, true});
@@ -145,8 +159,19 @@ double UnitMoments::feed_forward_factors(std::int64_t block) const {
 }
 
 double UnitMoments::head_factors() const {
+  const double input = batch_.product_bytes * rows() * static_cast<double>(spec_.hidden);
+  if (recompute_logits_) return input + (tensor_ > 1 ? 8 * rows() : 0);
   if (rows() > kLossRows) return 0;
-  return batch_.product_bytes * rows() * (static_cast<double>(spec_.hidden) + vocabulary());
+  return input + batch_.product_bytes * rows() * vocabulary();
+}
+
+// The sum over the blocks, which is then added to that of earlier micro-batches.
+double UnitMoments::head_weight_gradient() const {
+  if (!recompute_logits_) return 0;
+  const double h = static_cast<double>(spec_.hidden);
+  const double v = vocabulary();
+  return logits_block() + kElement * v * h +
+         std::max(packed_operands(v, h, kLossRows), packed_operands(kLossRows, v, h));
 }
 
 }  // namespace shoal::forecast

@@ -59,6 +59,9 @@ class UnitMoments {
   /// (nn/weight_gradients.h), and the same of the head.
   double block_factors(std::int64_t block) const;
   double head_factors() const;
+  /// Returns the temporaries of the head's weight gradient where its logits are computed again for
+  /// it; otherwise they are among the moments of `head`.
+  double head_weight_gradient() const;
   /// Returns the temporaries of the embedding's backward pass.
   double embedding_backward() const { return 2 * width() + exchanged(); }
 
@@ -68,12 +71,14 @@ class UnitMoments {
   /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
   double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
   double vocabulary() const;
+  double logits_block() const;
 
   const ModelSpec& spec_;
   bool narrow_;  ///< weights have 16 bits, and their operands are rounded to that
   model::MicroBatch batch_;
   double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
   std::int64_t threads_;
+  bool recompute_logits_;
   bool reads_in_place_;  ///< context-parallel ranks share memory
   double data_;
   std::vector<Keep> keeps_;

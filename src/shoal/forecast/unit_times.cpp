@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "shoal/base/error.h"
 #include "shoal/forecast/memory.h"
@@ -10,10 +11,8 @@
 namespace shoal::forecast {
 namespace {
 
-/// With more rows the head finishes its gradients in the forward pass (ops/cross_entropy.cpp).
-constexpr double kHeadBlockRows = 1024;
-
-/// The three products of the head: logits, the gradient of its input and that of its weight.
+/// The products of the head in its kernel: logits, the gradient of its input and that of its
+/// weight.
 constexpr double kHeadProducts = 3;
 
 }  // namespace
@@ -43,7 +42,9 @@ UnitTimes::UnitTimes(const ModelSpec& spec, const Training& training, const Clus
       rows_(static_cast<double>(training.micro_batch * training.length(spec)) /
             static_cast<double>(training.degrees.cp)),
       tensor_(static_cast<double>(training.degrees.tp)),
-      of_type_(training.precision == "bf16" ? "_bf16" : "") {}
+      of_type_(training.precision == "bf16" ? "_bf16" : ""),
+      head_(plan::head_products(static_cast<std::int64_t>(std::ceil(rows_)),
+                                plan::recomputes_logits(spec, training))) {}
 
 double UnitTimes::expert_rows() const {
   const double busiest = training_.degrees.ep > 1 ? training_.expert_imbalance : 1;
@@ -208,13 +209,12 @@ UnitTime UnitTimes::head() const {
   const std::string name = (tensor_ > 1 ? "loss_part" : "loss") + of_type_;
   const double loss =
       kernel(name, plan::loss_work(rows_, width(), static_cast<double>(spec_.vocab) / tensor_));
-  const bool at_once = rows_ > kHeadBlockRows;
   const double product = loss / kHeadProducts;
   const double there = stream_exchange("gather");
   const double back = stream_exchange("scatter");
-  return {.forward = stream_pass("") + there + (at_once ? loss : product),
-          .input_gradient = stream_pass("_backward") + back + (at_once ? 0 : product),
-          .weight_gradient = at_once ? 0 : product,
+  return {.forward = stream_pass("") + there + head_.forward * product,
+          .input_gradient = stream_pass("_backward") + back + head_.input_gradient * product,
+          .weight_gradient = head_.weight_gradient * product,
           .exchanged = there + back};
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "shoal/forecast/plan_names.h"
+#include "shoal/plan/logits_recomputation.h"
 
 namespace shoal::forecast {
 
@@ -75,6 +76,7 @@ class UnitTimes {
   double rows_;          ///< of a micro-batch on one context rank
   double tensor_;        ///< ranks that divide heads, features, vocabulary and the stream
   std::string of_type_;  ///< suffix of kernels that differ by the type of the weights
+  plan::HeadProducts head_;
 };
 
 }  // namespace shoal::forecast

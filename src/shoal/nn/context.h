@@ -64,6 +64,10 @@ struct Context {
   /// The head multiplies its summed loss by it: 1 / N with N the global count of valid labels in
   /// the step.
   double loss_scale = 1;
+  /// The head keeps no gradient of its weight from forward to backward, and computes its logits a
+  /// second time instead (ops::LossBlocks), where it has more rows than it computes at once. A
+  /// pipeline sets it where that is better (plan::recomputes_logits).
+  bool recompute_logits = false;
   /// The whole sequence, where this rank has some of its columns; default: it has all.
   Sequence sequence;
   /// The rows of the residual stream that this rank holds; default: all.

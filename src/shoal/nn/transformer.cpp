@@ -178,7 +178,8 @@ at::Tensor Output::forward(const at::Tensor& x, const Context& context) {
   // With labels the last unit computes the loss itself: logits of all rows would be the largest
   // tensor of a step.
   if (context.labels.defined())
-    return ops::linear_cross_entropy(x, weight_->weight(), context.labels, context.loss_scale);
+    return ops::linear_cross_entropy(x, weight_->weight(), context.labels, context.loss_scale,
+                                     {.recompute_logits = context.recompute_logits});
   return ops::linear(x, weight_->weight());
 }
 

@@ -10,7 +10,7 @@ namespace shoal::nn {
 
 /// The products for weight gradients that one backward pass has put off (see Parameter::put_off),
 /// in the order in which it came to them. Each holds its two factors, the input of a layer and the
-/// gradient of its output. Not thread-safe; the parameters must outlive it.
+/// gradient of its output, or what makes that again. Not thread-safe; parameters must outlive it.
 class WeightGradients {
  public:
   void add(Parameter& parameter, std::function<void()> write);

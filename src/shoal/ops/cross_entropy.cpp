@@ -91,50 +91,104 @@ Recorded recorded_at_once(const at::Tensor& x, const Weight& weight, const at::T
           }};
 }
 
-/// Block by block, with dx and dW finished here.
-Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const RowLoss& row_loss,
-                            double scale, std::int64_t block_rows, const Wanted& wanted) {
-  const at::Tensor x = input.view({-1, input.size(-1)});
-  const at::Tensor& w = weight.tensor;
-  const at::Tensor multiplied = factor(x, w.scalar_type());
+/// Calls `each(logits [count, V], part of x [count, D], first row)` block after block. x [rows, D]
+/// as it is multiplied; the logits are of type `type`, and may be overwritten.
+template <class Each>
+void for_blocks(const at::Tensor& x, const at::Tensor& w, at::ScalarType type,
+                std::int64_t block_rows, const Each& each) {
   const std::int64_t rows = x.size(0);
   // One block of logits, used again and again: at a vocabulary of 50,000 and 1,024 rows that is 200
   // MB. All rows of a batch would be that many times more.
-  const at::Tensor logits = at::empty({std::min(rows, block_rows), w.size(0)}, x.options());
-  const at::Tensor dx =
-      wanted.any && wanted.input[0] ? at::empty(input.sizes(), x.options()) : at::Tensor();
-  const at::Tensor dw =
-      wanted.any && wanted.input[1] ? at::empty(w.sizes(), x.options()) : at::Tensor();
-  double loss = 0;
+  const at::Tensor logits =
+      at::empty({std::min(rows, block_rows), w.size(0)}, x.options().dtype(type));
   for (std::int64_t begin = 0; begin < rows; begin += block_rows) {
     const std::int64_t count = std::min(block_rows, rows - begin);
     const at::Tensor block = logits.narrow(0, 0, count);
-    const at::Tensor part = multiplied.narrow(0, begin, count);
+    const at::Tensor part = x.narrow(0, begin, count);
     matmul(block, part, w.t());
-    loss += row_loss(block, begin, wanted.any);
-    if (!wanted.any) continue;
-    // The block holds softmax - onehot by now. Its part of dx and dW is finished before the next
-    // block overwrites it.
-    const at::Tensor g = factor(block, w.scalar_type());
-    if (dx.defined()) matmul(dx.view({rows, -1}).narrow(0, begin, count), g, w);
-    // Blocks add up in order; the first one overwrites.
-    if (dw.defined()) matmul(dw, g.t(), part, begin > 0);
+    each(block, part, begin);
   }
-  // The gradients are finished. Backward only hands them on, times the gradient of the loss.
-  return {{scalar(loss * scale, x)},
-          {dx, dw},
-          [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
-            const at::Tensor& dx = saved[0];
-            const at::Tensor& dw = saved[1];
-            const double factor = upstream[0].item<double>();
-            Tensors result{dx.defined() ? times(dx, factor) : dx, {}};
-            if (dw.defined() && sink) {
-              result[1] = deliver(sink, dw, [&](const at::Tensor& target, bool accumulate) {
-                accumulate ? target.add_(dw, factor) : target.copy_(times(dw, factor));
-              });
-            } else if (dw.defined()) {
-              result[1] = times(dw, factor);
-            }
+}
+
+/// Adds the product of a block to dW. Blocks add up in order; the first one overwrites.
+void add_block(const at::Tensor& dw, const at::Tensor& gradient, const at::Tensor& part,
+               std::int64_t begin) {
+  matmul(dw, gradient.t(), part, begin > 0);
+}
+
+/// Writes `factor` times a finished gradient to its place.
+void write_times(const at::Tensor& target, bool accumulate, const at::Tensor& gradient,
+                 double factor) {
+  accumulate ? target.add_(gradient, factor) : target.copy_(times(gradient, factor));
+}
+
+/// Block by block, with dx finished here, and dW too unless the logits are computed again for it.
+Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const RowLoss& row_loss,
+                            double scale, const LossBlocks& blocks, const Wanted& wanted) {
+  const at::Tensor& w = weight.tensor;
+  const at::Tensor multiplied = factor(input, w.scalar_type());
+  const at::ScalarType type = input.scalar_type();
+  const at::Tensor x = multiplied.view({-1, input.size(-1)});
+  const bool weight_wanted = wanted.any && wanted.input[1];
+  const bool again = weight_wanted && blocks.recompute_logits;
+  const at::Tensor dx =
+      wanted.any && wanted.input[0] ? at::empty(input.sizes(), input.options()) : at::Tensor();
+  const at::Tensor dw =
+      weight_wanted && !again ? at::empty(w.sizes(), input.options()) : at::Tensor();
+  double loss = 0;
+  for_blocks(x, w, type, blocks.rows,
+             [&](const at::Tensor& block, const at::Tensor& part, std::int64_t begin) {
+               const bool gradient = dx.defined() || dw.defined();
+               loss += row_loss.loss(block, begin, gradient);
+               if (!gradient) return;
+               // The block holds softmax - onehot by now. Its part of dx and dW is finished before
+               // the next block overwrites it.
+               const at::Tensor g = factor(block, w.scalar_type());
+               if (dx.defined()) {
+                 matmul(dx.view({x.size(0), -1}).narrow(0, begin, part.size(0)), g, w);
+               }
+               if (dw.defined()) add_block(dw, g, part, begin);
+             });
+  const at::Tensor result = scalar(loss * scale, input);
+  if (!again) {
+    // The gradients are finished. Backward only hands them on, times the gradient of the loss.
+    return {
+        {result}, {dx, dw}, [sink = weight.sink](const Tensors& saved, const Tensors& upstream) {
+          const at::Tensor& dw = saved[1];
+          const double factor = upstream[0].item<double>();
+          Tensors result{saved[0].defined() ? times(saved[0], factor) : saved[0], {}};
+          if (dw.defined() && sink) {
+            result[1] = deliver(sink, dw, [&](const at::Tensor& target, bool accumulate) {
+              write_times(target, accumulate, dw, factor);
+            });
+          } else if (dw.defined()) {
+            result[1] = times(dw, factor);
+          }
+          return result;
+        }};
+  }
+  return {{result},
+          {dx, multiplied, w},
+          [sink = weight.sink, gradient = row_loss.gradient, rows = blocks.rows, type](
+              const Tensors& saved, const Tensors& upstream) {
+            const double factor_of_loss = upstream[0].item<double>();
+            const at::Tensor& w = saved[2];
+            // It holds all that it reads, because the sink may run it after backward.
+            const auto write = [x = saved[1].view({-1, w.size(1)}), w, gradient, rows, type,
+                                factor_of_loss](const at::Tensor& target, bool accumulate) {
+              // The blocks are summed up by themselves and then added, as dW of the forward pass
+              // is: were they added to the target one by one, its last bits would differ.
+              const bool alone = !accumulate && factor_of_loss == 1 && target.scalar_type() == type;
+              const at::Tensor dw = alone ? target : at::empty(w.sizes(), x.options().dtype(type));
+              for_blocks(x, w, type, rows,
+                         [&](const at::Tensor& block, const at::Tensor& part, std::int64_t begin) {
+                           gradient(block, begin);
+                           add_block(dw, factor(block, w.scalar_type()), part, begin);
+                         });
+              if (!alone) write_times(target, accumulate, dw, factor_of_loss);
+            };
+            Tensors result{saved[0].defined() ? times(saved[0], factor_of_loss) : saved[0], {}};
+            result[1] = sink ? deliver_later(sink, write) : deliver(sink, w, write);
             return result;
           }};
 }
@@ -156,39 +210,45 @@ void check_labels(const at::Tensor& labels, std::int64_t rows, std::int64_t clas
 }
 
 at::Tensor linear_loss(const at::Tensor& input, const Weight& weight, double scale,
-                       const RowLoss& row_loss, std::int64_t block_rows) {
+                       const RowLoss& row_loss, const LossBlocks& blocks) {
   const at::Tensor& w = weight.tensor;
   SHOAL_USER_CHECK(w.dim() == 2 && input.dim() >= 1 && input.size(-1) == w.size(1), "linear_loss",
                    "input [..., {}], weight of {} elements", input.dim() ? input.size(-1) : 0,
                    w.numel());
-  SHOAL_USER_CHECK(block_rows > 0, "linear_loss", "block_rows {}", block_rows);
+  SHOAL_USER_CHECK(blocks.rows > 0, "linear_loss", "blocks of {} rows", blocks.rows);
+  SHOAL_CHECK(!blocks.recompute_logits || row_loss.gradient,
+              "the loss cannot make the gradient of its logits again");
   return differentiable("linear_loss", {input, w}, [&](const Wanted& wanted) {
     const at::Tensor x = input.contiguous();
     const std::int64_t rows = x.numel() / x.size(-1);
     // Many rows go block by block. Few keep the gradient of their logits and multiply in backward,
     // where dW goes straight into its sink; in forward it would need a tensor of its own.
-    if (!wanted.any || rows > block_rows)
-      return recorded_by_blocks(x, weight, row_loss, scale, block_rows, wanted);
+    if (!wanted.any || rows > blocks.rows)
+      return recorded_by_blocks(x, weight, row_loss, scale, blocks, wanted);
     const at::Tensor logits = at::empty({rows, w.size(0)}, x.options());
     const at::Tensor multiplied = factor(x, w.scalar_type());
     // logits [rows, V] = x [rows, D] times weight^T [D, V]
     matmul(logits, multiplied.view({rows, -1}), w.t());
-    const double loss = row_loss(logits, 0, true);
+    const double loss = row_loss.loss(logits, 0, true);
     return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted,
                             x.scalar_type());
   })[0];
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
-                                const at::Tensor& labels, double scale, std::int64_t block_rows) {
+                                const at::Tensor& labels, double scale, const LossBlocks& blocks) {
   const at::Tensor label = labels.contiguous();
   const std::int64_t width = input.dim() ? input.size(-1) : 1;
   check_labels(label, input.numel() / std::max<std::int64_t>(width, 1), weight.tensor.size(0));
-  const auto* labels_of = label.const_data_ptr<std::int64_t>();
-  const RowLoss row_loss = [&](const at::Tensor& logits, std::int64_t first, bool gradient) {
+  const auto rows_of = [label, scale](const at::Tensor& logits, std::int64_t first, bool gradient) {
+    const auto* labels_of = label.const_data_ptr<std::int64_t>();
     return entropy_rows(logits, labels_of + first, scale, gradient);
   };
-  return linear_loss(input, weight, scale, row_loss, block_rows);
+  const RowLoss row_loss{.loss = rows_of,
+                         .gradient = [rows_of](const at::Tensor& logits, std::int64_t first) {
+                           rows_of(logits, first, true);
+                         }};
+  return linear_loss(input, weight, scale, row_loss, blocks);
 }
 
 at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, double scale) {

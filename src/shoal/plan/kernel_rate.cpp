@@ -6,16 +6,15 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/plan/logits_recomputation.h"
 
 namespace shoal::plan {
 namespace {
 
 constexpr int kParts = 4;
 constexpr double kElement = 4;
-/// Rows of queries, and of logits, that the kernels take at a time (ops/attention_blocks.cpp,
-/// ops/cross_entropy.cpp).
+/// Rows of queries that the kernels take at a time (ops/attention_blocks.cpp).
 constexpr std::int64_t kAttentionRows = 192;
-constexpr double kLossRows = 1024;
 
 using Row = std::array<double, kParts>;
 
@@ -195,7 +194,7 @@ KernelWork head_attention_work(double samples, std::int64_t length, std::int64_t
 KernelWork pass_work(double elements) { return {.bytes = kElement * elements}; }
 
 KernelWork loss_work(double rows, double hidden, double vocab) {
-  const double blocks = std::ceil(rows / kLossRows);
+  const double blocks = std::ceil(rows / static_cast<double>(kLossRows));
   // Three matmuls: logits, gradient of the input, gradient of the weight. Each block of rows reads
   // the whole weight anew.
   return {.flops = 6 * rows * hidden * vocab,

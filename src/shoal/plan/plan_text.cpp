@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shoal/base/units.h"
+#include "shoal/plan/logits_recomputation.h"
 #include "shoal/plan/plan.h"
 
 namespace shoal::plan {
@@ -134,6 +135,11 @@ std::string to_text(const Plan& plan) {
   text += plan.spec.family == Family::kMlp
               ? "\n"
               : fmt::format(" x {} tokens\n", training.length(plan.spec));
+  if (plan.cluster.runtime == Runtime::kShoal) {
+    const std::string head =
+        describe_head(plan.spec, training, recomputes_logits(plan.spec, training));
+    if (!head.empty()) text += fmt::format("head: {}\n", head);
+  }
   add_memory(plan, text);
   add_time(plan, text);
   if (plan.run) add_run(*plan.run, text);

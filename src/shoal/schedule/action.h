@@ -28,8 +28,8 @@ bool is_send(Kind kind);
 bool is_receive(Kind kind);
 /// True for gathers and releases, which are of a stage and of no micro-batch.
 bool moves_parameters(Kind kind);
-/// True for passes that read the stage's parameters: all but weight gradients, which are products
-/// of what the pass has kept.
+/// True for passes that read the stage's parameters: all but weight gradients (those of a head that
+/// computes its logits again read its matrix, and are not for tables that release stages).
 bool reads_parameters(Kind kind);
 
 /// One action of one rank in a pipeline step. A send does not wait for its receiver; a receive

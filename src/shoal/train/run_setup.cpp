@@ -17,6 +17,7 @@
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
+#include "shoal/plan/logits_recomputation.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
@@ -179,6 +180,7 @@ void RunSetup::build() {
                           std::move(events));
     run_.step->run_through(*run_.pipeline, *run_.applied.tied);
     if (post_validation) run_.step->post_validate();
+    choose_head_gradient();
   }
   if (config_.checkpoint.asynchronous) run_.saver.emplace(run_.group, saver_options(config_));
   run_.step->before_update([this_run = &run_] {
@@ -187,6 +189,17 @@ void RunSetup::build() {
     if (this_run->saver) this_run->saver->before_update();
   });
   run_.memory.record(*run_.model, config_.metrics.memory_steps);
+}
+
+// The planner makes the same choice from the same table: memory is what was planned.
+void RunSetup::choose_head_gradient() {
+  const model::ModelSpec& spec = run_.record.model;
+  const plan::Training& training = run_.memory_plan.training;
+  const bool twice = plan::recomputes_logits(spec, training, run_.table,
+                                             stage_sizes(job_, spec, run_.table.stages()));
+  if (twice) run_.step->recompute_logits();
+  const std::string head = plan::describe_head(spec, training, twice);
+  if (!head.empty()) run_.notes.push_back(fmt::format("Head: {}.", head));
 }
 
 parallel::ApplyOptions RunSetup::apply_options() const {

@@ -39,6 +39,7 @@ class RunSetup {
   void allocate_model();
   parallel::ApplyOptions apply_options() const;
   void generate_through_stages();
+  void choose_head_gradient();
   void make_optimizer();
   /// New weights are drawn: there is neither a checkpoint to go on from nor a model to start from.
   bool draws_weights() const { return !run_.checkpoint && config_.model.from.empty(); }

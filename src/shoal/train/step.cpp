@@ -280,6 +280,7 @@ parallel::MicroBatch TrainingStep::micro_batch_of(const Batch& batch, std::int64
   if (balance_) context.expert_load = balance_->load();
   // The only division by a count: the labels of the global batch (idea 6 of docs/architecture.md).
   context.loss_scale = scale() / input.labels;
+  context.recompute_logits = recompute_logits_;
   micro_batch.input = share_.cut(batch.inputs, context);
   return micro_batch;
 }

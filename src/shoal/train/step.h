@@ -100,6 +100,10 @@ class TrainingStep {
   /// was wrong. Throws Error(non-finite) as `run` does.
   bool confirm();
 
+  /// From now on the head computes its logits twice (nn::Context::recompute_logits). No bit
+  /// changes.
+  void recompute_logits() { recompute_logits_ = true; }
+
   /// Sets a function that is called before every action of the table of one rank, where steps go
   /// through no pipeline of several.
   void before_actions(std::function<void(const schedule::Action&)> call) {
@@ -171,6 +175,7 @@ class TrainingStep {
   std::optional<parallel::Pipeline> in_turn_;  ///< of this rank alone, with the whole model
   const parallel::TiedWeights* tied_ = nullptr;
   RouterBalance* balance_ = nullptr;
+  bool recompute_logits_ = false;
   std::optional<optim::UndoLog> undo_;  ///< present with post_validate
   std::optional<EarlyUpdate> early_;    ///< waits for its validation
   std::optional<StepResult>

@@ -15,18 +15,21 @@ namespace {
 using schedule::Schedule;
 
 constexpr int kRanks = 3, kMicroBatches = 6;
-constexpr const char* kNames[] = {"1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
+constexpr const char* kNames[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
 
 /// What is done to a model before it gets memory, and in a pipeline before it is cut.
 using Preparation = std::function<void(nn::Model&)>;
 
-/// Compares each schedule with one rank, bit for bit.
+/// Compares each schedule with one rank, bit for bit. `recompute_logits`: the pipeline's head
+/// computes its logits twice, and that of the one rank does not.
 void expect_same_bits(const model::ModelSpec& spec, const Preparation& prepare,
-                      const std::vector<MicroBatch>& batch, const std::string& where) {
+                      std::vector<MicroBatch> batch, const std::string& where,
+                      bool recompute_logits = false) {
   const auto whole = nn::make_model(spec);
   prepare(*whole);
   fill(*whole);
   const Reference reference = run_alone(*whole, batch);
+  for (MicroBatch& one : batch) one.context.recompute_logits = recompute_logits;
   comm::run_on_threads(threads(kRanks), [&](const comm::Group& group) {
     for (const char* name : kNames) {
       const int micro_batches = static_cast<int>(batch.size());
@@ -60,11 +63,38 @@ TEST(PipelineCombinations, BlocksThatAreRecomputed) {
   }
 }
 
-// With more than 1,024 rows the head finishes its gradients in forward, block by block.
+// With more than 1,024 rows the head finishes its gradients in forward, block by block, or computes
+// its logits again for that of its weight.
 TEST(PipelineCombinations, AHeadWhoseGradientsAreFinishedInForward) {
-  expect_same_bits(
-      tiny_spec("llama-tiny", false), [](nn::Model&) {}, step_of(kMicroBatches, 0, 130),
-      "many rows");
+  for (const bool recompute : {false, true}) {
+    expect_same_bits(
+        tiny_spec("llama-tiny", false), [](nn::Model&) {}, step_of(kMicroBatches, 0, 130),
+        recompute ? "logits twice" : "many rows", recompute);
+  }
+}
+
+// A gradient that forward has finished is written where the input's gradient is, as there is
+// nothing to put off; from logits that are computed again it comes with the other weights'.
+TEST(PipelineCombinations, AHeadThatRecomputesItsLogitsWritesItsGradientWithTheOtherWeights) {
+  auto batch = step_of(kMicroBatches, 0, 130);
+  for (const bool recompute : {false, true}) {
+    for (MicroBatch& one : batch) one.context.recompute_logits = recompute;
+    comm::run_on_threads(threads(kRanks), [&](const comm::Group& group) {
+      const Schedule table = schedule::make_schedule("zb-h1", kRanks, 1, kMicroBatches);
+      schedule::Kind running{};
+      Rank rank(tiny_spec("llama-tiny", false), table, even_stages(8, kRanks), group,
+                {.action = [&](const schedule::Action& action) { running = action.kind; }});
+      const auto head = rank.model->find_parameter("head.output.weight");
+      const bool last = group.rank() + 1 == kRanks;
+      ASSERT_EQ(head != nullptr, last);
+      std::vector<schedule::Kind> written;
+      if (last) head->on_gradient_ready([&](nn::Parameter&) { written.push_back(running); });
+      rank.pipeline->run(batch);
+      EXPECT_EQ(written.empty(), !last);
+      EXPECT_THAT(written, testing::Each(recompute ? schedule::Kind::kWeightGradient
+                                                   : schedule::Kind::kInputGradient));
+    });
+  }
 }
 
 // The factors of products are rounded.

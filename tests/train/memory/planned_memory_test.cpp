@@ -249,6 +249,36 @@ TEST_F(PlannedMemory, OfPipelines) {
   }
 }
 
+// Heads of 1,088 rows a micro-batch. With gpipe eight of them are between their passes, each of
+// which would keep a gradient of 4 MB; with zb-h1 one is.
+TEST_F(PlannedMemory, OfPipelinesWithManyRowsInTheHead) {
+  const std::string schedule = "parallelism.pipeline_parallel_schedule=";
+  const Sets many{"parallelism.pipeline_parallel_degree=2",
+                  "training.micro_batch=17",
+                  "training.global_batch_sequences=136",
+                  "model.layers=2",
+                  "model.hidden=256",
+                  "model.vocab=4096",
+                  "model.ffn=256",
+                  "model.tied_embeddings=false",
+                  "activation_checkpoint.mode=\"full\""};
+  const auto again = testing::HasSubstr(
+      "Head: the gradient of its matrix is made in the backward pass, from logits that are "
+      "computed again.");
+  const Sets few{"training.global_batch_sequences=68"};
+  const Sets tp{"parallelism.tensor_parallel_degree=2"};
+  for (const auto& [ranks, sets, twice] :
+       {std::tuple{2, Sets{schedule + "gpipe"}, true},
+        {2, Sets{schedule + "gpipe"} + kBf16, true},
+        {4, Sets{schedule + "gpipe"} + few + tp, true},
+        {2, Sets{schedule + "zb-h1"} + few, false},
+        {2, Sets{schedule + "zb-h1", "training.global_batch_sequences=17"}, true}}) {
+    train_job(many + sets, ranks);
+    EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+    EXPECT_EQ(testing::Matches(again)(said_), twice) << said_;
+  }
+}
+
 // Columns of each sequence on several ranks. In long ones of a narrow model the worst moment is
 // that of attention's backward pass, with scores and what travels round the ring.
 TEST_F(PlannedMemory, OfContextParallelRanks) {

@@ -60,20 +60,32 @@ at::Tensor VocabularyOutput::forward(const at::Tensor& x, const nn::Context& con
   const at::Tensor own = own_rows(labels, context.stream);
   const at::Tensor label = labels.view({-1});
   const std::int64_t first_class = weight()->box().begin[0];
-  const ops::RowLoss row_loss = [&](const at::Tensor& logits, std::int64_t first, bool gradient) {
+  // The gradient of logits that are computed again needs the sums over all ranks' classes, and not
+  // another exchange.
+  const at::Tensor kept =
+      context.recompute_logits ? at::empty({label.size(0)}, at::kDouble) : at::Tensor();
+  const auto loss = [&](const at::Tensor& logits, std::int64_t first, bool gradient) {
     const std::int64_t rows = logits.size(0);
     const at::Tensor block = label.narrow(0, first, rows);
     const at::Tensor part = ops::entropy_part(logits, block, first_class);
     const at::Tensor parts = at::empty({ranks_.size(), rows, 2}, part.options());
     ranks_.all_gather(parts.view({-1}), part.view({-1}));
     const at::Tensor log_sums = at::logsumexp(parts.select(2, 0), {0}).contiguous();
+    if (kept.defined()) kept.narrow(0, first, rows).copy_(log_sums);
     const at::Tensor targets = parts.select(2, 1).sum(0);
     if (gradient)
       ops::entropy_part_gradient(logits, block, first_class, log_sums, context.loss_scale);
     const at::Tensor counted = own.narrow(0, first, rows).logical_and(block.ne(ops::kIgnoredLabel));
     return log_sums.sub(targets).masked_select(counted).sum().item<double>();
   };
-  return ops::linear_loss(x, weight()->weight(), context.loss_scale, row_loss);
+  const auto again = [label, kept, first_class, scale = context.loss_scale](
+                         const at::Tensor& logits, std::int64_t first) {
+    const std::int64_t rows = logits.size(0);
+    ops::entropy_part_gradient(logits, label.narrow(0, first, rows), first_class,
+                               kept.narrow(0, first, rows), scale);
+  };
+  return ops::linear_loss(x, weight()->weight(), context.loss_scale, {loss, again},
+                          {.recompute_logits = context.recompute_logits});
 }
 
 }  // namespace shoal::parallel
