@@ -64,9 +64,7 @@ void measure(Codec codec, Measured measured, const char* what) {
   std::vector<float> decoded(kValues, 0);
   std::vector<std::byte> bytes(encoded_bytes(coding, kValues));
   const auto encode_all = [&] { encode(coding, 0, values, {}, bytes); };
-  const auto with_feedback = [&] {
-    encode(coding, 0, values, {residual.data(), residual.data()}, bytes);
-  };
+  const auto with_feedback = [&] { encode(coding, 0, values, {residual, residual}, bytes); };
   const auto decode_all = [&] { decode(coding, bytes, decoded, Decode::kStore); };
   const auto copy = [&] { std::memcpy(decoded.data(), values.data(), kValues * sizeof(float)); };
 

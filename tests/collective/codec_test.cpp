@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -103,7 +104,7 @@ TEST(Codec, HasTheBitsOfThePlainOneOnEveryTarget) {
           const std::string what =
               fmt::format("{} in blocks of {}, {} values, {}", name(codec), block, count, target);
           Floats next(count, 9);
-          const Bytes bytes = encoded(coding, values, first, {residual.data(), next.data()});
+          const Bytes bytes = encoded(coding, values, first, {residual, next});
           EXPECT_EQ(bytes, expected) << what;
           EXPECT_TRUE(same_bits(next, expected_next)) << what;
           EXPECT_TRUE(same_bits(decoded(coding, expected, count), expected_values)) << what;
@@ -267,8 +268,7 @@ TEST(Codec, InfinitiesAndNanStayWhereTheyAre) {
     values[40] = kNan;
     Floats next(96, 9);
     const Floats residual(96, 0);
-    const Floats got =
-        decoded(coding, encoded(coding, values, 0, {residual.data(), next.data()}), 96);
+    const Floats got = decoded(coding, encoded(coding, values, 0, {residual, next}), 96);
     EXPECT_EQ(got[1], kInfinity) << name(codec);
     EXPECT_EQ(got[2], -kInfinity) << name(codec);
     EXPECT_TRUE(std::isnan(got[40])) << name(codec);
@@ -282,6 +282,16 @@ TEST(Codec, InfinitiesAndNanStayWhereTheyAre) {
     EXPECT_EQ(next[1], 0);
     EXPECT_EQ(next[2], 0);
     EXPECT_EQ(next[40], 0);
+  }
+}
+
+// Processors differ in the sign that they give the NaN of infinity - infinity.
+TEST(Codec, NanHasNoSign) {
+  for (const Codec codec : kCodecs) {
+    const Coding coding{codec, true, 32, Key(1)};
+    const Floats minus{1, -kNan, -kInfinity};
+    EXPECT_EQ(encoded(coding, minus), encoded(coding, {1, kNan, -kInfinity})) << name(codec);
+    EXPECT_FALSE(std::signbit(there_and_back(coding, minus)[1])) << name(codec);
   }
 }
 
@@ -368,8 +378,7 @@ TEST(Codec, FeedbackLosesNothing) {
     Floats residual(300, 0);
     std::vector<double> sum(300, 0);
     for (int turn = 1; turn <= 50; ++turn) {
-      const Floats got =
-          decoded(coding, encoded(coding, values, 0, {residual.data(), residual.data()}), 300);
+      const Floats got = decoded(coding, encoded(coding, values, 0, {residual, residual}), 300);
       for (std::size_t i = 0; i < 300; ++i) {
         sum[i] += got[i];
         EXPECT_NEAR(sum[i] + residual[i], turn * static_cast<double>(values[i]), 1e-4)
@@ -419,6 +428,22 @@ TEST(Codec, RefusesCodingsThatMakeNoSense) {
   EXPECT_EQ(kind_of({Codec::kI8, true, 4128, Key()}, 0, 66), ErrorKind::kUsage);
   EXPECT_EQ(kind_of({Codec::kNone, true, 32, Key()}, 0, 256), ErrorKind::kUsage);
   EXPECT_EQ(kind_of({static_cast<Codec>(9), true, 32, Key()}, 0, 68), ErrorKind::kUsage);
+}
+
+TEST(Codec, RefusesResidualsOfAnotherLength) {
+  const Coding coding{Codec::kI8, true, 32, Key()};
+  const Floats values(64, 1);
+  Floats residual(65, 0);
+  const std::span<float> all(residual);
+  const auto refused = [&](Feedback feedback) {
+    return error_of([&] { encoded(coding, values, 0, feedback); }).kind() == ErrorKind::kUsage;
+  };
+  EXPECT_FALSE(refused({all.first(64), all.first(64)}));
+  EXPECT_FALSE(refused({}));
+  EXPECT_TRUE(refused({all.first(63), {}}));
+  EXPECT_TRUE(refused({all, {}}));
+  EXPECT_TRUE(refused({{}, all.first(63)}));
+  EXPECT_TRUE(refused({all.first(64), all}));
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // All-reduces whose values travel in a codec, against a plain loop over the ranks that encodes with
 // plain_codec.h: over TCP, shared memory and both, of 1 to 9 ranks; what they send, to the byte;
-// their residuals, also after an abort; and calls that do not agree.
+// their residuals, also after aborts; and calls that do not agree.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <latch>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -306,12 +308,14 @@ Coding coding_of_step(int number) {
   return {Codec::kI4, true, 32, Key(5).child(static_cast<std::uint64_t>(number))};
 }
 
-// The third step fails on its first attempt, after some ranks have sent all they had. Its second
-// attempt, in a new job, must be that of an undisturbed run.
+// The third step fails twice: on its first attempt after some ranks have sent all they had, on its
+// second one after some have added up and encoded their sums. Its third attempt, in a new job, must
+// be that of an undisturbed run.
 TEST(CodedAllReduce, ResidualsChangeAtTheCommitOnly) {
   constexpr int kRanks = 3;
   constexpr std::size_t kCount = 32 * 7 + 5;
-  std::vector<ErrorFeedback> residuals(kRanks, ErrorFeedback(kCount));
+  std::vector<ErrorFeedback> residuals;
+  for (int r = 0; r < kRanks; ++r) residuals.emplace_back(kCount);
   Plain plain{std::vector<Floats>(kRanks, Floats(kCount, 0)), {}};
   for (const std::size_t n : {32 * 3, 32 * 3, 32 + 5}) plain.sum.emplace_back(n, 0.0f);
   Findings wrong;
@@ -344,7 +348,8 @@ TEST(CodedAllReduce, ResidualsChangeAtTheCommitOnly) {
       throw Error(ErrorKind::kNonFinite, "test", "rank 2 gives up");
     }
     const auto me = static_cast<std::size_t>(c.rank());
-    const ErrorFeedback saved = residuals[me];
+    const Floats saved = residuals[me].contribution();
+    const Floats saved_sum = residuals[me].sum();
     const Floats input = inputs_of(kRanks, kCount, 2)[me];
     Floats output(kCount);
     const CodedFeedback feedback = residuals[me].begin(coding_of_step(2), kRanks, c.rank());
@@ -355,41 +360,58 @@ TEST(CodedAllReduce, ResidualsChangeAtTheCommitOnly) {
                                    .feedback = &feedback});
     if (c.rank() == 0) c.run({.kind = Kind::kSend, .peer = 2}, soon());
     const Error error = error_of([&] { c.wait(handle, soon()); });
-    if (!same_bits(residuals[me].contribution(), saved.contribution()) ||
-        !same_bits(residuals[me].sum(), saved.sum()))
+    if (!same_bits(residuals[me].contribution(), saved) ||
+        !same_bits(residuals[me].sum(), saved_sum))
       wrong.add(fmt::format("residuals of rank {} after the abort; ", me));
+    residuals[me].drop();
     throw error;
   });
   for (const auto& error : errors) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->kind(), ErrorKind::kNonFinite) << error->what();
   }
+  // Rank 2 offers its contribution before the others offer theirs, and then goes on no more: they
+  // add up, and wait for its sum.
+  std::latch started(kRanks);
+  std::latch offered(1);
+  std::latch added_up(kRanks - 1);
+  std::atomic<int> failed = 0;
+  on_threads(kRanks, [&](HostCommunicator& c, int rank) {
+    const auto me = static_cast<std::size_t>(rank);
+    const Floats saved = residuals[me].contribution();
+    const Floats saved_sum = residuals[me].sum();
+    const Floats input = inputs_of(kRanks, kCount, 2)[me];
+    Floats output(kCount);
+    const CodedFeedback feedback = residuals[me].begin(coding_of_step(2), kRanks, rank);
+    constexpr float kUnset = 12345;
+    std::fill(feedback.sum.next.begin(), feedback.sum.next.end(), kUnset);
+    const Handle handle = c.start({.kind = Kind::kAllReduce,
+                                   .type = ElementType::kF32,
+                                   .buffer = {input.data(), output.data(), kCount},
+                                   .coding = coding_of_step(2),
+                                   .feedback = &feedback});
+    started.arrive_and_wait();
+    if (rank == 2) {
+      c.poll(Duration::zero());
+      offered.count_down();
+      added_up.wait();
+      c.abort(Error(ErrorKind::kNonFinite, "test", "rank 2 gives up"));
+    } else {
+      offered.wait();
+      for (const Deadline end = soon(); feedback.sum.next[0] == kUnset && !end.passed();)
+        c.poll(Duration::zero());
+      if (feedback.sum.next[0] == kUnset) wrong.add(fmt::format("rank {} added nothing; ", rank));
+      added_up.count_down();
+    }
+    if (error_of([&] { c.wait(handle, soon()); }).kind() == ErrorKind::kNonFinite) ++failed;
+    if (!same_bits(residuals[me].contribution(), saved) ||
+        !same_bits(residuals[me].sum(), saved_sum))
+      wrong.add(fmt::format("residuals of rank {} after the second abort; ", rank));
+    residuals[me].drop();
+  });
+  EXPECT_EQ(failed, kRanks);
   expect_none(on_tcp(kRanks, [&](TcpCommunicator& c) { steps(c, 2, 4); }));
   EXPECT_EQ(wrong.text(), "");
-}
-
-TEST(ErrorFeedback, AnotherDivisionBeginsItsSumsAtZero) {
-  ErrorFeedback residuals(100);
-  const Coding coding{Codec::kI8, true, 32, Key()};
-  const auto fill = [](const CodedFeedback& f, std::size_t own, float value) {
-    std::fill_n(f.contribution.next, 100, value);
-    std::fill_n(f.sum.next, own, value);
-  };
-  fill(residuals.begin(coding, 2, 0), 64, 1);
-  residuals.commit();
-  EXPECT_EQ(residuals.sum(), Floats(64, 1));
-  EXPECT_EQ(residuals.begin(coding, 2, 0).sum.residual[63], 1);
-  // Three ranks: this one has 64 values again, but another division never keeps residuals. It is
-  // not committed, so the old division finds its own again.
-  const CodedFeedback other = residuals.begin(coding, 3, 0);
-  fill(other, 64, 2);
-  EXPECT_EQ(other.sum.residual[0], 0);
-  EXPECT_EQ(other.contribution.residual[0], 1) << "contributions are not divided";
-  EXPECT_EQ(residuals.begin(coding, 2, 0).sum.residual[0], 1);
-  fill(residuals.begin(coding, 3, 0), 64, 2);
-  residuals.commit();
-  EXPECT_EQ(residuals.sum(), Floats(64, 2));
-  EXPECT_EQ(residuals.begin(coding, 2, 0).sum.residual[0], 0);
 }
 
 /// The messages of ranks of which the last makes another call.

@@ -224,6 +224,23 @@ TEST(CheckOperation, RefusesEveryCallThatMakesNoSense) {
   EXPECT_TRUE(refused(usual)) << "feedback without a codec";
   usual.coding = codec;
   EXPECT_FALSE(refused(usual));
+  std::vector<float> residual(1000);
+  const auto refused_with = [&](std::size_t contribution, std::size_t sum) {
+    const std::span<float> all(residual);
+    const CodedFeedback lengths{{all.first(contribution), {}}, {{}, all.first(sum)}, nullptr};
+    usual.feedback = &lengths;
+    usual.buffer.count = 500;
+    return refused(usual);
+  };
+  // Of four blocks of 128 values, the last one short, rank 0 has two, and this rank one.
+  EXPECT_FALSE(refused_with(500, 128));
+  EXPECT_FALSE(refused_with(0, 128));
+  EXPECT_TRUE(refused_with(499, 128));
+  EXPECT_TRUE(refused_with(501, 128));
+  EXPECT_TRUE(refused_with(500, 127));
+  EXPECT_TRUE(refused_with(500, 256));
+  usual.feedback = nullptr;
+  usual.buffer.count = 0;
   const Buffer second;
   usual.more = {&second, 1};
   EXPECT_TRUE(refused(usual)) << "two buffers";

@@ -147,7 +147,7 @@ class PlainCodec {
   }
   std::uint32_t bf16_code(float value, std::uint64_t index) const {
     const std::uint32_t sign = std::signbit(value) ? 0x8000 : 0;
-    if (std::isnan(value)) return sign | 0x7fc0;
+    if (std::isnan(value)) return 0x7fc0;
     if (std::isinf(value)) return sign | 0x7f80;
     int power = 0;
     const double size = std::abs(static_cast<double>(value));
@@ -170,7 +170,7 @@ class PlainCodec {
       const double below = magnitudes_[magnitude];
       if (t > below && up((t - below) / (magnitudes_[magnitude + 1] - below), index)) ++magnitude;
     }
-    if (!std::signbit(value) || unit == 0) return magnitude;
+    if (!std::signbit(value) || unit == 0 || std::isnan(value)) return magnitude;
     const std::uint32_t top_bit = 1u << (bits() - 1);
     return twos_complement() ? (2 * top_bit - magnitude) % (2 * top_bit) : magnitude | top_bit;
   }

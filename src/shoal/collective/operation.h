@@ -110,8 +110,8 @@ struct Operation {
   /// value is encoded twice (CodedExchange), so the result has the codec's error, with the same
   /// bits on all ranks.
   Coding coding;
-  /// With a codec: error feedback; null: none. Read during `start`, which may also write next
-  /// residuals, as long as it lasts; it is not compared.
+  /// With a codec: error feedback; null: none. It is read during `start`; the arrays that it names
+  /// are read and written until the operation is complete. The ranks do not compare it.
   const CodedFeedback* feedback = nullptr;
   Duration timeout{};  ///< zero: the communicator's default
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shoal/base/check.h"
+#include "shoal/collective/codec/error_feedback.h"
 #include "shoal/collective/fold/fold.h"
 
 namespace shoal::collective {
@@ -14,9 +15,16 @@ namespace {
 // send what it has received. Null buffers hold nothing and cannot overlap.
 bool in_place(const Buffer& buffer) { return buffer.input && buffer.input == buffer.output; }
 
+void check_residuals(const char* what, const Feedback& feedback, std::size_t values) {
+  for (const std::size_t residuals : {feedback.residual.size(), feedback.next.size()}) {
+    SHOAL_USER_CHECK(residuals == 0 || residuals == values, what, "{} residuals for {} values",
+                     residuals, values);
+  }
+}
+
 /// Numbers of a block are taken from its values, and random numbers from their indices: both must
 /// be those of one buffer of fp32.
-void check_coded(const Operation& o) {
+void check_coded(const Operation& o, int rank, int size) {
   const char* what = name(o.kind);
   SHOAL_USER_CHECK(o.coding.codec != Codec::kNone || o.feedback == nullptr, what,
                    "error feedback needs a codec");
@@ -28,6 +36,10 @@ void check_coded(const Operation& o) {
                    o.more.empty() ? "" : "several buffers of ", what, name(o.type),
                    reduces(o.kind) ? fmt::format(" by {}", name(o.reduction)) : "");
   check_coding(o.coding, what);
+  if (o.feedback == nullptr) return;
+  const std::size_t count = o.buffer.count;
+  check_residuals(what, o.feedback->contribution, count);
+  check_residuals(what, o.feedback->sum, coded_part(o.coding, count, size, rank).size());
 }
 
 }  // namespace
@@ -36,7 +48,7 @@ void check_operation(const Operation& o, int rank, int size, const char* carrier
   const char* what = name(o.kind);
   SHOAL_USER_CHECK(!reduces(o.kind) || supports_fold(o.type, o.reduction), what,
                    "there is no {} of {} by {}", what, name(o.type), name(o.reduction));
-  check_coded(o);
+  check_coded(o, rank, size);
   SHOAL_USER_CHECK(o.memory == MemoryKind::kHost, what, "{} carries host memory only", carrier);
   SHOAL_USER_CHECK(!o.shared_output, what,
                    "one output per node needs a group that spans several nodes");

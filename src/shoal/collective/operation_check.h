@@ -13,7 +13,7 @@ namespace shoal::collective {
 /// (HierarchicalCommunicator, which offers it, checks without it), a root or peer that is no rank,
 /// a message to the rank itself unless `to_self`, per-rank counts of another length than the
 /// group's, an all_to_all in place, and a codec for anything but an all_reduce of one buffer of f32
-/// by sum.
+/// by sum, and residuals of another length than the values that are encoded.
 void check_operation(const Operation& operation, int rank, int size, const char* carrier,
                      bool to_self = false);
 

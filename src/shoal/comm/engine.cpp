@@ -152,6 +152,9 @@ Work Engine::start(Operation& operation, Tensors outputs, Tensors inputs, bool a
 }
 
 Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bool async) {
+  // The bytes of the operation are recorded before the communicator checks it.
+  if (operation.coding.codec != collective::Codec::kNone)
+    collective::check_coding(operation.coding, name(operation.kind));
   std::vector<Buffer> more;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Buffer buffer{inputs[i].const_data_ptr(), outputs[i].data_ptr(),

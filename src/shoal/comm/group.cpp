@@ -53,12 +53,19 @@ Work encode_alone(const at::Tensor& tensor, const Options& options) {
   return {};
 }
 
+/// Throws for options that only an all-reduce with a codec has. A communicator does so as well, but
+/// a group of one has none.
+void refuse_codec(Kind kind, const Options& options) {
+  SHOAL_USER_CHECK(options.coding.codec == collective::Codec::kNone && options.feedback == nullptr,
+                   name(kind),
+                   "a codec needs an all_reduce of one tensor, and error feedback needs a codec");
+}
+
 /// A reduction among one: the tensor itself, unless it is scaled.
 Work reduce_alone(Kind kind, const at::Tensor& output, const at::Tensor& input,
                   const Options& options) {
   const ElementType type = element_type(input.scalar_type());
-  SHOAL_USER_CHECK(options.coding.codec == collective::Codec::kNone, name(kind),
-                   "a codec needs an all_reduce of one tensor");
+  refuse_codec(kind, options);
   SHOAL_USER_CHECK(collective::supports_fold(type, options.reduction), name(kind),
                    "there is no {} of {} by {}", name(kind), shoal::name(type),
                    name(options.reduction));
@@ -79,7 +86,9 @@ Work reduce_alone(Kind kind, const at::Tensor& output, const at::Tensor& input,
   return {};
 }
 
-Work copy_alone(const at::Tensor& output, const at::Tensor& input) {
+Work copy_alone(Kind kind, const at::Tensor& output, const at::Tensor& input,
+                const Options& options) {
+  refuse_codec(kind, options);
   const at::NoGradGuard no_grad;
   if (!output.is_same(input)) output.copy_(input.reshape(output.sizes()));
   return {};
@@ -129,7 +138,7 @@ Work Group::all_gather(const at::Tensor& output, const at::Tensor& input,
                        const Options& options) const {
   SHOAL_USER_CHECK(output.numel() == input.numel() * size(), "all_gather",
                    "output has {} elements, not {} x {}", output.numel(), size(), input.numel());
-  if (size() == 1) return copy_alone(output, input);
+  if (size() == 1) return copy_alone(Kind::kAllGather, output, input, options);
   Operation operation = operation_of(Kind::kAllGather, input, options);
   operation.shared_output = options.shared_output;
   return engine_->start(operation, output, input, options.async);
@@ -199,7 +208,7 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
                      "all_to_all", "counts to send {} of {} elements and to receive {} of {}",
                      send_counts, input.numel(), receive_counts, output.numel());
   }
-  if (size() == 1) return copy_alone(output, input);
+  if (size() == 1) return copy_alone(Kind::kAllToAll, output, input, options);
   Operation operation = operation_of(Kind::kAllToAll, input, options);
   // The spans point to this function's parameters; they are read during `start` only.
   operation.send_counts = send_counts;
@@ -208,13 +217,16 @@ Work Group::all_to_all(const at::Tensor& output, const at::Tensor& input,
 }
 
 Work Group::broadcast(const at::Tensor& tensor, int root, const Options& options) const {
-  if (size() == 1) return {};
+  if (size() == 1) return copy_alone(Kind::kBroadcast, tensor, tensor, options);
   Operation operation = operation_of(Kind::kBroadcast, tensor, options);
   operation.peer = root;
   return engine_->start(operation, tensor, tensor, options.async);
 }
 
 Work Group::broadcast(at::ArrayRef<at::Tensor> tensors, int root, const Options& options) const {
+  if (size() == 1) {
+    for (const at::Tensor& tensor : tensors) copy_alone(Kind::kBroadcast, tensor, tensor, options);
+  }
   if (size() == 1 || tensors.empty()) return {};
   Operation operation = operation_of(Kind::kBroadcast, tensors[0], options);
   operation.peer = root;
@@ -230,7 +242,7 @@ Work Group::reduce(const at::Tensor& tensor, int root, const Options& options) c
 
 Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
                    const Options& options) const {
-  if (size() == 1) return copy_alone(output, input);
+  if (size() == 1) return copy_alone(Kind::kGather, output, input, options);
   // Only the root has an output. The engine wants a tensor for it all the same, and the input
   // stands in: it is not written.
   const at::Tensor& target = rank() == root ? output : input;
@@ -243,7 +255,7 @@ Work Group::gather(const at::Tensor& output, const at::Tensor& input, int root,
 
 Work Group::scatter(const at::Tensor& output, const at::Tensor& input, int root,
                     const Options& options) const {
-  if (size() == 1) return copy_alone(output, input);
+  if (size() == 1) return copy_alone(Kind::kScatter, output, input, options);
   // Only the root has an input. The output stands in for it elsewhere and is not read.
   const at::Tensor& source = rank() == root ? input : output;
   SHOAL_USER_CHECK(rank() != root || input.numel() == output.numel() * size(), "scatter",
@@ -274,6 +286,7 @@ Work Group::recv(const at::Tensor& tensor, int source, std::uint32_t tag,
 }
 
 Work Group::barrier(const Options& options) const {
+  refuse_codec(Kind::kBarrier, options);
   if (size() == 1) return {};
   Operation operation{.kind = Kind::kBarrier,
                       .tag = options.label,

@@ -37,8 +37,8 @@ struct Options {
   /// travel. Every value is encoded twice, also in a group of one. All ranks pass an equal one,
   /// with another key in each call (collective::CodedExchange).
   collective::Coding coding;
-  /// With a codec: residuals that are read during the call; the next ones are written until it is
-  /// complete (collective::ErrorFeedback). Null: none.
+  /// With a codec: residuals, which are read and written until the call is complete
+  /// (collective::ErrorFeedback). Null: none.
   const collective::CodedFeedback* feedback = nullptr;
 };
 

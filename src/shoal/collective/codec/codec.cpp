@@ -60,14 +60,16 @@ const std::byte* decode_one(Codec codec, Scratch& s, const std::byte* from, std:
 void encode_all(const Coding& coding, std::uint64_t first, const float* values, Feedback feedback,
                 std::byte* to, std::size_t count) {
   Scratch s;
+  const bool adds = !feedback.residual.empty();
+  const bool keeps = !feedback.next.empty();
   if (!coding.stochastic) std::fill_n(s.random, coding.block, kHalf);
   for (std::size_t begin = 0; begin < count; begin += coding.block) {
     const std::size_t n = std::min<std::size_t>(coding.block, count - begin);
     if (coding.stochastic)
       random_numbers(coding.key.value(), first + begin, rounded_up(n), s.random);
-    collect(values + begin, feedback.residual ? feedback.residual + begin : nullptr, n, s.values);
-    to += encode_one(coding.codec, s, n, feedback.next != nullptr, to);
-    if (feedback.next) keep_residual(s.values, s.decoded, n, feedback.next + begin);
+    collect(values + begin, adds ? feedback.residual.data() + begin : nullptr, n, s.values);
+    to += encode_one(coding.codec, s, n, keeps, to);
+    if (keeps) keep_residual(s.values, s.decoded, n, feedback.next.data() + begin);
   }
 }
 
@@ -107,6 +109,10 @@ void encode(const Coding& coding, std::uint64_t first, std::span<const float> va
   const std::size_t bytes = encoded_bytes(coding, values.size());
   SHOAL_USER_CHECK(to.size() == bytes, "encode", "{} values become {} bytes, not {}", values.size(),
                    bytes, to.size());
+  for (const std::size_t residuals : {feedback.residual.size(), feedback.next.size()}) {
+    SHOAL_USER_CHECK(residuals == 0 || residuals == values.size(), "encode",
+                     "{} residuals for {} values", residuals, values.size());
+  }
   HWY_DYNAMIC_DISPATCH(encode_all)
   (coding, first, values.data(), feedback, to.data(), values.size());
 }

@@ -9,13 +9,13 @@
 namespace shoal::collective {
 
 /// Carries what an encoding has rounded away into the next one, which adds it to its values (error
-/// feedback; Seide et al., "1-bit stochastic gradient descent", 2014). Null: nothing is added, or
-/// nothing is kept.
+/// feedback; Seide et al., "1-bit stochastic gradient descent", 2014). Each array is as long as the
+/// values, or empty: then nothing is added, or nothing is kept.
 struct Feedback {
-  const float* residual = nullptr;
+  std::span<const float> residual;
   /// Takes, for each value, `value + residual` less what is decoded of it; 0 for infinities and
   /// NaN. It may be `residual` itself.
-  float* next = nullptr;
+  std::span<float> next;
 };
 
 /// Encodes `values`, of which the first has the global index `first`, a multiple of
@@ -23,9 +23,10 @@ struct Feedback {
 ///
 /// The bytes are a function of the coding, the global indices and the values alone: values that are
 /// cut into several calls at multiples of the block give the same bytes, and so does every
-/// processor. No finite value overflows. Values of a block with an infinity or NaN become 0,
-/// except those: they keep what they are. Throws Error(usage) for a coding that check_coding
-/// refuses, for kNone, and for another length or `first`.
+/// processor. No finite sum of a value and its residual overflows; at the end of fp32 the sum
+/// itself can be an infinity. Values of a block with an infinity or NaN become 0, except those:
+/// they keep what they are, but for the sign of NaN. Throws Error(usage) for a coding that
+/// check_coding refuses, for kNone, and for another `first` or length, also of the residuals.
 void encode(const Coding& coding, std::uint64_t first, std::span<const float> values,
             Feedback feedback, std::span<std::byte> to);
 

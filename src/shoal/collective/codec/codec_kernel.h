@@ -19,7 +19,8 @@ inline constexpr std::uint32_t kInfinityBits = 0x7f800000u;
 inline constexpr std::uint32_t kNanBits = 0x7fc00000u;
 inline constexpr std::uint16_t kLargestBf16 = 0x7f7f;
 
-// Codes of a marked block, as magnitudes with a sign. Anything else is NaN.
+// Codes of a marked block, as magnitudes with a sign. Anything else is NaN. It is encoded without
+// its sign, which processors choose: x86 gives infinity - infinity one, Arm does not.
 inline constexpr std::uint32_t kFiniteCode = 0;
 inline constexpr std::uint32_t kInfiniteCode = 1;
 inline constexpr std::uint32_t kNanCode = 2;
@@ -248,8 +249,9 @@ void mark_all(const float* __restrict values, std::size_t count, std::uint8_t* _
   for (std::size_t i = 0; i < count; ++i) {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(values[i]);
     const std::uint32_t magnitude = bits & 0x7fffffffu;
+    const bool is_nan = magnitude > kInfinityBits;
     const std::uint32_t infinite = magnitude == kInfinityBits ? kInfiniteCode : kFiniteCode;
-    codes[i] = Format::with_sign(magnitude > kInfinityBits ? kNanCode : infinite, bits >> 31);
+    codes[i] = Format::with_sign(is_nan ? kNanCode : infinite, is_nan ? 0u : bits >> 31);
   }
 }
 
@@ -412,10 +414,9 @@ inline std::size_t encode_bf16(Scratch& s, std::size_t count, bool residuals, st
     const auto as_signed = hn::BitCast(di, magnitude);
     const auto is_nan = hn::RebindMask(du, hn::Gt(as_signed, infinity));
     const auto is_finite = hn::RebindMask(du, hn::Lt(as_signed, infinity));
-    const VU special =
-        hn::IfThenElse(is_nan, hn::Set(du, std::uint32_t{kMarked}), hn::Set(du, 0x7f80u));
     const VU sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000u));
-    const VU code = hn::Or(hn::IfThenElse(is_finite, finite, special), sign);
+    const VU number = hn::Or(hn::IfThenElse(is_finite, finite, hn::Set(du, 0x7f80u)), sign);
+    const VU code = hn::IfThenElse(is_nan, hn::Set(du, std::uint32_t{kMarked}), number);
     hn::StoreU(hn::DemoteTo(halves, hn::BitCast(di, code)), halves, codes + i);
   }
   if (residuals) {

@@ -1,5 +1,7 @@
 #include "shoal/collective/codec/coded_exchange.h"
 
+#include "shoal/base/error.h"
+
 namespace shoal::collective {
 namespace {
 
@@ -26,6 +28,7 @@ CodedExchange::CodedExchange(const Operation& operation, int rank, int ranks)
   if (operation.feedback != nullptr) {
     feedback = operation.feedback->contribution;
     sum_feedback_ = operation.feedback->sum;
+    residuals_ = operation.feedback->memory;
   }
   encode(with_noise_of(coding_, rank), 0, {static_cast<const float*>(buffer_.input), buffer_.count},
          feedback, {memory_.get(), encoded_});
@@ -61,21 +64,33 @@ std::vector<Step> CodedExchange::steps() const {
   return steps;
 }
 
-void CodedExchange::add_up() {
-  const Range part = coded_part(coding_, buffer_.count, ranks_, rank_);
-  if (part.size() == 0) return;
-  // The sum lies where the result will: nobody reads the input any more, also in place.
-  const std::span<float> values(static_cast<float*>(buffer_.output) + part.begin, part.size());
-  for (int r = 0; r < ranks_; ++r) {
-    decode(coding_, bytes(r == rank_ ? contribution(r) : slot(r)), values,
-           r == 0 ? Decode::kStore : Decode::kAdd);
+std::span<float> CodedExchange::part_of_output(int rank) const {
+  const Range part = coded_part(coding_, buffer_.count, ranks_, rank);
+  return {static_cast<float*>(buffer_.output) + part.begin, part.size()};
+}
+
+void CodedExchange::decode_from(int peer, Range range, std::span<float> to, Decode how) const {
+  try {
+    decode(coding_, bytes(range), to, how);
+  } catch (Error& error) {
+    throw error.at(rank_, ranks_).from(peer);
   }
-  encode(with_noise_of(coding_, -1), part.begin, values, sum_feedback_, bytes(sum(rank_)));
+}
+
+void CodedExchange::add_up() {
+  // The sum lies where the result will: nobody reads the input any more, also in place.
+  const std::span<float> values = part_of_output(rank_);
+  if (values.empty()) return;
+  for (int r = 0; r < ranks_; ++r) {
+    decode_from(r, r == rank_ ? contribution(r) : slot(r), values,
+                r == 0 ? Decode::kStore : Decode::kAdd);
+  }
+  const std::size_t first = coded_part(coding_, buffer_.count, ranks_, rank_).begin;
+  encode(with_noise_of(coding_, -1), first, values, sum_feedback_, bytes(sum(rank_)));
 }
 
 void CodedExchange::finish() {
-  const Range all{sum(0).begin, sum(ranks_ - 1).end};
-  decode(coding_, bytes(all), {static_cast<float*>(buffer_.output), buffer_.count}, Decode::kStore);
+  for (int r = 0; r < ranks_; ++r) decode_from(r, sum(r), part_of_output(r), Decode::kStore);
 }
 
 }  // namespace shoal::collective

@@ -42,14 +42,18 @@ class CodedExchange {
   std::vector<Step> steps() const;
 
   /// Adds up the contributions to this rank's part and encodes the sum into its place. Throws
-  /// Error(data) for bytes of a peer that no `encode` has written.
+  /// Error(data), which names the peer, for a unit that no `encode` writes. Other bytes that a peer
+  /// has not encoded become values.
   void add_up();
   /// Decodes all sums into the output. Throws as `add_up`.
   void finish();
 
  private:
   Range part_bytes(int rank) const;
+  void decode_from(int peer, Range bytes, std::span<float> to, Decode how) const;
   static Range shifted(Range range, std::size_t by) { return {range.begin + by, range.end + by}; }
+  /// Returns the output's values of the part that `rank` adds up.
+  std::span<float> part_of_output(int rank) const;
   std::span<std::byte> bytes(Range range) const {
     return {memory_.get() + range.begin, range.size()};
   }
@@ -57,6 +61,7 @@ class CodedExchange {
   Coding coding_;
   Buffer buffer_;
   Feedback sum_feedback_;
+  std::shared_ptr<const void> residuals_;  ///< keeps what `sum_feedback_` points to
   int rank_;
   int ranks_;
   std::size_t encoded_;

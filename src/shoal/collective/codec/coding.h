@@ -31,7 +31,8 @@ struct Coding {
 
   Codec codec = Codec::kNone;
   /// Rounds up or down at random, so that the expected value of what is decoded is what was
-  /// encoded. Otherwise to the nearest, and from the middle away from zero.
+  /// encoded, to 2^-24 of it and of the distance between the neighbouring codes. Otherwise to the
+  /// nearest, and from the middle away from zero.
   bool stochastic = true;
   /// Values of one block share a unit, and ranges of values are cut at multiples of it.
   std::uint16_t block = 128;
