@@ -112,9 +112,10 @@ std::vector<Case> cases_of(int ranks) {
                                     std::size_t{128}, std::size_t{129}, 64 * p * 3 + 17}) {
       Case c{{codec, count > 1 && count != 128, 64, Key(count).child("step")}, {}, {}};
       c.inputs = inputs_of(ranks, count, static_cast<unsigned>(count));
-      if (count == 127)
+      if (count == 127) {
         for (Floats& input : c.inputs)
           for (float& value : input) value = -std::abs(value);
+      }
       if (count == 129) c.inputs[p - 1][70] = 1e6f;
       // Two large values that cancel, before a small one: in another order it would be lost.
       if (count == 1 && ranks > 2) {
