@@ -412,6 +412,35 @@ TEST(Codec, RefusesBytesThatNoEncodeWrites) {
   }
 }
 
+// A peer may send anything of the right length.
+TEST(Codec, AnyBytesAreRefusedOrDecodeAsThePlainOnes) {
+  std::mt19937_64 random(3);
+  for (const Codec codec : kCodecs) {
+    const Coding coding{codec, true, 32, Key(1)};
+    const PlainCodec plain(coding);
+    int accepted = 0;
+    for (int trial = 0; trial < 2000; ++trial) {
+      const std::size_t count = random() % 70;
+      Bytes bytes(encoded_bytes(coding, count));
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+      Floats got(count, 7);
+      const Error error = error_of([&] { decode(coding, bytes, got, Decode::kStore); });
+      if (error.operation() != "none") {
+        EXPECT_EQ(error.kind(), ErrorKind::kData);
+        continue;
+      }
+      ++accepted;
+      const Floats expected = plain.decode(bytes, count);
+      for (std::size_t i = 0; i < count; ++i) {
+        EXPECT_TRUE(got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i])))
+            << name(codec) << ": " << got[i] << ", not " << expected[i];
+      }
+    }
+    // Half of all units are negative, and a message of up to 70 values has up to three.
+    EXPECT_GT(accepted, 400) << name(codec);
+  }
+}
+
 TEST(Codec, RefusesCodingsThatMakeNoSense) {
   const Floats values(64, 1);
   Bytes bytes(200);

@@ -18,12 +18,11 @@
 
 #include "shoal/collective/codec/error_feedback.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
-#include "shoal/wire/assembler.h"
-#include "shoal/wire/tcp_transport.h"
 #include "tests/collective/host_ranks.h"
 #include "tests/collective/network_ranks.h"
 #include "tests/collective/on_hosts.h"
 #include "tests/collective/plain_codec.h"
+#include "tests/collective/tcp_ranks.h"
 #include "tests/error_of.h"
 
 namespace shoal::collective::coded_all_reduce_test {
@@ -115,9 +114,10 @@ std::vector<Case> cases_of(int ranks) {
                                     std::size_t{128}, std::size_t{129}, 64 * p * 3 + 17}) {
       Case c{{codec, count > 1 && count != 128, 64, Key(count).child("step")}, {}, {}};
       c.inputs = inputs_of(ranks, count, static_cast<unsigned>(count));
-      if (count == 127)
+      if (count == 127) {
         for (Floats& input : c.inputs)
           for (float& value : input) value = -std::abs(value);
+      }
       if (count == 129) c.inputs[p - 1][70] = 1e6f;
       // Two large values that cancel, before a small one: in another order it would be lost.
       if (count == 1 && ranks > 2) {
@@ -175,20 +175,11 @@ std::string run_all(Communicator& c, const std::vector<Case>& cases) {
   return wrong;
 }
 
-/// Connects the ranks of `body` over loopback, each on a host of its own.
-std::vector<std::optional<Error>> on_tcp(int ranks,
-                                         const std::function<void(TcpCommunicator&)>& body,
-                                         const std::string& algorithms = "") {
+/// Each rank on a host of its own, so that what it sends is counted.
+TcpCommunicator::Options apart(int ranks, const std::string& algorithms = "") {
   std::vector<int> hosts(static_cast<std::size_t>(ranks));
   std::iota(hosts.begin(), hosts.end(), 0);
-  return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
-    wire::StoreClient client(store, "key", soon());
-    TcpCommunicator c(std::make_shared<wire::TcpTransport>(
-                          wire::TcpTransport::Options{.key = "key"}, client, rank, ranks, soon()),
-                      {.hosts = hosts, .algorithms = algorithms});
-    body(c);
-    c.run({.kind = Kind::kBarrier}, soon());
-  });
+  return {.hosts = hosts, .algorithms = algorithms};
 }
 
 /// Collects what ranks on threads find wrong.
@@ -225,7 +216,8 @@ TEST(CodedAllReduce, OverTcpHasTheBitsOfThePlainLoop) {
   for (int ranks = 1; ranks <= 9; ++ranks) {
     const auto cases = cases_of(ranks);
     Findings wrong;
-    expect_none(on_tcp(ranks, [&](TcpCommunicator& c) { wrong.add(run_all(c, cases)); }));
+    expect_none(on_tcp(
+        ranks, [&](TcpCommunicator& c) { wrong.add(run_all(c, cases)); }, apart(ranks)));
     EXPECT_EQ(wrong.text(), "") << ranks << " ranks";
   }
 }
@@ -254,40 +246,43 @@ std::size_t on_wire(std::size_t payload) {
 TEST(CodedAllReduce, SendsTheBytesOfTheFormula) {
   for (const int ranks : {2, 3, 4}) {
     Findings wrong;
-    expect_none(on_tcp(ranks, [&](TcpCommunicator& c) {
-      for (const Codec codec : kCodecs) {
-        for (const std::size_t count : {std::size_t{100}, std::size_t{300007}}) {
-          const Coding coding{codec, true, 128, Key(1)};
-          Floats values(count, 0.25f);
-          const auto cut = cuts(128, count, ranks);
-          const auto bytes_of = [&](int r) {
-            const std::size_t n = cut[r + 1] - cut[r];
-            const std::map<Codec, std::size_t> bits{{Codec::kBF16, 16}, {Codec::kF8E4M3, 8},
-                                                    {Codec::kI8, 8},    {Codec::kI4, 4},
-                                                    {Codec::kE3M0, 4},  {Codec::kE2M0, 3}};
-            const std::size_t units = codec == Codec::kBF16 ? 0 : 2 * ((n + 127) / 128);
-            return units + (n * bits.at(codec) + 7) / 8;
-          };
-          // Each call announces itself to the successor.
-          std::size_t expected = 32 + 32;
-          for (int r = 0; r < ranks; ++r) {
-            if (r == c.rank()) continue;
-            expected += on_wire(bytes_of(r)) + on_wire(bytes_of(c.rank()));
+    expect_none(on_tcp(
+        ranks,
+        [&](TcpCommunicator& c) {
+          for (const Codec codec : kCodecs) {
+            for (const std::size_t count : {std::size_t{100}, std::size_t{300007}}) {
+              const Coding coding{codec, true, 128, Key(1)};
+              Floats values(count, 0.25f);
+              const auto cut = cuts(128, count, ranks);
+              const auto bytes_of = [&](int r) {
+                const std::size_t n = cut[r + 1] - cut[r];
+                const std::map<Codec, std::size_t> bits{{Codec::kBF16, 16}, {Codec::kF8E4M3, 8},
+                                                        {Codec::kI8, 8},    {Codec::kI4, 4},
+                                                        {Codec::kE3M0, 4},  {Codec::kE2M0, 3}};
+                const std::size_t units = codec == Codec::kBF16 ? 0 : 2 * ((n + 127) / 128);
+                return units + (n * bits.at(codec) + 7) / 8;
+              };
+              // Each call announces itself to the successor.
+              std::size_t expected = 32 + 32;
+              for (int r = 0; r < ranks; ++r) {
+                if (r == c.rank()) continue;
+                expected += on_wire(bytes_of(r)) + on_wire(bytes_of(c.rank()));
+              }
+              const auto before = c.bytes_between_hosts();
+              c.run({.kind = Kind::kAllReduce,
+                     .type = ElementType::kF32,
+                     .buffer = {values.data(), values.data(), count},
+                     .coding = coding},
+                    soon());
+              const auto sent = c.bytes_between_hosts() - before;
+              if (sent != expected) {
+                wrong.add(fmt::format("{} x {}: rank {} of {} sent {}, not {}; ", count,
+                                      name(codec), c.rank(), ranks, sent, expected));
+              }
+            }
           }
-          const auto before = c.bytes_between_hosts();
-          c.run({.kind = Kind::kAllReduce,
-                 .type = ElementType::kF32,
-                 .buffer = {values.data(), values.data(), count},
-                 .coding = coding},
-                soon());
-          const auto sent = c.bytes_between_hosts() - before;
-          if (sent != expected) {
-            wrong.add(fmt::format("{} x {}: rank {} of {} sent {}, not {}; ", count, name(codec),
-                                  c.rank(), ranks, sent, expected));
-          }
-        }
-      }
-    }));
+        },
+        apart(ranks)));
     EXPECT_EQ(wrong.text(), "");
   }
 }
@@ -450,7 +445,7 @@ TEST(CodedAllReduce, RanksThatDisagreeAreTold) {
       {Coding{}, "100 x f32 (direct)"}};
   const auto tcp = [](const std::function<void(Communicator&)>& body) {
     on_tcp(
-        3, [&](TcpCommunicator& c) { body(c); }, "all_reduce=direct");
+        3, [&](TcpCommunicator& c) { body(c); }, apart(3, "all_reduce=direct"));
   };
   const auto host = [](const std::function<void(Communicator&)>& body) {
     on_threads(3, [&](HostCommunicator& c, int) { body(c); });
@@ -484,7 +479,7 @@ TEST(CodedAllReduce, OtherAlgorithmsRefuseACodec) {
                                  "set") == std::string::npos)
           wrong.add(error.what());
       },
-      "all_reduce=ring"));
+      apart(2, "all_reduce=ring")));
   EXPECT_EQ(wrong.text(), "");
 }
 

@@ -118,7 +118,11 @@ class PlainCodec {
     std::uint32_t magnitude = negative ? code - top_bit : code;
     if (negative && twos_complement()) magnitude = 2 * top_bit - code;
     float size = 0;
-    if (unit != 0x7fc0) {
+    if (unit != 0x7fc0 && magnitude == magnitudes_.size()) {
+      // No value is encoded so: the least number of two's complement, and the NaN of fp8.
+      size = twos_complement() ? static_cast<float>(magnitude) * bf16(unit)
+                               : std::numeric_limits<float>::quiet_NaN();
+    } else if (unit != 0x7fc0) {
       size = static_cast<float>(magnitudes_.at(magnitude) * bf16(unit));
     } else if (magnitude == 1) {
       size = std::numeric_limits<float>::infinity();
