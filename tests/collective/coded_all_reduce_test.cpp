@@ -358,7 +358,6 @@ TEST(CodedAllReduce, ResidualsChangeAtTheCommitOnly) {
     if (!same_bits(residuals[me].contribution(), saved) ||
         !same_bits(residuals[me].sum(), saved_sum))
       wrong.add(fmt::format("residuals of rank {} after the abort; ", me));
-    residuals[me].drop();
     throw error;
   });
   for (const auto& error : errors) {
@@ -377,6 +376,8 @@ TEST(CodedAllReduce, ResidualsChangeAtTheCommitOnly) {
     const Floats saved_sum = residuals[me].sum();
     const Floats input = inputs_of(kRanks, kCount, 2)[me];
     Floats output(kCount);
+    // The first attempt ends here on all ranks: where the abort came early, `start` has thrown.
+    residuals[me].drop();
     const CodedFeedback feedback = residuals[me].begin(coding_of_step(2), kRanks, rank);
     constexpr float kUnset = 12345;
     std::fill(feedback.sum.next.begin(), feedback.sum.next.end(), kUnset);
@@ -398,13 +399,15 @@ TEST(CodedAllReduce, ResidualsChangeAtTheCommitOnly) {
       if (feedback.sum.next[0] == kUnset) wrong.add(fmt::format("rank {} added nothing; ", rank));
       added_up.count_down();
     }
-    if (error_of([&] { c.wait(handle, soon()); }).kind() == ErrorKind::kNonFinite) ++failed;
+    // Rank 2 does not wait: it would go on, and complete the operation.
+    if (rank != 2 && error_of([&] { c.wait(handle, soon()); }).kind() == ErrorKind::kNonFinite)
+      ++failed;
     if (!same_bits(residuals[me].contribution(), saved) ||
         !same_bits(residuals[me].sum(), saved_sum))
       wrong.add(fmt::format("residuals of rank {} after the second abort; ", rank));
     residuals[me].drop();
   });
-  EXPECT_EQ(failed, kRanks);
+  EXPECT_EQ(failed.load(), kRanks - 1);
   expect_none(on_tcp(kRanks, [&](TcpCommunicator& c) { steps(c, 2, 4); }));
   EXPECT_EQ(wrong.text(), "");
 }
