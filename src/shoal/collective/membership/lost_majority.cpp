@@ -66,9 +66,10 @@ void Membership::watch_majority() {
 void Membership::begin_fork() {
   const std::set<MemberId> gone = suspicion_.gone(now_);
   std::vector<MemberId> survivors;
-  for (const Member& member : view_->members)
+  for (const Member& member : view_->members) {
     if (!gone.contains(member.id) && !suspicion_.accuses(member.id, now_))
       survivors.push_back(member.id);
+  }
   if (survivors.front() != self_.id) return;
   const bool is_stale = fork_ && now_ - fork_->begun > 2 * settings_.stand_in;
   if (!fork_ || fork_->survivors != survivors || is_stale) {
@@ -142,9 +143,10 @@ void Membership::take(const Letter& letter, const ForkPromise& promise) {
     const auto fresh = std::span(view_->members).last(view_->fresh);
     return std::find(fresh.begin(), fresh.end(), member) != fresh.end();
   };
-  if (next.first_step == view_->first_step)
+  if (next.first_step == view_->first_step) {
     next.fresh = static_cast<std::uint32_t>(
         std::count_if(next.members.begin(), next.members.end(), is_fresh));
+  }
   next.keepers = choose_keepers(next.established(), {});
   begin_holding(std::move(next));
 }

@@ -66,9 +66,10 @@ bool Suspicion::is_edge_broken(const MemberId& a, const MemberId& b, Clock::time
 Suspicion::Accusers Suspicion::accusers(Clock::time_point now) const {
   Accusers accusers;
   const auto add = [&](const MemberId& by, const std::vector<MemberId>& of) {
-    for (const MemberId& other : of)
+    for (const MemberId& other : of) {
       if (by != other && std::find(everybody_.begin(), everybody_.end(), other) != everybody_.end())
         accusers[other].insert(by);
+    }
   };
   add(self_, accusing(now));
   for (const auto& [by, of] : accusations_) add(by, of);
