@@ -66,6 +66,13 @@ TEST(SimulatedAgreement, MembersAgreeAndGoOnInTenThousandSchedules) {
   expect_agreement(1, kSchedules);
 }
 
+// Two that fall silent at once and leave one keeper; a decided view whose keepers went to forks; a
+// last member that wanted to leave to a joiner that had crashed.
+TEST(SimulatedAgreement, SchedulesInWhichTheyOnceStoodStill) {
+  for (const std::uint64_t seed : {37009u, 20356u, 28590u, 135887u, 111470u})
+    expect_agreement(seed, 1);
+}
+
 TEST(SimulatedAgreement, ASeedGivesTheSameScheduleAgain) {
   const auto run = [](std::uint64_t seed) {
     Simulation simulation(seed, scenario_of(seed));

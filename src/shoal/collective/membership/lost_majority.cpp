@@ -36,7 +36,8 @@ bool Membership::hears_majority() const {
   const bool next_is_decided = held_ && held_->lineage == place_.lineage;
   const std::vector<MemberId>& keepers = next_is_decided ? held_->keepers : view_->keepers;
   const auto heard = std::count_if(keepers.begin(), keepers.end(), [&](const MemberId& keeper) {
-    return keeper == self_.id || !suspicion_.accuses(keeper, now_);
+    // One that has just joined is heard of once it holds the view.
+    return keeper == self_.id || (view_->has(keeper) && !suspicion_.accuses(keeper, now_));
   });
   return 2 * static_cast<std::size_t>(heard) > keepers.size();
 }
@@ -78,6 +79,8 @@ void Membership::begin_fork() {
     const Ballot ballot{.round = std::max(promised, asked) + 1, .proposer = self_.id};
     fork_ = Fork{.ballot = ballot, .survivors = survivors, .places = {}, .begun = now_};
     holding_.reset();
+    // Those that are no keepers may not know whose majority is lost.
+    if (held_ && held_->lineage == place_.lineage) send_to_all(survivors, Hold{*held_});
     send_to_all(survivors, ForkAsk{.ballot = ballot, .survivors = survivors});
   }
 }
