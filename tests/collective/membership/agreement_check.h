@@ -65,9 +65,10 @@ class AgreementCheck {
     const auto& attempts = attempts_[slot(attempted_in.lineage, attempted_in.epoch, outcome.step)];
     for (const Member& member : attempted_in.members) {
       const auto attempt = attempts.find(member.id);
-      if (attempt == attempts.end() || attempt->second != outcome.state)
+      if (attempt == attempts.end() || attempt->second != outcome.state) {
         fail(fmt::format("step {} is committed, and {} has not attempted it with this state",
                          outcome.step, member.id.text()));
+      }
     }
   }
 
@@ -87,7 +88,8 @@ class AgreementCheck {
   }
 
   void count_view_votes(const View& view, const std::map<MemberId, View>& votes) {
-    for (const auto& [keeper, candidate] : votes) {
+    for (const auto& candidate_of : votes) {
+      const View& candidate = candidate_of.second;
       const auto agreeing = std::count_if(
           votes.begin(), votes.end(), [&](const auto& vote) { return vote.second == candidate; });
       if (is_majority(static_cast<std::size_t>(agreeing), view)) note_view(candidate);
@@ -102,9 +104,11 @@ class AgreementCheck {
       return;
     }
     for (const auto& [step, commit] : commits_) {
-      if (step.first == view.lineage && commit.first < view.epoch && step.second >= view.first_step)
+      if (step.first == view.lineage && commit.first < view.epoch &&
+          step.second >= view.first_step) {
         fail(fmt::format("step {} is committed in epoch {}, and undone by epoch {}", step.second,
                          commit.first, view.epoch));
+      }
     }
   }
 
@@ -118,9 +122,10 @@ class AgreementCheck {
         commits_.emplace(std::pair(lineage, outcome.step), std::pair(epoch, outcome.state));
     if (!is_first) fail(fmt::format("step {} is committed in two epochs", outcome.step));
     for (const auto& [name, view] : views_) {
-      if (name.first == lineage && name.second > epoch && view.first_step <= outcome.step)
+      if (name.first == lineage && name.second > epoch && view.first_step <= outcome.step) {
         fail(fmt::format("step {} is committed in epoch {}, and undone by epoch {}", outcome.step,
                          epoch, name.second));
+      }
     }
   }
 

@@ -3,6 +3,7 @@
 // view. A letter that is never delivered is one that is lost. Broken rules are found.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>

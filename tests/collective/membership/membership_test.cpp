@@ -7,8 +7,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "tests/collective/membership/simulation.h"
 #include "tests/error_text.h"
@@ -18,7 +21,6 @@ namespace {
 
 using namespace membership;
 using testing::HasSubstr;
-using testing::Lt;
 
 Scenario calm(std::uint64_t members, std::uint64_t witnesses = 0,
               OnQuorumLoss policy = OnQuorumLoss::kStop) {

@@ -50,9 +50,10 @@ void Simulation::cut_both(std::size_t a, std::size_t b) {
 }
 
 void Simulation::partition(std::uint32_t side) {
-  for (std::size_t a = 0; a < kMostNodes; ++a)
+  for (std::size_t a = 0; a < kMostNodes; ++a) {
     for (std::size_t b = 0; b < kMostNodes; ++b)
       if (((side >> a) & 1u) != ((side >> b) & 1u)) cut(a, b);
+  }
 }
 
 void Simulation::deafen(std::size_t node) {

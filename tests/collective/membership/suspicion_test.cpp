@@ -49,7 +49,12 @@ TEST(Suspicion, OfTwoTheOtherOneIsGone) {
   EXPECT_EQ(heard_all_but(2, {2}).gone(at(10)), std::set{id_of(2)});
 }
 
-// Of three, one is gone by two accusations; then the other one is accused by all that are left.
+TEST(Suspicion, WhoHearsNobodyIsLeftAlone) {
+  EXPECT_EQ(heard_all_but(3, {2, 3}).gone(at(10)), (std::set{id_of(2), id_of(3)}));
+  // That others hear one that this member does not hear is an edge.
+  EXPECT_TRUE(heard_all_but(3, {2}).gone(at(10)).empty());
+}
+
 TEST(Suspicion, WithEachDeathFewerMustAccuse) {
   Suspicion suspicion = heard_all_but(3, {2, 3});
   suspicion.accused(id_of(2), {id_of(3)});

@@ -36,7 +36,8 @@ bool Membership::hears_majority() const {
   const bool next_is_decided = held_ && held_->lineage == place_.lineage;
   const std::vector<MemberId>& keepers = next_is_decided ? held_->keepers : view_->keepers;
   const auto heard = std::count_if(keepers.begin(), keepers.end(), [&](const MemberId& keeper) {
-    return keeper == self_.id || !suspicion_.accuses(keeper, now_);
+    // One that has just joined is heard of once it holds the view.
+    return keeper == self_.id || (view_->has(keeper) && !suspicion_.accuses(keeper, now_));
   });
   return 2 * static_cast<std::size_t>(heard) > keepers.size();
 }
@@ -66,9 +67,10 @@ void Membership::watch_majority() {
 void Membership::begin_fork() {
   const std::set<MemberId> gone = suspicion_.gone(now_);
   std::vector<MemberId> survivors;
-  for (const Member& member : view_->members)
+  for (const Member& member : view_->members) {
     if (!gone.contains(member.id) && !suspicion_.accuses(member.id, now_))
       survivors.push_back(member.id);
+  }
   if (survivors.front() != self_.id) return;
   const bool is_stale = fork_ && now_ - fork_->begun > 2 * settings_.stand_in;
   if (!fork_ || fork_->survivors != survivors || is_stale) {
@@ -77,6 +79,8 @@ void Membership::begin_fork() {
     const Ballot ballot{.round = std::max(promised, asked) + 1, .proposer = self_.id};
     fork_ = Fork{.ballot = ballot, .survivors = survivors, .places = {}, .begun = now_};
     holding_.reset();
+    // Those that are no keepers may not know whose majority is lost.
+    if (held_ && held_->lineage == place_.lineage) send_to_all(survivors, Hold{*held_});
     send_to_all(survivors, ForkAsk{.ballot = ballot, .survivors = survivors});
   }
 }
@@ -142,9 +146,10 @@ void Membership::take(const Letter& letter, const ForkPromise& promise) {
     const auto fresh = std::span(view_->members).last(view_->fresh);
     return std::find(fresh.begin(), fresh.end(), member) != fresh.end();
   };
-  if (next.first_step == view_->first_step)
+  if (next.first_step == view_->first_step) {
     next.fresh = static_cast<std::uint32_t>(
         std::count_if(next.members.begin(), next.members.end(), is_fresh));
+  }
   next.keepers = choose_keepers(next.established(), {});
   begin_holding(std::move(next));
 }

@@ -41,9 +41,10 @@ Membership::Membership(MemberId self, View first, Settings settings, Clock::time
   SHOAL_USER_CHECK(settings.on_quorum_loss != OnQuorumLoss::kWitness || !first.witnesses.empty(),
                    "membership",
                    "on_quorum_loss = \"witness\" needs a witness, and the first view has none");
-  for (const auto* list : {&first.members, &first.witnesses})
+  for (const auto* list : {&first.members, &first.witnesses}) {
     for (const Member& member : *list)
       if (member.id == self) self_ = member;
+  }
   now_ = now;
   enter(first);
 }

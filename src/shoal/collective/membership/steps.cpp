@@ -86,9 +86,10 @@ Outcome Membership::outcome_of_reports() const {
   // Those that have just joined do not outvote the others, however many they are.
   const std::vector<Member> voters = committed_ ? view_->members : view_->established();
   std::map<Digest, std::size_t> votes;
-  for (const Member& voter : voters)
+  for (const Member& voter : voters) {
     if (const auto entry = reports_.find(voter.id); entry != reports_.end())
       ++votes[entry->second.state];
+  }
   for (const auto& [state, count] : votes) {
     if (2 * count <= voters.size()) continue;
     for (const auto& [member, report] : reports_)
@@ -153,9 +154,10 @@ void Membership::settle(const Outcome& outcome) {
 
 void Membership::repeat_step_letters() {
   if (report_) send(view_->owner(), *report_);
-  if (step_)
+  if (step_) {
     send_to_all(step_->accepted.missing(),
                 AcceptStep{.ballot = {0, self_.id}, .outcome = step_->outcome});
+  }
 }
 
 }  // namespace shoal::collective::membership

@@ -66,9 +66,10 @@ bool Suspicion::is_edge_broken(const MemberId& a, const MemberId& b, Clock::time
 Suspicion::Accusers Suspicion::accusers(Clock::time_point now) const {
   Accusers accusers;
   const auto add = [&](const MemberId& by, const std::vector<MemberId>& of) {
-    for (const MemberId& other : of)
+    for (const MemberId& other : of) {
       if (by != other && std::find(everybody_.begin(), everybody_.end(), other) != everybody_.end())
         accusers[other].insert(by);
+    }
   };
   add(self_, accusing(now));
   for (const auto& [by, of] : accusations_) add(by, of);
@@ -79,8 +80,12 @@ std::set<MemberId> Suspicion::gone(Clock::time_point now) const {
   const Accusers accusers = this->accusers(now);
   std::set<MemberId> gone;
   if (accusers.empty()) return gone;
-  const auto is_enough = [&](std::size_t edges) {
-    return edges >= 2 || (edges > 0 && edges + 1 >= everybody_.size() - gone.size());
+  // Those that are left are this member and whom it hears: one that hears nobody is left alone.
+  const auto is_left = [&](const MemberId& id) { return !gone.contains(id) && !accuses(id, now); };
+  const auto accused_by_all_but = [&](const std::set<MemberId>& by, const MemberId& except) {
+    return std::all_of(everybody_.begin(), everybody_.end(), [&](const MemberId& id) {
+      return id == except || !is_left(id) || by.contains(id);
+    });
   };
   const auto remaining = [&](const std::set<MemberId>& ids) {
     return static_cast<std::size_t>(std::count_if(
@@ -90,19 +95,21 @@ std::set<MemberId> Suspicion::gone(Clock::time_point now) const {
   for (bool changed = true; changed;) {
     changed = false;
     for (const auto& [of, by] : accusers) {
-      if (of == self_ || gone.contains(of) || !is_enough(remaining(by))) continue;
+      if (of == self_ || gone.contains(of)) continue;
+      if (remaining(by) < 2 && !accused_by_all_but(by, of)) continue;
       gone.insert(of);
       changed = true;
     }
     if (changed) continue;
     for (const MemberId& accuser : everybody_) {
       if (accuser == self_ || gone.contains(accuser)) continue;
-      const auto unheard_by_it_alone = [&](const auto& entry) {
-        return !gone.contains(entry.first) && entry.second.contains(accuser) &&
-               remaining(entry.second) == 1;
-      };
-      if (!is_enough(static_cast<std::size_t>(
-              std::count_if(accusers.begin(), accusers.end(), unheard_by_it_alone))))
+      std::set<MemberId> unheard_by_it_alone;
+      for (const auto& [of, by] : accusers) {
+        if (!gone.contains(of) && by.contains(accuser) && remaining(by) == 1)
+          unheard_by_it_alone.insert(of);
+      }
+      if (unheard_by_it_alone.empty()) continue;
+      if (unheard_by_it_alone.size() < 2 && !accused_by_all_but(unheard_by_it_alone, accuser))
         continue;
       gone.insert(accuser);
       changed = true;

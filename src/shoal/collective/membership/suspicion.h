@@ -13,8 +13,9 @@ namespace shoal::collective::membership {
 ///
 /// Everybody watches its four successors and the keepers; keepers watch everybody. Who has heard
 /// nothing of somebody that it watches for `after` accuses it. *Gone* is who is accused by two, or
-/// by all that are left; and who accuses two, or all that are left, of whom others hear: it is the
-/// one that hears nothing. A single accusation is a broken connection: an edge, not a death.
+/// by all that are left, which are this member and whom it hears; and who accuses two, or all that
+/// are left, of whom others hear: it is the one that hears nothing. A single accusation is a broken
+/// connection: an edge, not a death.
 ///
 /// Nothing that must be true rests on it: a wrong suspicion costs a view change.
 class Suspicion {

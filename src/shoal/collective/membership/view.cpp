@@ -96,29 +96,34 @@ void check(const View& view) {
   if (view.epoch == 0) refuse(view, "epochs begin at 1");
   if (view.members.empty()) refuse(view, "it has no members");
   const std::vector<MemberId> everybody = view.everybody();
-  if (everybody.size() > View::kMostMembers)
+  if (everybody.size() > View::kMostMembers) {
     refuse(view, fmt::format("it has {} members and witnesses, at most {} are allowed",
                              everybody.size(), View::kMostMembers));
+  }
   const std::set<MemberId> ids(everybody.begin(), everybody.end());
   if (view.fresh > view.members.size())
     refuse(view, fmt::format("{} of {} members are fresh", view.fresh, view.members.size()));
   if (ids.size() != everybody.size()) refuse(view, "a member stands in it twice");
-  if (view.removed.size() > View::kMostRemoved)
+  if (view.removed.size() > View::kMostRemoved) {
     refuse(view, fmt::format("it names {} removed members, at most {} are allowed",
                              view.removed.size(), View::kMostRemoved));
+  }
   for (const Member& member : view.members) {
-    if (member.width == 0 || member.width != view.members[0].width)
+    if (member.width == 0 || member.width != view.members[0].width) {
       refuse(view, fmt::format("member {} has {} ranks, member {} has {}", member.id.text(),
                                member.width, view.members[0].id.text(), view.members[0].width));
+    }
   }
-  if (view.keepers.size() % 2 == 0 || view.keepers.size() > View::kMostKeepers)
+  if (view.keepers.size() % 2 == 0 || view.keepers.size() > View::kMostKeepers) {
     refuse(view, fmt::format("it has {} keepers, an odd number up to {} is expected",
                              view.keepers.size(), View::kMostKeepers));
+  }
   if (std::set<MemberId>(view.keepers.begin(), view.keepers.end()).size() != view.keepers.size())
     refuse(view, "a keeper stands in it twice");
-  for (const MemberId& keeper : view.keepers)
+  for (const MemberId& keeper : view.keepers) {
     if (!ids.contains(keeper))
       refuse(view, fmt::format("keeper {} is neither a member nor a witness of it", keeper.text()));
+  }
 }
 
 }  // namespace shoal::collective::membership

@@ -88,10 +88,11 @@ void Membership::begin_change() {
 void Membership::advance_change() {
   if (change_->phase() == ViewDecision::Phase::kWishing) {
     View next = compose(change_->last_step());
-    if (next.members.empty())
+    if (next.members.empty()) {
       return end(ErrorKind::kPeerLost,
                  fmt::format("no member is left of the view of epoch {}", view_->epoch),
                  "A witness has nothing to do any more.");
+    }
     change_->wish(std::move(next));
   }
   if (change_->phase() == ViewDecision::Phase::kDecided) {
@@ -261,9 +262,10 @@ void Membership::start(const View& view) {
   if (!view_) {
     if (view.has(self_.id)) return enter(view);
     // A joiner learns whom to ask.
-    for (const MemberId& keeper : view.keepers)
+    for (const MemberId& keeper : view.keepers) {
       if (std::find(contacts_.begin(), contacts_.end(), keeper) == contacts_.end())
         contacts_.push_back(keeper);
+    }
     if (contacts_.size() > kMostContacts)
       contacts_.erase(contacts_.begin(), contacts_.end() - kMostContacts);
     return;
