@@ -202,6 +202,23 @@ TEST(Membership, WhoHearsNobodyOrIsHeardByNobodyIsRemoved) {
   }
 }
 
+// The majority hears each other, and the two accuse all of it until they end.
+TEST(Membership, TwoThatHearNobodyDoNotStopTheMajority) {
+  Simulation simulation(20, calm(5));
+  simulation.at(seconds(3), [&] {
+    simulation.deafen(3);
+    simulation.deafen(4);
+  });
+  EXPECT_EQ(simulation.run_until(seconds(15)), std::nullopt);
+  for (std::size_t node = 0; node < 3; ++node) {
+    expect_view(simulation, node, {1, 2, 3}, 2);
+    EXPECT_LT(simulation.entered(node), seconds(8));
+    EXPECT_GT(simulation.committed_at(node), seconds(14));
+  }
+  for (std::size_t node = 3; node < 5; ++node)
+    EXPECT_THAT(end_of(simulation, node), HasSubstr("lost the majority of the keepers"));
+}
+
 TEST(Membership, OfTwelveMembersThoseThatAreNoKeepersAreMissedToo) {
   Simulation simulation(18, calm(12));
   simulation.at(seconds(3), [&] {
