@@ -265,6 +265,58 @@ TEST(Membership, WhoWantsToLeaveLeaves) {
     EXPECT_TRUE(simulation.member(node).has_left()) << simulation.describe();
 }
 
+TEST(Membership, TheLastMemberLeavesItsWitness) {
+  Simulation simulation(21, calm(1, 1, OnQuorumLoss::kWitness));
+  simulation.at(seconds(2), [&] { simulation.leave(0); });
+  EXPECT_EQ(simulation.run_until(seconds(4)), std::nullopt);
+  EXPECT_TRUE(simulation.member(0).has_left()) << simulation.describe();
+  expect_view(simulation, 0, {1, 2}, 1);
+}
+
+// The only member leaves, and the letter that says that its heir's view begins is lost.
+TEST(Membership, AJoinerThatInheritsEverythingBeginsByItself) {
+  auto now = Clock::time_point(seconds(1));
+  Membership leaver(id_of(1), first_view(1), {}, now);
+  Membership heir = Membership::joiner(member_of(2), {id_of(1)}, {}, now);
+  heir.on(JoinerReady{}, now);
+  for (int tick = 0; tick < 30; ++tick) {
+    now += milliseconds(100);
+    if (tick == 3) leaver.on(LeaveAsked{}, now);
+    std::vector<Letter> letters = leaver.on(Tick{}, now);
+    for (Letter& letter : heir.on(Tick{}, now)) letters.push_back(std::move(letter));
+    while (!letters.empty()) {
+      const Letter letter = letters.back();
+      letters.pop_back();
+      if (std::holds_alternative<Start>(letter.body)) continue;
+      Membership& to = letter.to == id_of(1) ? leaver : heir;
+      for (Letter& answer : to.on(Received{letter}, now)) letters.push_back(std::move(answer));
+    }
+  }
+  EXPECT_TRUE(leaver.has_left());
+  ASSERT_TRUE(heir.view());
+  EXPECT_EQ(heir.view()->everybody(), ids({2}));
+}
+
+TEST(Membership, AJoinerKeepsTheNewestViewThatItHolds) {
+  const auto now = Clock::time_point(seconds(1));
+  Membership joiner = Membership::joiner(member_of(2), {id_of(1)}, {}, now);
+  View view = first_view(2);
+  view.keepers = ids({2});
+  for (const std::uint64_t epoch : {2u, 3u, 2u}) {
+    view.epoch = epoch;
+    joiner.on(Received{Letter{.from = id_of(1), .to = id_of(2), .body = Hold{view}}}, now);
+  }
+  EXPECT_EQ(joiner.held()->epoch, 3u);
+}
+
+TEST(Membership, AWitnessThatDiesKeepsNobodyFromJoining) {
+  Simulation simulation(22, calm(3, 1));
+  simulation.at(seconds(2), [&] { simulation.crash(3); });
+  simulation.at(seconds(6), [&] { simulation.join(milliseconds(100)); });
+  EXPECT_EQ(simulation.run_until(seconds(12)), std::nullopt);
+  EXPECT_EQ(simulation.member(0).view()->everybody(), ids({1, 2, 3, 5})) << simulation.describe();
+}
+
 TEST(Membership, AnOddStateAbortsTheStepAndItsMemberIsRemoved) {
   Simulation simulation(14, calm(3));
   simulation.at(seconds(2), [&] { simulation.be_odd(1); });

@@ -258,6 +258,11 @@ void Membership::enter(const View& view) {
                  .epoch = view.epoch,
                  .step = view.first_step,
                  .state = view.state,
+  if (!view_) hold_as_joiner();
+  if (!view_ && now_ >= next_repeat_) {
+    next_repeat_ = now_ + settings_.repeat;
+    repeat_change_letters();
+  }
                  .samples = view.samples};
   register_.reset();
   if (view.is_kept_by(self_.id)) register_.emplace(view.owner(), rules_);

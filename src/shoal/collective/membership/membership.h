@@ -146,6 +146,7 @@ class Membership {
   std::optional<std::size_t> place_in_line(const std::set<MemberId>& gone) const;
   void begin_change();
   void advance_change();
+  void hold_as_joiner();
   void repeat_change_letters();
   View compose(const std::optional<Outcome>& last_step) const;
   void begin_holding(View view);

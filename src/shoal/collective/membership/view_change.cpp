@@ -16,10 +16,8 @@ constexpr std::size_t kMostContacts = 16;
 }  // namespace
 
 bool Membership::must_change(const std::set<MemberId>& gone) const {
-  const bool lacks_one = std::any_of(gone.begin(), gone.end(), [&](const MemberId& id) {
-    return view_->has_member(id) || view_->is_kept_by(id);
-  });
-  return lacks_one || aborted_ || held_ || (register_ && register_->sealed());
+  // A witness that is gone is removed as well, whether it is a keeper or not.
+  return !gone.empty() || aborted_ || held_ || (register_ && register_->sealed());
 }
 
 bool Membership::may_change_between_steps() const {
@@ -70,12 +68,24 @@ void Membership::consider_change() {
   if (now_ - *change_wanted_ >= wait) begin_change();
 }
 
+// The members that decided on the view that this joiner keeps may all have left, and their letter
+// that says that it begins may be lost. So the joiner finds out by itself who holds it.
+void Membership::hold_as_joiner() {
+  if (!held_ || holding_ || left_ || ended_) return;
+  const auto index =
+      std::find(held_->keepers.begin(), held_->keepers.end(), self_.id) - held_->keepers.begin();
+  const auto wait = settings_.stand_in * static_cast<int>(index + 1);
+  if (now_ - *change_wanted_ < wait) return;
+  const View view = *held_;
+  begin_holding(view);
+}
+
 void Membership::begin_change() {
   if (held_) {
     const View next = *held_;
     return begin_holding(next);
   }
-  const bool is_last = view_->everybody().size() == 1;
+  const bool is_last = view_->members.size() == 1 && view_->has_member(self_.id);
   if (leaving_ && is_last && joiners_.empty()) {
     left_ = true;
     return;
@@ -225,7 +235,11 @@ void Membership::take(const Letter& letter, const Hold& hold) {
   }
   if (view.lineage != place_.lineage) {
     if (!is_fork_of_this_view(view)) return;
-    held_ = view;
+    if (!held_ || held_->lineage != view.lineage || held_->epoch < view.epoch) {
+      held_ = view;
+      change_wanted_ = now_;
+      holding_.reset();
+    }
     if (keeps) send(from, Held{digest(view)});
     return;
   }
@@ -248,7 +262,7 @@ void Membership::take(const Letter&, const Start& start) { this->start(start.vie
 void Membership::announce_start() {
   const View view = holding_->view;
   std::vector<MemberId> others = view.everybody();
-  if (view.lineage == place_.lineage) {
+  if (view_ && view.lineage == place_.lineage) {
     // Those that are in it no more are to know as well.
     for (const MemberId& id : view_->everybody())
       if (!view.has(id)) others.push_back(id);
@@ -264,6 +278,11 @@ void Membership::start(const View& view) {
     // A joiner learns whom to ask.
     for (const MemberId& keeper : view.keepers) {
       if (std::find(contacts_.begin(), contacts_.end(), keeper) == contacts_.end())
+    // What this joiner held is over: the others went on, and removed it.
+    if (held_ && held_->lineage == view.lineage && held_->epoch < view.epoch) {
+      held_.reset();
+      holding_.reset();
+    }
         contacts_.push_back(keeper);
     }
     if (contacts_.size() > kMostContacts)
