@@ -281,7 +281,7 @@ TEST(Membership, AJoinerThatInheritsEverythingBeginsByItself) {
   heir.on(JoinerReady{}, now);
   for (int tick = 0; tick < 30; ++tick) {
     now += milliseconds(100);
-    if (tick == 3) leaver.on(LeaveAsked{}, now);
+    if (tick == 1) leaver.on(LeaveAsked{}, now);
     std::vector<Letter> letters = leaver.on(Tick{}, now);
     for (Letter& letter : heir.on(Tick{}, now)) letters.push_back(std::move(letter));
     while (!letters.empty()) {
@@ -364,6 +364,97 @@ TEST(Membership, WhoStandsStillForLongIsRemovedAndWhoDoesNotForLongIsNot) {
     EXPECT_EQ(simulation.member(0).view()->members.size(), is_long ? 3u : 4u);
     EXPECT_EQ(simulation.member(3).ended().has_value(), is_long);
   }
+}
+
+constexpr Settings kSurvivorsGoOn = {.quorum_patience = seconds(4),
+                                     .on_quorum_loss = OnQuorumLoss::kSurvivors};
+
+Received letter_to(const Membership& member, std::uint64_t from, Body body) {
+  return Received{Letter{
+      .from = id_of(from), .to = member.self(), .lineage = 1, .epoch = 1, .body = std::move(body)}};
+}
+
+/// Lets a member run for a while in which it hears these; returns the asks for a fork that it
+/// sends.
+std::vector<ForkAsk> run(Membership& member, Clock::time_point& now, Duration duration,
+                         const std::vector<std::uint64_t>& heard) {
+  std::vector<ForkAsk> asks;
+  for (const auto end = now + duration; now < end;) {
+    now += milliseconds(100);
+    for (const std::uint64_t other : heard)
+      member.on(letter_to(member, other, Beat{.place = member.place(), .accused = {}}), now);
+    for (const Letter& letter : member.on(Tick{}, now))
+      if (const auto* ask = std::get_if<ForkAsk>(&letter.body)) asks.push_back(*ask);
+  }
+  return asks;
+}
+
+TEST(Membership, NoForkIsAskedForTwiceUnderOneBallot) {
+  auto now = Clock::time_point(seconds(1));
+  Membership member(id_of(1), first_view(5), kSurvivorsGoOn, now);
+  const std::vector<ForkAsk> first = run(member, now, seconds(7), {2});
+  EXPECT_TRUE(run(member, now, seconds(1), {2, 3, 4, 5}).empty());
+  const std::vector<ForkAsk> second = run(member, now, seconds(7), {2});
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_LT(first[0].ballot, second[0].ballot);
+}
+
+TEST(Membership, WhoHasPromisedAForkCommitsNoStepUntilTheMajorityIsBack) {
+  auto now = Clock::time_point(seconds(1));
+  Membership member(id_of(2), first_view(5), kSurvivorsGoOn, now);
+  member.on(StepReady{1, 0, {}, 4}, now);
+  run(member, now, seconds(5), {1});
+  const ForkAsk ask{.ballot = {1, id_of(3)}, .survivors = ids({2, 3})};
+  const std::vector<Letter> answers = member.on(letter_to(member, 3, ask), now);
+  ASSERT_FALSE(answers.empty());
+  ASSERT_TRUE(std::holds_alternative<ForkPromise>(answers[0].body));
+  EXPECT_EQ(std::get<ForkPromise>(answers[0].body).place.step, 0u);
+  const Decided decided{Outcome{.step = 0, .samples = 20, .cause = {}, .odd = {}}};
+  member.on(letter_to(member, 1, decided), now);
+  EXPECT_EQ(member.place().step, 0u);
+  run(member, now, seconds(1), {1, 3, 4, 5});
+  member.on(letter_to(member, 1, decided), now);
+  EXPECT_EQ(member.place().step, 1u);
+}
+
+TEST(Membership, AForkThatDoesNotBeginLeavesTheNextViewOfTheOldLineage) {
+  auto now = Clock::time_point(seconds(1));
+  Membership member(id_of(2), first_view(5), kSurvivorsGoOn, now);
+  run(member, now, seconds(5), {1});
+  const ForkAsk ask{.ballot = {1, id_of(3)}, .survivors = ids({2, 3})};
+  member.on(letter_to(member, 3, ask), now);
+  View next = first_view(4);
+  next.epoch = 2;
+  next.parent = digest(first_view(5));
+  member.on(letter_to(member, 1, Hold{next}), now);
+  View fork = next;
+  fork.lineage = 77;
+  fork.members = members_of(2, 2);
+  fork.keepers = ids({2});
+  member.on(letter_to(member, 3, Hold{fork}), now);
+  ASSERT_TRUE(member.held());
+  EXPECT_EQ(*member.held(), next);
+  EXPECT_EQ(member.fork_held(), fork);
+  run(member, now, seconds(1), {1, 3, 4, 5});
+  EXPECT_FALSE(member.fork_held());
+}
+
+TEST(Membership, WhoWasRemovedDoesNotComeBackUnderItsId) {
+  const auto now = Clock::time_point(seconds(1));
+  View view = first_view(1);
+  view.removed = members_of(9, 1);
+  Membership keeper(id_of(1), view, {}, now);
+  Membership removed = Membership::joiner(member_of(9), {id_of(1)}, {}, now);
+  removed.on(JoinerReady{}, now);
+  const Join join{.who = member_of(9), .ready = true};
+  const std::vector<Letter> answers = keeper.on(letter_to(keeper, 9, join), now);
+  ASSERT_EQ(answers.size(), 1u);
+  removed.on(Received{answers[0]}, now);
+  ASSERT_TRUE(removed.ended());
+  EXPECT_THAT(removed.ended()->what(), HasSubstr("the others have removed 09000000"));
+  keeper.on(Tick{}, now + milliseconds(100));
+  EXPECT_EQ(keeper.view()->everybody(), ids({1}));
 }
 
 // Members of one epoch may be numbered as those of another: the letter says which view it means.

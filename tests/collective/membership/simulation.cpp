@@ -226,6 +226,7 @@ void Simulation::post(std::size_t from, const Letter& letter) {
   for (int i = 0; i < copies; ++i) {
     Duration delay = milliseconds(1) + any_duration(milliseconds(40));
     if (!quiet_ && happens(scenario_.late)) delay += any_duration(milliseconds(1500));
+  if (member.fork_held()) check_.note_holder(nodes_[node].id, *member.fork_held());
     if (free_.empty()) {
       free_.push_back(letters_.size());
       letters_.emplace_back();

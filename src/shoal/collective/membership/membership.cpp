@@ -290,3 +290,5 @@ void Membership::enter(const View& view) {
 }
 
 }  // namespace shoal::collective::membership
+  fork_held_.reset();
+  fork_round_ = 0;

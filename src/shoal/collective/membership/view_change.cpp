@@ -216,8 +216,11 @@ void Membership::begin_holding(View view) {
   change_.reset();
   const Digest view_digest = digest(view);
   if (holding_ && holding_->digest == view_digest) return;
-  held_ = view;
-  holding_ = Holding{.view = std::move(view), .digest = view_digest, .held = Tally(held_->keepers)};
+  // A fork that does not begin leaves what its members know of their own lineage as it was.
+  const bool is_fork = view_ && view.lineage != place_.lineage;
+  (is_fork ? fork_held_ : held_) = view;
+  const Tally nobody(view.keepers);
+  holding_ = Holding{.view = std::move(view), .digest = view_digest, .held = nobody};
   const std::vector<MemberId> keepers = holding_->view.keepers;
   send_to_all(keepers, Hold{holding_->view});
   if (!rules_.waits_for_holders) announce_start();
@@ -235,6 +238,11 @@ void Membership::take(const Letter& letter, const Hold& hold) {
   }
   if (view.lineage != place_.lineage) {
     if (!is_fork_of_this_view(view)) return;
+    return send(from, Held{digest(view)});
+  }
+  if (view.lineage != place_.lineage) {
+    if (!is_fork_of_this_view(view)) return;
+    fork_held_ = view;
     if (!held_ || held_->lineage != view.lineage || held_->epoch < view.epoch) {
       held_ = view;
       change_wanted_ = now_;
