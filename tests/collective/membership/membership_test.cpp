@@ -500,6 +500,15 @@ TEST(Membership, WrongBeginningsAreRefused) {
                            now);
               }),
               HasSubstr("needs a witness"));
+  EXPECT_THAT(error_text([&] { Membership(id_of(1), first_view(2), {.beat = {}}, now); }),
+              HasSubstr("is not above zero"));
+  EXPECT_THAT(
+      error_text([&] { Membership(id_of(1), first_view(2), {.suspect_after = seconds(0)}, now); }),
+      HasSubstr("suspect_after (0 ms) must be longer than a beat (500 ms)"));
+  View many = first_view(2);
+  many.members[1].endpoints.resize(17);
+  EXPECT_THAT(error_text([&] { Membership(id_of(1), many, {}, now); }),
+              HasSubstr("has 17 endpoints, at most 16 are allowed"));
 }
 
 }  // namespace

@@ -146,9 +146,9 @@ class Membership {
   bool must_change(const std::set<MemberId>& gone) const;
   bool may_change_between_steps() const;
   std::optional<std::size_t> place_in_line(const std::set<MemberId>& gone) const;
+  void hold_as_joiner();
   void begin_change();
   void advance_change();
-  void hold_as_joiner();
   void repeat_change_letters();
   View compose(const std::optional<Outcome>& last_step) const;
   void begin_holding(View view);

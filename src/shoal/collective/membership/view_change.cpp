@@ -233,21 +233,16 @@ void Membership::take(const Letter& letter, const Hold& hold) {
   if (!view_) {
     // Where all members leave, those that join are the first keepers.
     if (!keeps) return;
-    held_ = view;
-    return send(from, Held{digest(view)});
-  }
-  if (view.lineage != place_.lineage) {
-    if (!is_fork_of_this_view(view)) return;
-    return send(from, Held{digest(view)});
-  }
-  if (view.lineage != place_.lineage) {
-    if (!is_fork_of_this_view(view)) return;
-    fork_held_ = view;
     if (!held_ || held_->lineage != view.lineage || held_->epoch < view.epoch) {
       held_ = view;
       change_wanted_ = now_;
       holding_.reset();
     }
+    return send(from, Held{digest(view)});
+  }
+  if (view.lineage != place_.lineage) {
+    if (!is_fork_of_this_view(view)) return;
+    fork_held_ = view;
     if (keeps) send(from, Held{digest(view)});
     return;
   }
@@ -283,14 +278,14 @@ void Membership::announce_start() {
 void Membership::start(const View& view) {
   if (!view_) {
     if (view.has(self_.id)) return enter(view);
-    // A joiner learns whom to ask.
-    for (const MemberId& keeper : view.keepers) {
-      if (std::find(contacts_.begin(), contacts_.end(), keeper) == contacts_.end())
     // What this joiner held is over: the others went on, and removed it.
     if (held_ && held_->lineage == view.lineage && held_->epoch < view.epoch) {
       held_.reset();
       holding_.reset();
     }
+    // A joiner learns whom to ask.
+    for (const MemberId& keeper : view.keepers) {
+      if (std::find(contacts_.begin(), contacts_.end(), keeper) == contacts_.end())
         contacts_.push_back(keeper);
     }
     if (contacts_.size() > kMostContacts)
