@@ -72,6 +72,19 @@ class AgreementCheck {
     }
   }
 
+  /// How far a member is. It never goes back, into a fork neither.
+  void note_place(const MemberId& who, const Place& place) {
+    std::uint64_t& step = steps_[who];
+    if (place.step < step)
+      fail(fmt::format("{} goes back from step {} to {}", who.text(), step, place.step));
+    step = place.step;
+  }
+
+  std::size_t lineages() const {
+    std::set<std::uint64_t> lineages;
+    for (const auto& [name, view] : views_) lineages.insert(name.first);
+    return lineages.size();
+  }
   std::size_t views() const { return views_.size(); }
   std::size_t commits() const { return commits_.size(); }
 
@@ -138,6 +151,7 @@ class AgreementCheck {
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, Digest>>
       commits_;  // by lineage and step: epoch and state
   std::map<SlotOfStep, std::map<MemberId, Digest>> attempts_;
+  std::map<MemberId, std::uint64_t> steps_;
 };
 
 }  // namespace shoal::collective::membership

@@ -127,10 +127,12 @@ class Search {
     if (const auto* prepare = std::get_if<Prepare>(&request)) {
       next.answers[a][k] = next.registers[k].prepare(*prepare);
     } else {
-      // Whether a view is decided is seen in the keepers, so this answer needs no delivery, but
-      // for a refusal.
+      // A vote only adds to those before it, so to deliver it at once is the worst that can happen.
       const auto answer = next.registers[k].accept(std::get<AcceptView>(request));
-      if (std::holds_alternative<AcceptedView>(answer)) next.voted[a][k] = true;
+      if (const auto* accepted = std::get_if<AcceptedView>(&answer)) {
+        next.voted[a][k] = true;
+        if (lives(next, attempts_[a].proposer)) next.decisions[a].on(id_of(k), *accepted);
+      }
       if (const auto* refusal = std::get_if<Refusal>(&answer)) next.answers[a][k] = *refusal;
     }
     visit(std::move(next));
@@ -166,15 +168,18 @@ class Search {
     return view;
   }
 
-  std::size_t needed(bool of_step) const {
-    return rules_.majority(of_step || !rules_.counts_with_new_keepers ? kKeepers : 1);
-  }
-
+  // A view is decided where most keepers have voted for it, whatever rules they follow, and where
+  // its proposer believes so.
   std::optional<std::string> violated(const World& world) const {
-    const bool step_is_decided = count(world.voted_step) >= needed(true);
+    const bool step_is_decided = 2 * count(world.voted_step) > kKeepers;
     const View* decided = nullptr;
     for (std::size_t a = 0; a < attempts_.size(); ++a) {
-      if (count(world.voted[a]) < needed(false)) continue;
+      const bool is_believed = world.decisions[a].phase() == ViewDecision::Phase::kDecided;
+      const bool is_decided = 2 * count(world.voted[a]) > kKeepers;
+      if (is_believed && !is_decided && !rules_.votes_below_majority &&
+          !rules_.counts_with_new_keepers)
+        return "a proposer believes that too few votes decide";
+      if (!is_believed && !is_decided) continue;
       const View& view = world.decisions[a].view();
       if (decided && *decided != view) return "two next views are decided";
       if (step_is_decided && view.first_step == kStep) return "a decided step is lost";
@@ -205,6 +210,7 @@ class Search {
       add(decision.last_step().has_value());
       add_vote(decision.value());
       add(world.begun[a]);
+      add(decision.unanswered().size());
       for (const MemberId& keeper : decision.unanswered())
         add(std::to_integer<std::uint64_t>(keeper.bytes[0]));
       for (std::size_t k = 0; k < kKeepers; ++k) {

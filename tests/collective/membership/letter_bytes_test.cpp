@@ -337,6 +337,18 @@ TEST(LetterBytes, LengthsAreCheckedBeforeMemoryIsTaken) {
               HasSubstr("4294967295 elements, at most 4096"));
 }
 
+// 4096 of them with names of 4096 characters would be 16 MiB for one member.
+TEST(LetterBytes, AMemberHasFewEndpoints) {
+  Join join{.who = member_of(1)};
+  const auto error = [&](std::size_t endpoints) {
+    join.who.endpoints.resize(endpoints);
+    const wire::Bytes bytes = encode(Letter{.from = id_of(1), .to = id_of(2), .body = join});
+    return error_text([&] { decode_letter(bytes); });
+  };
+  EXPECT_EQ(error(16), "");
+  EXPECT_THAT(error(17), HasSubstr("17 elements, at most 16"));
+}
+
 TEST(LetterBytes, KeepersAreAnOddNumberOfMembersFirst) {
   const auto keepers = [](std::uint64_t members, std::uint64_t witnesses) {
     return choose_keepers(members_of(1, members), members_of(100, witnesses)).size();

@@ -202,6 +202,23 @@ TEST(Membership, WhoHearsNobodyOrIsHeardByNobodyIsRemoved) {
   }
 }
 
+// The majority hears each other, and the two accuse all of it until they end.
+TEST(Membership, TwoThatHearNobodyDoNotStopTheMajority) {
+  Simulation simulation(20, calm(5));
+  simulation.at(seconds(3), [&] {
+    simulation.deafen(3);
+    simulation.deafen(4);
+  });
+  EXPECT_EQ(simulation.run_until(seconds(15)), std::nullopt);
+  for (std::size_t node = 0; node < 3; ++node) {
+    expect_view(simulation, node, {1, 2, 3}, 2);
+    EXPECT_LT(simulation.entered(node), seconds(8));
+    EXPECT_GT(simulation.committed_at(node), seconds(14));
+  }
+  for (std::size_t node = 3; node < 5; ++node)
+    EXPECT_THAT(end_of(simulation, node), HasSubstr("lost the majority of the keepers"));
+}
+
 TEST(Membership, OfTwelveMembersThoseThatAreNoKeepersAreMissedToo) {
   Simulation simulation(18, calm(12));
   simulation.at(seconds(3), [&] {
@@ -246,6 +263,58 @@ TEST(Membership, WhoWantsToLeaveLeaves) {
   EXPECT_EQ(simulation.run_until(seconds(10)), std::nullopt);
   for (std::size_t node = 0; node < 3; ++node)
     EXPECT_TRUE(simulation.member(node).has_left()) << simulation.describe();
+}
+
+TEST(Membership, TheLastMemberLeavesItsWitness) {
+  Simulation simulation(21, calm(1, 1, OnQuorumLoss::kWitness));
+  simulation.at(seconds(2), [&] { simulation.leave(0); });
+  EXPECT_EQ(simulation.run_until(seconds(4)), std::nullopt);
+  EXPECT_TRUE(simulation.member(0).has_left()) << simulation.describe();
+  expect_view(simulation, 0, {1, 2}, 1);
+}
+
+// The only member leaves, and the letter that says that its heir's view begins is lost.
+TEST(Membership, AJoinerThatInheritsEverythingBeginsByItself) {
+  auto now = Clock::time_point(seconds(1));
+  Membership leaver(id_of(1), first_view(1), {}, now);
+  Membership heir = Membership::joiner(member_of(2), {id_of(1)}, {}, now);
+  heir.on(JoinerReady{}, now);
+  for (int tick = 0; tick < 30; ++tick) {
+    now += milliseconds(100);
+    if (tick == 1) leaver.on(LeaveAsked{}, now);
+    std::vector<Letter> letters = leaver.on(Tick{}, now);
+    for (Letter& letter : heir.on(Tick{}, now)) letters.push_back(std::move(letter));
+    while (!letters.empty()) {
+      const Letter letter = letters.back();
+      letters.pop_back();
+      if (std::holds_alternative<Start>(letter.body)) continue;
+      Membership& to = letter.to == id_of(1) ? leaver : heir;
+      for (Letter& answer : to.on(Received{letter}, now)) letters.push_back(std::move(answer));
+    }
+  }
+  EXPECT_TRUE(leaver.has_left());
+  ASSERT_TRUE(heir.view());
+  EXPECT_EQ(heir.view()->everybody(), ids({2}));
+}
+
+TEST(Membership, AJoinerKeepsTheNewestViewThatItHolds) {
+  const auto now = Clock::time_point(seconds(1));
+  Membership joiner = Membership::joiner(member_of(2), {id_of(1)}, {}, now);
+  View view = first_view(2);
+  view.keepers = ids({2});
+  for (const std::uint64_t epoch : {2u, 3u, 2u}) {
+    view.epoch = epoch;
+    joiner.on(Received{Letter{.from = id_of(1), .to = id_of(2), .body = Hold{view}}}, now);
+  }
+  EXPECT_EQ(joiner.held()->epoch, 3u);
+}
+
+TEST(Membership, AWitnessThatDiesKeepsNobodyFromJoining) {
+  Simulation simulation(22, calm(3, 1));
+  simulation.at(seconds(2), [&] { simulation.crash(3); });
+  simulation.at(seconds(6), [&] { simulation.join(milliseconds(100)); });
+  EXPECT_EQ(simulation.run_until(seconds(12)), std::nullopt);
+  EXPECT_EQ(simulation.member(0).view()->everybody(), ids({1, 2, 3, 5})) << simulation.describe();
 }
 
 TEST(Membership, AnOddStateAbortsTheStepAndItsMemberIsRemoved) {
@@ -297,6 +366,97 @@ TEST(Membership, WhoStandsStillForLongIsRemovedAndWhoDoesNotForLongIsNot) {
   }
 }
 
+constexpr Settings kSurvivorsGoOn = {.quorum_patience = seconds(4),
+                                     .on_quorum_loss = OnQuorumLoss::kSurvivors};
+
+Received letter_to(const Membership& member, std::uint64_t from, Body body) {
+  return Received{Letter{
+      .from = id_of(from), .to = member.self(), .lineage = 1, .epoch = 1, .body = std::move(body)}};
+}
+
+/// Lets a member run for a while in which it hears these; returns the asks for a fork that it
+/// sends.
+std::vector<ForkAsk> run(Membership& member, Clock::time_point& now, Duration duration,
+                         const std::vector<std::uint64_t>& heard) {
+  std::vector<ForkAsk> asks;
+  for (const auto end = now + duration; now < end;) {
+    now += milliseconds(100);
+    for (const std::uint64_t other : heard)
+      member.on(letter_to(member, other, Beat{.place = member.place(), .accused = {}}), now);
+    for (const Letter& letter : member.on(Tick{}, now))
+      if (const auto* ask = std::get_if<ForkAsk>(&letter.body)) asks.push_back(*ask);
+  }
+  return asks;
+}
+
+TEST(Membership, NoForkIsAskedForTwiceUnderOneBallot) {
+  auto now = Clock::time_point(seconds(1));
+  Membership member(id_of(1), first_view(5), kSurvivorsGoOn, now);
+  const std::vector<ForkAsk> first = run(member, now, seconds(7), {2});
+  EXPECT_TRUE(run(member, now, seconds(1), {2, 3, 4, 5}).empty());
+  const std::vector<ForkAsk> second = run(member, now, seconds(7), {2});
+  ASSERT_EQ(first.size(), 1u);
+  ASSERT_EQ(second.size(), 1u);
+  EXPECT_LT(first[0].ballot, second[0].ballot);
+}
+
+TEST(Membership, WhoHasPromisedAForkCommitsNoStepUntilTheMajorityIsBack) {
+  auto now = Clock::time_point(seconds(1));
+  Membership member(id_of(2), first_view(5), kSurvivorsGoOn, now);
+  member.on(StepReady{1, 0, {}, 4}, now);
+  run(member, now, seconds(5), {1});
+  const ForkAsk ask{.ballot = {1, id_of(3)}, .survivors = ids({2, 3})};
+  const std::vector<Letter> answers = member.on(letter_to(member, 3, ask), now);
+  ASSERT_FALSE(answers.empty());
+  ASSERT_TRUE(std::holds_alternative<ForkPromise>(answers[0].body));
+  EXPECT_EQ(std::get<ForkPromise>(answers[0].body).place.step, 0u);
+  const Decided decided{Outcome{.step = 0, .samples = 20, .cause = {}, .odd = {}}};
+  member.on(letter_to(member, 1, decided), now);
+  EXPECT_EQ(member.place().step, 0u);
+  run(member, now, seconds(1), {1, 3, 4, 5});
+  member.on(letter_to(member, 1, decided), now);
+  EXPECT_EQ(member.place().step, 1u);
+}
+
+TEST(Membership, AForkThatDoesNotBeginLeavesTheNextViewOfTheOldLineage) {
+  auto now = Clock::time_point(seconds(1));
+  Membership member(id_of(2), first_view(5), kSurvivorsGoOn, now);
+  run(member, now, seconds(5), {1});
+  const ForkAsk ask{.ballot = {1, id_of(3)}, .survivors = ids({2, 3})};
+  member.on(letter_to(member, 3, ask), now);
+  View next = first_view(4);
+  next.epoch = 2;
+  next.parent = digest(first_view(5));
+  member.on(letter_to(member, 1, Hold{next}), now);
+  View fork = next;
+  fork.lineage = 77;
+  fork.members = members_of(2, 2);
+  fork.keepers = ids({2});
+  member.on(letter_to(member, 3, Hold{fork}), now);
+  ASSERT_TRUE(member.held());
+  EXPECT_EQ(*member.held(), next);
+  EXPECT_EQ(member.fork_held(), fork);
+  run(member, now, seconds(1), {1, 3, 4, 5});
+  EXPECT_FALSE(member.fork_held());
+}
+
+TEST(Membership, WhoWasRemovedDoesNotComeBackUnderItsId) {
+  const auto now = Clock::time_point(seconds(1));
+  View view = first_view(1);
+  view.removed = members_of(9, 1);
+  Membership keeper(id_of(1), view, {}, now);
+  Membership removed = Membership::joiner(member_of(9), {id_of(1)}, {}, now);
+  removed.on(JoinerReady{}, now);
+  const Join join{.who = member_of(9), .ready = true};
+  const std::vector<Letter> answers = keeper.on(letter_to(keeper, 9, join), now);
+  ASSERT_EQ(answers.size(), 1u);
+  removed.on(Received{answers[0]}, now);
+  ASSERT_TRUE(removed.ended());
+  EXPECT_THAT(removed.ended()->what(), HasSubstr("the others have removed 09000000"));
+  keeper.on(Tick{}, now + milliseconds(100));
+  EXPECT_EQ(keeper.view()->everybody(), ids({1}));
+}
+
 // Members of one epoch may be numbered as those of another: the letter says which view it means.
 TEST(Membership, LettersOfAnotherEpochOrLineageAreNoVotes) {
   const auto now = Clock::time_point(seconds(1));
@@ -340,6 +500,15 @@ TEST(Membership, WrongBeginningsAreRefused) {
                            now);
               }),
               HasSubstr("needs a witness"));
+  EXPECT_THAT(error_text([&] { Membership(id_of(1), first_view(2), {.beat = {}}, now); }),
+              HasSubstr("is not above zero"));
+  EXPECT_THAT(
+      error_text([&] { Membership(id_of(1), first_view(2), {.suspect_after = seconds(0)}, now); }),
+      HasSubstr("suspect_after (0 ms) must be longer than a beat (500 ms)"));
+  View many = first_view(2);
+  many.members[1].endpoints.resize(17);
+  EXPECT_THAT(error_text([&] { Membership(id_of(1), many, {}, now); }),
+              HasSubstr("has 17 endpoints, at most 16 are allowed"));
 }
 
 }  // namespace

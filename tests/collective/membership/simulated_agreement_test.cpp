@@ -29,20 +29,32 @@ Scenario scenario_of(std::uint64_t seed) {
   return scenario;
 }
 
-/// The seeds of one test: [first, first + count).
-void expect_agreement(std::uint64_t first, std::uint64_t count) {
-  const auto begin = std::chrono::steady_clock::now();
+/// What happened in all schedules of a test.
+struct Totals {
   std::uint64_t events = 0;
   std::uint64_t commits = 0;
-  std::uint64_t ended = 0;
+  std::uint64_t views = 0;
+  std::uint64_t forks = 0;
+  std::uint64_t joined = 0;
+  std::uint64_t ended = 0;         ///< schedules in which everybody ended
+  std::uint64_t had_to_go_on = 0;  ///< schedules in which nobody may say that no majority was left
+};
+
+/// The seeds of one test: [first, first + count).
+void expect_agreement(std::uint64_t first, std::uint64_t count, Totals& totals) {
+  const auto begin = std::chrono::steady_clock::now();
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     Simulation simulation(seed, scenario_of(seed));
     simulation.make_faults();
     const std::optional<std::string> violation = simulation.run();
     ASSERT_FALSE(violation) << "seed " << seed << ": " << *violation;
-    events += simulation.events();
-    commits += simulation.check().commits();
-    ended += simulation.all_have_ended();
+    totals.events += simulation.events();
+    totals.commits += simulation.check().commits();
+    totals.views += simulation.check().views();
+    totals.forks += simulation.check().lineages() - 1;
+    totals.joined += simulation.joined();
+    totals.ended += simulation.all_have_ended();
+    totals.had_to_go_on += simulation.had_to_go_on();
     // Of two lineages that meet one goes on.
     if (scenario_of(seed).on_quorum_loss == OnQuorumLoss::kSurvivors &&
         !simulation.somebody_crashed_or_left()) {
@@ -50,8 +62,10 @@ void expect_agreement(std::uint64_t first, std::uint64_t count) {
     }
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  std::cout << count << " schedules from seed " << first << ", " << events << " events, " << commits
-            << " steps committed; in " << ended << " everybody ended; "
+  std::cout << count << " schedules from seed " << first << ", " << totals.events << " events, "
+            << totals.commits << " steps committed, " << totals.views << " views, " << totals.forks
+            << " forks, " << totals.joined << " joiners; in " << totals.ended
+            << " everybody ended, in " << totals.had_to_go_on << " a majority was left; "
             << static_cast<double>(count) / took.count() << " schedules a second\n";
 }
 
@@ -63,14 +77,23 @@ constexpr std::uint64_t kSchedules = 10'000;
 #endif
 
 TEST(SimulatedAgreement, MembersAgreeAndGoOnInTenThousandSchedules) {
-  expect_agreement(1, kSchedules);
+  Totals totals;
+  expect_agreement(1, kSchedules, totals);
+  // Schedules in which little happens show little.
+  EXPECT_GT(totals.commits, 20 * kSchedules);
+  EXPECT_GT(totals.views, 2 * kSchedules);
+  EXPECT_GT(totals.forks, kSchedules / 20);
+  EXPECT_GT(totals.joined, kSchedules / 20);
+  EXPECT_GT(totals.had_to_go_on, kSchedules / 2);
+  EXPECT_LT(totals.ended, kSchedules / 3);
 }
 
 // Two that fall silent at once and leave one keeper; a decided view whose keepers went to forks; a
 // last member that wanted to leave to a joiner that had crashed.
 TEST(SimulatedAgreement, SchedulesInWhichTheyOnceStoodStill) {
+  Totals totals;
   for (const std::uint64_t seed : {37009u, 20356u, 28590u, 135887u, 111470u})
-    expect_agreement(seed, 1);
+    expect_agreement(seed, 1, totals);
 }
 
 TEST(SimulatedAgreement, ASeedGivesTheSameScheduleAgain) {

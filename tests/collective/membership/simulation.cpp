@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <variant>
 
@@ -69,10 +70,17 @@ std::size_t Simulation::join(Duration ready_after, bool as_witness) {
   std::vector<MemberId> contacts;
   for (const Node& node : nodes_)
     if (acts(node)) contacts.push_back(node.id);
+  std::vector<std::size_t> known;
+  for (const MemberId& contact : contacts) known.push_back(index_of(contact));
   add_node(id_of(number), Membership::joiner(member_of(number), contacts, settings_, time(),
                                              as_witness, scenario_.rules));
   const std::size_t joiner = nodes_.size() - 1;
-  at(now_ + ready_after, [this, joiner] { tell(joiner, JoinerReady{}); });
+  nodes_[joiner].contacts = std::move(known);
+  nodes_[joiner].is_ready = as_witness;
+  at(now_ + ready_after, [this, joiner] {
+    nodes_[joiner].is_ready = true;
+    tell(joiner, JoinerReady{});
+  });
   return joiner;
 }
 
@@ -116,9 +124,10 @@ std::optional<std::string> Simulation::run() {
     heal();
     quiet_ = true;
   });
+  at(kHealed, [this] { must_go_on_ = must_go_on(); });
   while (!events_.empty() && !check_.violation()) {
     handle_next();
-    if (!quiet_ || handled_ % 64 != 0) continue;
+    if (now_ <= kHealed || handled_ % 64 != 0) continue;
     if (has_gone_on()) return std::nullopt;
     if (now_ > kFaults + kBound) return "no progress: " + describe();
   }
@@ -215,7 +224,9 @@ void Simulation::tell(std::size_t node, const Event& event) {
   take_news(node, before);
   if (member.view() && member.keeper())
     check_.note_keeper(nodes_[node].id, *member.view(), *member.keeper());
+  if (member.view()) check_.note_place(nodes_[node].id, member.place());
   if (member.held()) check_.note_holder(nodes_[node].id, *member.held());
+  if (member.fork_held()) check_.note_holder(nodes_[node].id, *member.fork_held());
 }
 
 void Simulation::post(std::size_t from, const Letter& letter) {
@@ -289,11 +300,52 @@ void Simulation::finish_attempt(const Happening& event) {
   tell(event.node, StepReady{event.epoch, event.step, state, 8});
 }
 
-// All that act are in one view and have committed two steps since faults have ended.
+bool Simulation::most_act(const std::vector<MemberId>& keepers) const {
+  const auto acting = std::count_if(keepers.begin(), keepers.end(), [&](const MemberId& keeper) {
+    return acts(nodes_[index_of(keeper)]);
+  });
+  return 2 * static_cast<std::size_t>(acting) > keepers.size();
+}
+
+// Most keepers of a view act in it, and so do most of the next one's, if that is decided; nobody
+// wants to leave. Then whatever happened before, somebody must go on.
+bool Simulation::must_go_on() const {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> keepers_in;
+  bool most_are_there = false;
+  for (const Node& node : nodes_) {
+    if (node.lives && node.wants_to_leave && !node.member.has_left()) return false;
+    if (!acts(node)) continue;
+    if (node.member.held() && !most_act(node.member.held()->keepers)) return false;
+    const View& view = *node.member.view();
+    std::size_t& keepers = keepers_in[{view.lineage, view.epoch}];
+    keepers += view.is_kept_by(node.id);
+    most_are_there = most_are_there || 2 * keepers > view.keepers.size();
+  }
+  return most_are_there;
+}
+
+// A joiner that is ready, and that somebody in the view knows.
+bool Simulation::must_be_admitted(const Node& joiner) const {
+  const Membership& member = joiner.member;
+  if (!joiner.lives || !joiner.is_ready || member.view() || member.ended() || member.has_left())
+    return false;
+  return std::any_of(joiner.contacts.begin(), joiner.contacts.end(),
+                     [&](std::size_t contact) { return acts(nodes_[contact]); });
+}
+
+std::size_t Simulation::joined() const {
+  return static_cast<std::size_t>(std::count_if(nodes_.begin(), nodes_.end(), [](const Node& node) {
+    return node.is_ready && node.member.view();
+  }));
+}
+
+// All that act are in one view and have committed two steps since faults have ended. Those that are
+// ready to join are in it, and where a majority was left, somebody acts.
 bool Simulation::has_gone_on() {
-  bool all = true;
+  bool all = !must_go_on_ || !all_have_ended();
   const Place* first = nullptr;
   for (Node& node : nodes_) {
+    if (must_be_admitted(node)) all = false;
     if (!acts(node)) continue;
     if (!node.commits_when_quiet) node.commits_when_quiet = node.commits;
     const Place& place = node.member.place();

@@ -39,9 +39,10 @@ struct Scenario {
 /// those that are left must agree on a view and commit steps. Everything follows from the seed.
 class Simulation {
  public:
-  static constexpr Duration kFaults = seconds(8);    ///< so long faults happen
-  static constexpr Duration kPatience = seconds(4);  ///< without a majority
-  static constexpr Duration kBound = seconds(30);    ///< for two more steps once faults have ended
+  static constexpr Duration kFaults = seconds(8);          ///< so long faults happen
+  static constexpr Duration kHealed = milliseconds(9500);  ///< they hear each other again
+  static constexpr Duration kPatience = seconds(4);        ///< without a majority
+  static constexpr Duration kBound = seconds(30);  ///< for two more steps once faults have ended
   static constexpr std::size_t kMostNodes = 16;
 
   Simulation(std::uint64_t seed, const Scenario& scenario);
@@ -61,7 +62,10 @@ class Simulation {
   /// Nobody hears the node any more.
   void mute(std::size_t node);
   void heal() { cut_ = {}; }
-  void leave(std::size_t node) { tell(node, LeaveAsked{}); }
+  void leave(std::size_t node) {
+    nodes_[node].wants_to_leave = true;
+    tell(node, LeaveAsked{});
+  }
   /// The next attempt of the node leads to another state, or fails.
   void be_odd(std::size_t node) { nodes_[node].is_odd = true; }
   void fail_once(std::size_t node) { nodes_[node].fails = true; }
@@ -80,6 +84,9 @@ class Simulation {
   Duration committed_at(std::size_t node) const { return nodes_[node].committed_at; }
   std::uint64_t committed_by(std::size_t node) const { return nodes_[node].commits; }
   std::uint64_t events() const { return handled_; }
+  bool had_to_go_on() const { return must_go_on_; }
+  /// Joiners that were admitted.
+  std::size_t joined() const;
   const AgreementCheck& check() const { return check_; }
   bool all_have_ended() const;
   bool somebody_crashed_or_left() const;
@@ -93,6 +100,9 @@ class Simulation {
     bool lives = true;
     bool is_odd = false;
     bool fails = false;
+    bool wants_to_leave = false;
+    bool is_ready = false;                ///< a joiner
+    std::vector<std::size_t> contacts{};  ///< of a joiner
     Duration paused_until{};
     std::uint64_t commits = 0;
     std::optional<std::uint64_t> commits_when_quiet{};
@@ -135,6 +145,9 @@ class Simulation {
   void attempt(std::size_t node);
   void finish_attempt(const Happening& event);
   bool has_gone_on();
+  bool must_go_on() const;
+  bool must_be_admitted(const Node& joiner) const;
+  bool most_act(const std::vector<MemberId>& keepers) const;
 
   Scenario scenario_;
   std::mt19937_64 random_;
@@ -143,7 +156,8 @@ class Simulation {
   Duration now_{};
   std::uint64_t order_ = 0;
   std::uint64_t handled_ = 0;
-  bool quiet_ = false;  ///< faults have ended
+  bool quiet_ = false;       ///< faults have ended
+  bool must_go_on_ = false;  ///< a majority of keepers was there when faults had ended
   std::vector<Node> nodes_;
   std::array<std::array<bool, kMostNodes>, kMostNodes> cut_{};  ///< from, to
   std::priority_queue<Scheduled> events_;

@@ -71,6 +71,18 @@ TEST(Suspicion, WhoAccusesSeveralThatOthersHearIsGoneItself) {
   EXPECT_FALSE(suspicion.gone(at(10)).contains(id_of(1)));
 }
 
+// Each of the members 2 and 3 has two accusers, who hear nobody.
+TEST(Suspicion, SeveralThatHearNobodyAreGoneAndAccuseInVain) {
+  Suspicion suspicion = heard_all_but(5, {});
+  suspicion.accused(id_of(4), {id_of(1), id_of(2), id_of(3), id_of(5)});
+  suspicion.accused(id_of(5), {id_of(1), id_of(2), id_of(3), id_of(4)});
+  EXPECT_EQ(suspicion.gone(at(10)), (std::set{id_of(4), id_of(5)}));
+  // Who hears no majority itself believes those that it hears.
+  Suspicion of_minority = heard_all_but(5, {2, 3, 4});
+  of_minority.accused(id_of(5), {id_of(2), id_of(3), id_of(4)});
+  EXPECT_EQ(of_minority.gone(at(10)), (std::set{id_of(2), id_of(3), id_of(4)}));
+}
+
 TEST(Suspicion, StrangersAccuseNobody) {
   Suspicion suspicion = heard_all_but(5, {4});
   suspicion.accused(id_of(77), {id_of(4)});

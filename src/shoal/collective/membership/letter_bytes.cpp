@@ -198,8 +198,9 @@ template <class Element>
 void FieldReader::field(const char* name, std::vector<Element>& list) {
   std::uint32_t size = 0;
   field(name, size);
-  if (size > kMostElements)
-    refuse(name, fmt::format("{} elements, at most {} are allowed", size, kMostElements));
+  const std::size_t most =
+      std::is_same_v<Element, wire::Endpoint> ? Member::kMostEndpoints : kMostElements;
+  if (size > most) refuse(name, fmt::format("{} elements, at most {} are allowed", size, most));
   list.clear();
   for (std::uint32_t i = 0; i < size; ++i) {
     Element element;

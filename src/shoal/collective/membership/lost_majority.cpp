@@ -33,8 +33,7 @@ bool yields(const Place& a, const Place& b) {
 }  // namespace
 
 bool Membership::hears_majority() const {
-  const bool next_is_decided = held_ && held_->lineage == place_.lineage;
-  const std::vector<MemberId>& keepers = next_is_decided ? held_->keepers : view_->keepers;
+  const std::vector<MemberId>& keepers = held_ ? held_->keepers : view_->keepers;
   const auto heard = std::count_if(keepers.begin(), keepers.end(), [&](const MemberId& keeper) {
     // One that has just joined is heard of once it holds the view.
     return keeper == self_.id || (view_->has(keeper) && !suspicion_.accuses(keeper, now_));
@@ -50,7 +49,7 @@ void Membership::watch_majority() {
     fork_promised_.reset();
     fork_.reset();
     holding_.reset();
-    if (held_ && held_->lineage != place_.lineage) held_.reset();
+    fork_held_.reset();
     return;
   }
   if (!majority_lost_) majority_lost_ = now_;
@@ -74,9 +73,9 @@ void Membership::begin_fork() {
   if (survivors.front() != self_.id) return;
   const bool is_stale = fork_ && now_ - fork_->begun > 2 * settings_.stand_in;
   if (!fork_ || fork_->survivors != survivors || is_stale) {
-    const std::uint64_t promised = fork_promised_ ? fork_promised_->round : 0;
-    const std::uint64_t asked = fork_ ? fork_->ballot.round : 0;
-    const Ballot ballot{.round = std::max(promised, asked) + 1, .proposer = self_.id};
+    // No ballot twice in a view, even where the majority came back meanwhile: the answers to the
+    // earlier attempt may still be on their way, and the lineage's name rests on the ballot.
+    const Ballot ballot{.round = ++fork_round_, .proposer = self_.id};
     fork_ = Fork{.ballot = ballot, .survivors = survivors, .places = {}, .begun = now_};
     holding_.reset();
     // Those that are no keepers may not know whose majority is lost.
@@ -94,6 +93,7 @@ void Membership::take(const Letter& letter, const ForkAsk& ask) {
     return;
   if (fork_promised_ && ask.ballot < *fork_promised_) return;
   fork_promised_ = ask.ballot;
+  fork_round_ = std::max(fork_round_, ask.ballot.round);
   change_.reset();
   if (letter.from != self_.id) {
     holding_.reset();
@@ -111,8 +111,7 @@ void Membership::take(const Letter& letter, const ForkAsk& ask) {
     const Outcome& last = *register_->step();
     move_to(last.step + 1, last.state, last.samples);
   }
-  if (held_ && held_->lineage == place_.lineage)
-    move_to(held_->first_step, held_->state, held_->samples);
+  if (held_) move_to(held_->first_step, held_->state, held_->samples);
   send(letter.from, ForkPromise{.ballot = ask.ballot, .place = place});
 }
 

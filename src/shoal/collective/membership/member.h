@@ -29,6 +29,8 @@ using Digest = std::array<std::byte, 32>;
 /// What lives and dies together: today's job, whose ranks share the shards of one model. Its rank 0
 /// takes part in the agreement. A witness is described by the same data.
 struct Member {
+  static constexpr std::size_t kMostEndpoints = 16;
+
   MemberId id;
   std::vector<wire::Endpoint> endpoints;
   std::uint32_t width = 1;  ///< ranks

@@ -30,7 +30,19 @@ Membership::Membership(Member self, Settings settings, Rules rules)
     : self_(std::move(self)),
       settings_(settings),
       rules_(rules),
-      suspicion_(self_.id, settings.suspect_after) {}
+      suspicion_(self_.id, settings.suspect_after) {
+  SHOAL_USER_CHECK(settings.beat > Duration::zero() && settings.repeat > Duration::zero() &&
+                       settings.stand_in > Duration::zero() &&
+                       settings.quorum_patience > Duration::zero(),
+                   "membership", "a duration of the settings is not above zero");
+  SHOAL_USER_CHECK(settings.suspect_after > settings.beat, "membership",
+                   "suspect_after ({} ms) must be longer than a beat ({} ms)",
+                   settings.suspect_after / std::chrono::milliseconds(1),
+                   settings.beat / std::chrono::milliseconds(1));
+  SHOAL_USER_CHECK(self_.endpoints.size() <= Member::kMostEndpoints, "membership",
+                   "{} has {} endpoints, at most {} are allowed", self_.id.text(),
+                   self_.endpoints.size(), Member::kMostEndpoints);
+}
 
 Membership::Membership(MemberId self, View first, Settings settings, Clock::time_point now,
                        Rules rules)
@@ -205,6 +217,15 @@ void Membership::take(const Letter& letter, const Beat& beat) {
 void Membership::take(const Letter& letter, const Join& join) {
   if (!view_) return;
   if (view_->has(join.who.id)) return send(letter.from, Start{*view_});
+  // A letter of somebody that was removed may come late; nobody comes back under the same id.
+  const bool was_removed =
+      std::any_of(view_->removed.begin(), view_->removed.end(),
+                  [&](const Member& removed) { return removed.id == join.who.id; });
+  if (was_removed) {
+    return send(letter.from,
+                JoinRefused{fmt::format("the others have removed {}; a new start gives another id",
+                                        join.who.id.text())});
+  }
   const Member& like = view_->members.front();
   if (!join.witness && (join.who.width != like.width || join.who.protocol != like.protocol)) {
     return send(letter.from, JoinRefused{fmt::format(
@@ -237,6 +258,11 @@ void Membership::beat() {
 void Membership::tick() {
   // A new accusation cannot wait for the next beat: others may need it to know who is gone.
   if (now_ >= next_beat_ || suspicion_.accusing(now_) != accused_) beat();
+  if (!view_) hold_as_joiner();
+  if (!view_ && now_ >= next_repeat_) {
+    next_repeat_ = now_ + settings_.repeat;
+    repeat_change_letters();
+  }
   if (!view_) return;
   std::erase_if(joiners_, [&](const auto& entry) {
     return now_ - entry.second.asked > settings_.suspect_after;
@@ -281,6 +307,8 @@ void Membership::enter(const View& view) {
   majority_lost_.reset();
   fork_promised_.reset();
   fork_.reset();
+  fork_held_.reset();
+  fork_round_ = 0;
   news_.emplace_back(ViewStarted{view});
 }
 

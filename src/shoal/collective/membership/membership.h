@@ -99,6 +99,8 @@ class Membership {
   const std::optional<View>& view() const { return view_; }
   /// The next view, once this member knows that it is decided, until it acts in it.
   const std::optional<View>& held() const { return held_; }
+  /// The first view of a fork that this member has promised to join, until it acts in it.
+  const std::optional<View>& fork_held() const { return fork_held_; }
   /// The next step, and what is committed.
   const Place& place() const { return place_; }
   /// Why this member takes part no longer: it was removed, or the majority is lost, or the lineage
@@ -144,6 +146,7 @@ class Membership {
   bool must_change(const std::set<MemberId>& gone) const;
   bool may_change_between_steps() const;
   std::optional<std::size_t> place_in_line(const std::set<MemberId>& gone) const;
+  void hold_as_joiner();
   void begin_change();
   void advance_change();
   void repeat_change_letters();
@@ -239,6 +242,8 @@ class Membership {
     Clock::time_point begun;
   };
   std::optional<Fork> fork_;
+  std::optional<View> fork_held_;
+  std::uint64_t fork_round_ = 0;  ///< the highest one of this view that was promised or asked for
 };
 
 }  // namespace shoal::collective::membership

@@ -107,7 +107,7 @@ void Membership::take(const Letter& letter, const AcceptStep& request) {
 }
 
 void Membership::take(const Letter& letter, const AcceptedStep& accepted) {
-  if (!step_ || step_->outcome.step != accepted.step) return;
+  if (!step_ || fork_promised_ || step_->outcome.step != accepted.step) return;
   step_->accepted.count(letter.from);
   if (step_->accepted.is_majority(rules_)) finish_step();
 }
@@ -124,7 +124,11 @@ void Membership::finish_step() {
   consider_change();
 }
 
-void Membership::take(const Letter&, const Decided& decided) { settle(decided.outcome); }
+// Who has promised to join a fork has said how far it is, and comes no farther until it takes part
+// in the fork or hears the majority again. Both letters are repeated.
+void Membership::take(const Letter&, const Decided& decided) {
+  if (!fork_promised_) settle(decided.outcome);
+}
 
 void Membership::settle(const Outcome& outcome) {
   if (outcome.step < place_.step || aborted_) return;

@@ -17,6 +17,7 @@ bool watches(const View& view, const std::vector<MemberId>& everybody, std::size
 
 void Suspicion::begin(const View& view, Clock::time_point now) {
   everybody_ = view.everybody();
+  keepers_ = view.keepers;
   heard_.clear();
   watchers_.clear();
   accusations_.clear();
@@ -76,10 +77,22 @@ Suspicion::Accusers Suspicion::accusers(Clock::time_point now) const {
   return accusers;
 }
 
+bool Suspicion::are_most_keepers(const std::vector<MemberId>& ids) const {
+  const auto count = std::count_if(keepers_.begin(), keepers_.end(), [&](const MemberId& keeper) {
+    return std::find(ids.begin(), ids.end(), keeper) != ids.end();
+  });
+  return 2 * static_cast<std::size_t>(count) > keepers_.size();
+}
+
 std::set<MemberId> Suspicion::gone(Clock::time_point now) const {
   const Accusers accusers = this->accusers(now);
   std::set<MemberId> gone;
   if (accusers.empty()) return gone;
+  // On the side without a majority all accuse most keepers, and are right about those.
+  if (!are_most_keepers(accusing(now))) {
+    for (const auto& [by, of] : accusations_)
+      if (by != self_ && are_most_keepers(of)) gone.insert(by);
+  }
   // Those that are left are this member and whom it hears: one that hears nobody is left alone.
   const auto is_left = [&](const MemberId& id) { return !gone.contains(id) && !accuses(id, now); };
   const auto accused_by_all_but = [&](const std::set<MemberId>& by, const MemberId& except) {

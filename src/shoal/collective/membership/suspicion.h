@@ -17,6 +17,10 @@ namespace shoal::collective::membership {
 /// are left, of whom others hear: it is the one that hears nothing. A single accusation is a broken
 /// connection: an edge, not a death.
 ///
+/// Whoever hears a majority of the keepers holds everybody who accuses a majority of them for gone,
+/// and counts none of its accusations: several that hear nothing must not remove those that hear
+/// each other. Such a member ends soon by itself, because it knows no majority.
+///
 /// Nothing that must be true rests on it: a wrong suspicion costs a view change.
 class Suspicion {
  public:
@@ -43,10 +47,12 @@ class Suspicion {
  private:
   using Accusers = std::map<MemberId, std::set<MemberId>>;
   Accusers accusers(Clock::time_point now) const;
+  bool are_most_keepers(const std::vector<MemberId>& ids) const;
 
   MemberId self_;
   Duration after_;
   std::vector<MemberId> everybody_;
+  std::vector<MemberId> keepers_;
   std::map<MemberId, Clock::time_point> heard_;  ///< of those that this member watches
   std::vector<MemberId> watchers_;
   std::map<MemberId, std::vector<MemberId>> accusations_;  ///< of others, by accuser

@@ -108,6 +108,14 @@ void check(const View& view) {
     refuse(view, fmt::format("it names {} removed members, at most {} are allowed",
                              view.removed.size(), View::kMostRemoved));
   }
+  for (const auto* list : {&view.members, &view.witnesses}) {
+    for (const Member& member : *list) {
+      if (member.endpoints.size() > Member::kMostEndpoints) {
+        refuse(view, fmt::format("{} has {} endpoints, at most {} are allowed", member.id.text(),
+                                 member.endpoints.size(), Member::kMostEndpoints));
+      }
+    }
+  }
   for (const Member& member : view.members) {
     if (member.width == 0 || member.width != view.members[0].width) {
       refuse(view, fmt::format("member {} has {} ranks, member {} has {}", member.id.text(),

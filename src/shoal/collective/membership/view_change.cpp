@@ -16,10 +16,8 @@ constexpr std::size_t kMostContacts = 16;
 }  // namespace
 
 bool Membership::must_change(const std::set<MemberId>& gone) const {
-  const bool lacks_one = std::any_of(gone.begin(), gone.end(), [&](const MemberId& id) {
-    return view_->has_member(id) || view_->is_kept_by(id);
-  });
-  return lacks_one || aborted_ || held_ || (register_ && register_->sealed());
+  // A witness that is gone is removed as well, whether it is a keeper or not.
+  return !gone.empty() || aborted_ || held_ || (register_ && register_->sealed());
 }
 
 bool Membership::may_change_between_steps() const {
@@ -70,12 +68,24 @@ void Membership::consider_change() {
   if (now_ - *change_wanted_ >= wait) begin_change();
 }
 
+// The members that decided on the view that this joiner keeps may all have left, and their letter
+// that says that it begins may be lost. So the joiner finds out by itself who holds it.
+void Membership::hold_as_joiner() {
+  if (!held_ || holding_ || left_ || ended_) return;
+  const auto index =
+      std::find(held_->keepers.begin(), held_->keepers.end(), self_.id) - held_->keepers.begin();
+  const auto wait = settings_.stand_in * static_cast<int>(index + 1);
+  if (now_ - *change_wanted_ < wait) return;
+  const View view = *held_;
+  begin_holding(view);
+}
+
 void Membership::begin_change() {
   if (held_) {
     const View next = *held_;
     return begin_holding(next);
   }
-  const bool is_last = view_->everybody().size() == 1;
+  const bool is_last = view_->members.size() == 1 && view_->has_member(self_.id);
   if (leaving_ && is_last && joiners_.empty()) {
     left_ = true;
     return;
@@ -206,8 +216,11 @@ void Membership::begin_holding(View view) {
   change_.reset();
   const Digest view_digest = digest(view);
   if (holding_ && holding_->digest == view_digest) return;
-  held_ = view;
-  holding_ = Holding{.view = std::move(view), .digest = view_digest, .held = Tally(held_->keepers)};
+  // A fork that does not begin leaves what its members know of their own lineage as it was.
+  const bool is_fork = view_ && view.lineage != place_.lineage;
+  (is_fork ? fork_held_ : held_) = view;
+  const Tally nobody(view.keepers);
+  holding_ = Holding{.view = std::move(view), .digest = view_digest, .held = nobody};
   const std::vector<MemberId> keepers = holding_->view.keepers;
   send_to_all(keepers, Hold{holding_->view});
   if (!rules_.waits_for_holders) announce_start();
@@ -220,12 +233,16 @@ void Membership::take(const Letter& letter, const Hold& hold) {
   if (!view_) {
     // Where all members leave, those that join are the first keepers.
     if (!keeps) return;
-    held_ = view;
+    if (!held_ || held_->lineage != view.lineage || held_->epoch < view.epoch) {
+      held_ = view;
+      change_wanted_ = now_;
+      holding_.reset();
+    }
     return send(from, Held{digest(view)});
   }
   if (view.lineage != place_.lineage) {
     if (!is_fork_of_this_view(view)) return;
-    held_ = view;
+    fork_held_ = view;
     if (keeps) send(from, Held{digest(view)});
     return;
   }
@@ -248,7 +265,7 @@ void Membership::take(const Letter&, const Start& start) { this->start(start.vie
 void Membership::announce_start() {
   const View view = holding_->view;
   std::vector<MemberId> others = view.everybody();
-  if (view.lineage == place_.lineage) {
+  if (view_ && view.lineage == place_.lineage) {
     // Those that are in it no more are to know as well.
     for (const MemberId& id : view_->everybody())
       if (!view.has(id)) others.push_back(id);
@@ -261,6 +278,11 @@ void Membership::announce_start() {
 void Membership::start(const View& view) {
   if (!view_) {
     if (view.has(self_.id)) return enter(view);
+    // What this joiner held is over: the others went on, and removed it.
+    if (held_ && held_->lineage == view.lineage && held_->epoch < view.epoch) {
+      held_.reset();
+      holding_.reset();
+    }
     // A joiner learns whom to ask.
     for (const MemberId& keeper : view.keepers) {
       if (std::find(contacts_.begin(), contacts_.end(), keeper) == contacts_.end())
