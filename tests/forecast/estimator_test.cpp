@@ -1,5 +1,6 @@
 #include "shoal/forecast/estimator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -7,6 +8,9 @@
 #include "shoal/base/error.h"
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/step_time.h"
+#include "shoal/plan/plan.h"
+#include "shoal/plan/simulator.h"
+#include "shoal/schedule/generators.h"
 
 namespace shoal::forecast::estimator_test {
 namespace {
@@ -180,6 +184,40 @@ TEST(ShoalTime, TheHeadHasTheRowsOfTheLongestContextRank) {
   EXPECT_DOUBLE_EQ(costs.stages[1].forward, 2) << "logits and the gradient of the input";
   EXPECT_DOUBLE_EQ(costs.stages[1].input_gradient, 0);
   EXPECT_DOUBLE_EQ(costs.stages[1].weight_gradient, 2) << "logits again and the weight's";
+}
+
+// gpipe has several passes of the head open, and the 1f1b of the training has one. Each micro-batch
+// takes a fourth product, one after the other on the last rank.
+TEST(ShoalTime, ATableOfAFileDecidesWhereItsHeadMakesTheGradient) {
+  LongHead one;
+  one.training.schedule = "1f1b";
+  const auto seconds = [&](const char* name) {
+    const auto table = schedule::make_schedule(name, 2, 1, 4);
+    return plan::simulate_schedule(ShoalEstimator(), one.spec, one.training, one.cluster, table)
+        .seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds("gpipe"), 4 * 4);
+  EXPECT_DOUBLE_EQ(seconds("1f1b"), 4 * 3);
+}
+
+TEST(Estimator, APlanSaysWhereTheHeadMakesItsGradientIfItsMemoryCountsThat) {
+  using ::testing::HasSubstr;
+  using ::testing::Not;
+  LongHead one;
+  const auto text = [&] {
+    return plan::to_text(plan::make_plan(ShoalEstimator(), one.spec, one.training, one.cluster));
+  };
+  EXPECT_THAT(text(), HasSubstr("head: the gradient of its matrix is made in the backward pass, "
+                                "from logits that are computed again\n"));
+  one.training.schedule = "1f1b";
+  EXPECT_THAT(text(), HasSubstr("head: the gradient of its matrix is finished in the forward "
+                                "pass\n"));
+  // Weights of 16 bits without the states of a job: published formulas.
+  one.training.precision = "mixed";
+  EXPECT_THAT(text(), Not(HasSubstr("head:")));
+  one.training.precision = "fp32";
+  one.training.sequence = 1024;
+  EXPECT_THAT(text(), Not(HasSubstr("head:")));
 }
 
 // Whoever asks for the published numbers gets them on Shoal's clusters too, and whoever asks for

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "shoal/plan/plan.h"
+#include "shoal/plan/search.h"
 #include "shoal/plan/unit_costs.h"
 #include "tests/plan/small_model.h"
 
@@ -109,20 +110,68 @@ TEST(LogitsRecomputation, FollowsTheTable) {
   EXPECT_TRUE(recomputes_logits(spec, training, table, {3, 3}));
 }
 
-TEST(LogitsRecomputation, ThePlanSaysWhereTheGradientIsMade) {
-  const ModelSpec spec = long_model();
+// The published formulas know neither form of the head: their plans say nothing of it.
+TEST(LogitsRecomputation, APlanOfPublishedFormulasSaysNothing) {
   const Cluster cluster = with_devices(*cluster_preset("cpu"), 2);
-  const auto text = [&](const char* schedule, std::int64_t length) {
-    Training training = pipeline_of(schedule, 4);
-    training.sequence = length;
-    return to_text(make_plan(PublishedEstimator(), spec, training, cluster));
-  };
-  EXPECT_THAT(text("gpipe", kLong),
-              HasSubstr("head: the gradient of its matrix is made in the "
-                        "backward pass, from logits that are computed again\n"));
-  EXPECT_THAT(text("1f1b", kLong),
-              HasSubstr("head: the gradient of its matrix is finished in the forward pass\n"));
-  EXPECT_THAT(text("gpipe", 1024), ::testing::Not(HasSubstr("head:")));
+  const Training training = pipeline_of("gpipe", 4);
+  const Plan plan = make_plan(PublishedEstimator(), long_model(), training, cluster);
+  EXPECT_EQ(plan.recompute_logits, std::nullopt);
+  EXPECT_THAT(to_text(plan), ::testing::Not(HasSubstr("head:")));
+}
+
+/// Counts how often it is asked for the choice, and expects to be told its own answer.
+class CountingEstimator : public Estimator {
+ public:
+  std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,
+                                 const Cluster& cluster, ScheduleCache& cache) const override {
+    EXPECT_EQ(training.recompute_logits, std::optional(true));
+    ++memories;
+    return published_memory(spec, training, cluster, cache);
+  }
+  StepTime step_time(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                     ScheduleCache& cache, double cutoff_s) const override {
+    EXPECT_EQ(training.recompute_logits, std::optional(true));
+    return published_step_time(spec, training, cluster, cache, cutoff_s);
+  }
+  schedule::Costs stage_costs(const ModelSpec& spec, const Training& training,
+                              const Cluster& cluster) const override {
+    return PublishedEstimator().stage_costs(spec, training, cluster);
+  }
+  std::optional<bool> recomputes_logits(const ModelSpec&, const Training& training,
+                                        const Cluster&) const override {
+    EXPECT_EQ(training.recompute_logits, std::nullopt);
+    ++choices;
+    return true;
+  }
+
+  mutable int memories = 0;
+  mutable int choices = 0;
+};
+
+// Finding it may take two simulations.
+TEST(LogitsRecomputation, IsFoundOnceForAPlanAndForACandidate) {
+  const Cluster cluster = with_devices(*cluster_preset("cpu"), 2);
+  const Training training = pipeline_of("zb-h1", 4);
+  const CountingEstimator planned;
+  EXPECT_EQ(make_plan(planned, long_model(), training, cluster).recompute_logits,
+            std::optional(true));
+  EXPECT_EQ(planned.choices, 1);
+  const CountingEstimator searched;
+  SearchSpace space;
+  space.schedules = {"zb-h1"};
+  const SearchResult result = search(searched, long_model(), training, cluster, space, 10);
+  ASSERT_FALSE(result.best.empty());
+  EXPECT_GT(searched.choices, 0);
+  EXPECT_EQ(searched.choices, searched.memories);
+  // Whoever changes a candidate's options finds the choice anew.
+  for (const Candidate& one : result.best) EXPECT_EQ(one.training.recompute_logits, std::nullopt);
+}
+
+// A choice that has been made stands.
+TEST(LogitsRecomputation, IsNotFoundAnewWhereTheTrainingHasIt) {
+  Training training = pipeline_of("1f1b", 4);
+  training.recompute_logits = true;
+  EXPECT_TRUE(recomputes_logits(long_model(), training));
 }
 
 }  // namespace

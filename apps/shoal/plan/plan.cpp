@@ -152,8 +152,10 @@ void run_plan(const PlanOptions& given) {
         "are gathered (parallelism.pipeline_parallel_gathered_stages)");
   }
   reject_options_without_effect(options, spec, training);
-  const plan::Plan made =
+  plan::Plan made =
       plan::make_plan(forecast::ShoalEstimator(), spec, training, cluster, options.budget);
+  // A job asks its own table, and the plan's figures are those of a schedule with a name.
+  if (table) made.recompute_logits.reset();
   std::optional<plan::SimulatedStep> step;
   if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
     step = simulated_step(options, spec, training, cluster, table);

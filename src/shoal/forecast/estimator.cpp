@@ -3,6 +3,7 @@
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/pipeline_memory.h"
 #include "shoal/forecast/step_time.h"
+#include "shoal/plan/logits_recomputation.h"
 
 namespace shoal::forecast {
 
@@ -31,6 +32,13 @@ schedule::Costs ShoalEstimator::stage_costs(const plan::ModelSpec& spec,
   if (predicts_step_time(spec, training, cluster))
     return kernel_stage_costs(spec, training, cluster);
   return plan::PublishedEstimator().stage_costs(spec, training, cluster);
+}
+
+std::optional<bool> ShoalEstimator::recomputes_logits(const plan::ModelSpec& spec,
+                                                      const plan::Training& training,
+                                                      const plan::Cluster& cluster) const {
+  if (cluster.runtime != plan::Runtime::kShoal || !predicts_memory(training)) return std::nullopt;
+  return plan::recomputes_logits(spec, training);
 }
 
 }  // namespace shoal::forecast

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "shoal/plan/estimator.h"
@@ -23,6 +24,8 @@ class ShoalEstimator final : public plan::Estimator {
                            double cutoff_s = INFINITY) const override;
   schedule::Costs stage_costs(const plan::ModelSpec& spec, const plan::Training& training,
                               const plan::Cluster& cluster) const override;
+  std::optional<bool> recomputes_logits(const plan::ModelSpec& spec, const plan::Training& training,
+                                        const plan::Cluster& cluster) const override;
 };
 
 }  // namespace shoal::forecast

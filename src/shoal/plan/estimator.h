@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "shoal/plan/memory.h"
@@ -31,6 +32,14 @@ class Estimator {
   /// table.
   virtual schedule::Costs stage_costs(const ModelSpec& spec, const Training& training,
                                       const Cluster& cluster) const = 0;
+
+  /// Returns whether the head computes its logits twice (plan::recomputes_logits), where `memory`
+  /// counts what that changes; empty otherwise. With the answer in Training::recompute_logits the
+  /// functions above need not find it again.
+  virtual std::optional<bool> recomputes_logits(const ModelSpec& spec, const Training& training,
+                                                const Cluster& cluster) const {
+    return std::nullopt;
+  }
 
   /// As above for a single question, which needs no cache.
   std::vector<RankMemory> memory(const ModelSpec& spec, const Training& training,

@@ -55,6 +55,7 @@ double simulated(const Schedule& table, const std::vector<double>& costs,
   return schedule::simulate(table, stages, drop).makespan();
 }
 
+/// Returns the rows of a micro-batch on the context rank that has most.
 std::int64_t rows_of(const ModelSpec& spec, const Training& training) {
   const std::int64_t ranks = training.degrees.cp;
   return training.micro_batch * ((training.length(spec) + ranks - 1) / ranks);
@@ -70,7 +71,7 @@ HeadProducts head_products(std::int64_t rows, bool recompute_logits) {
 
 bool recomputes_logits(const ModelSpec& spec, const Training& training, const Schedule& table,
                        const std::vector<std::int64_t>& units_of_stage) {
-  if (spec.family == Family::kMlp || table.stages() < 2) return false;
+  if (spec.family == Family::kMlp || table.ranks() < 2) return false;
   const std::int64_t rows = rows_of(spec, training);
   if (rows <= kLossRows) return false;
   const bool late = puts_weights_off(table);
@@ -84,13 +85,18 @@ bool recomputes_logits(const ModelSpec& spec, const Training& training, const Sc
 }
 
 bool recomputes_logits(const ModelSpec& spec, const Training& training) {
+  if (training.recompute_logits) return *training.recompute_logits;
   if (training.degrees.pp == 1 || spec.family == Family::kMlp ||
       rows_of(spec, training) <= kLossRows)
     return false;
+  return recomputes_logits(spec, training, pipeline_table(training), stage_units(spec, training));
+}
+
+std::vector<std::int64_t> stage_units(const ModelSpec& spec, const Training& training) {
   std::vector<std::int64_t> units = stage_blocks(spec, training);
   ++units.front();
   ++units.back();
-  return recomputes_logits(spec, training, pipeline_table(training), units);
+  return units;
 }
 
 std::string describe_head(const ModelSpec& spec, const Training& training, bool recompute) {

@@ -36,9 +36,14 @@ HeadProducts head_products(std::int64_t rows, bool recompute_logits);
 bool recomputes_logits(const ModelSpec& spec, const Training& training,
                        const schedule::Schedule& table,
                        const std::vector<std::int64_t>& units_of_stage);
-/// As above for the table and the stages of the job; false without a pipeline. Throws Error(usage)
-/// for a schedule that does not exist for these numbers of ranks and micro-batches.
+/// Returns Training::recompute_logits, or if that is empty the answer for the table and the stages
+/// of the job; false without a pipeline. Makes the table, and simulates it twice where it puts
+/// weight gradients off. Throws Error(usage) for a schedule that does not exist for these numbers
+/// of ranks and micro-batches.
 bool recomputes_logits(const ModelSpec& spec, const Training& training);
+
+/// Returns the units of each stage: stage_blocks, with the embedding and the head.
+std::vector<std::int64_t> stage_units(const ModelSpec& spec, const Training& training);
 
 /// Says for people what `recompute` of recomputes_logits means for the job; empty without a
 /// pipeline, and with no more than kLossRows rows, where nothing is chosen.

@@ -198,12 +198,15 @@ Plan make_plan(const Estimator& estimator, const ModelSpec& spec, const Training
   plan.training = training;
   plan.cluster = cluster;
   plan.parameters = parameter_count(spec);
-  plan.memory = estimator.memory(spec, training, cluster);
+  plan.recompute_logits = estimator.recomputes_logits(spec, training, cluster);
+  Training chosen = training;
+  chosen.recompute_logits = plan.recompute_logits;
+  plan.memory = estimator.memory(spec, chosen, cluster);
   plan.capacity_bytes = cluster.device.memory_bytes;
   plan.host_bytes = offloaded_bytes(spec, training, cluster);
   plan.flops = step_flops(spec, training);
   plan.traffic = traffic(spec, training, cluster);
-  plan.time = estimator.step_time(spec, training, cluster);
+  plan.time = estimator.step_time(spec, chosen, cluster);
   // MFU (Chowdhery et al., 2022, appendix B): model FLOPs over what all devices could do in the
   // time of the step. HFU counts what is recomputed too.
   const double peak = cluster.peak(precision(training.precision)->compute) *

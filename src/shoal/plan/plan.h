@@ -43,6 +43,8 @@ struct Plan {
   Training training;
   Cluster cluster;
   std::int64_t parameters = 0;
+  /// Estimator::recomputes_logits. The text says it where it is not empty.
+  std::optional<bool> recompute_logits;
   std::vector<RankMemory> memory;  ///< one entry a pipeline rank
   double capacity_bytes = 0;       ///< memory of one device
   double host_bytes = 0;           ///< bytes that offloading keeps in the memory of one host

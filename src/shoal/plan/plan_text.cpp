@@ -135,9 +135,8 @@ std::string to_text(const Plan& plan) {
   text += plan.spec.family == Family::kMlp
               ? "\n"
               : fmt::format(" x {} tokens\n", training.length(plan.spec));
-  if (plan.cluster.runtime == Runtime::kShoal) {
-    const std::string head =
-        describe_head(plan.spec, training, recomputes_logits(plan.spec, training));
+  if (plan.recompute_logits) {
+    const std::string head = describe_head(plan.spec, training, *plan.recompute_logits);
     if (!head.empty()) text += fmt::format("head: {}\n", head);
   }
   add_memory(plan, text);

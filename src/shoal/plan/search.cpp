@@ -238,14 +238,17 @@ class MeshSearch {
       // A number of micro-batches may not suit the schedule; another one may.
       if (!is_valid(training)) return true;
       ++result_.considered;
-      const auto ranks = estimator_.memory(spec_, training, cluster_, cache_);
+      // Found once for both questions.
+      Training chosen = training;
+      chosen.recompute_logits = estimator_.recomputes_logits(spec_, training, cluster_);
+      const auto ranks = estimator_.memory(spec_, chosen, cluster_, cache_);
       const double peak = worst(ranks).peak().use.all();
       note_size(peak);
       if (!fits(training, peak)) {
         ++result_.too_large;
         continue;
       }
-      const StepTime time = estimator_.step_time(spec_, training, cluster_, cache_, cutoff_s_);
+      const StepTime time = estimator_.step_time(spec_, chosen, cluster_, cache_, cutoff_s_);
       if (time.all() < cutoff_s_) found_.push_back({training, time, peak, ""});
       if (everything_) continue;
       // Trimmed now and then, which also lowers the time that a further candidate must beat.

@@ -10,6 +10,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"
 #include "shoal/plan/division_rules.h"
+#include "shoal/plan/logits_recomputation.h"
 #include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
@@ -64,8 +65,10 @@ SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spe
                                 const std::vector<Straggler>& stragglers,
                                 const schedule::Visit& visit) {
   validate(spec, training, cluster.runtime);
-  const schedule::Costs costs =
-      estimator.stage_costs(spec, with_stages_of(table, spec, training), cluster);
+  Training staged = with_stages_of(table, spec, training);
+  // The table decides, and not the schedule that stands for its stages.
+  staged.recompute_logits = recomputes_logits(spec, staged, table, stage_units(spec, staged));
+  const schedule::Costs costs = estimator.stage_costs(spec, staged, cluster);
   return simulate_table(table, costs, estimator.step_time(spec, training, cluster), stragglers,
                         visit);
 }

@@ -115,6 +115,9 @@ struct Training {
   std::int64_t gathered_stages = 0;
   /// Shoal only: threads that compute on a rank, each with scores of attention of its own.
   std::int64_t threads = 1;
+  /// Shoal only: the head of a pipeline computes its logits twice; empty: as
+  /// plan::recomputes_logits finds for the schedule.
+  std::optional<bool> recompute_logits;
   /// Blocks of each stage, in order of stages; empty: as even as possible.
   std::vector<std::int64_t> stage_layers;
 
