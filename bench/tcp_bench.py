@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """All-reduce over TCP between two network namespaces that a veth pair joins, one pinned rank in each: `shoal bench collectives --transport tcp` beside
-PyTorch over Gloo (bench/peers/torch_collectives.py), alternately, in the same minutes. Needs the right to make network namespaces.
+PyTorch over Gloo (bench/peers/torch_collectives.py), alternately, in the same minutes. Neither encrypts: Gloo cannot.
+Needs the right to make network namespaces.
 
 A case is a class of sizes; its figures are the p50 of the size of that class where the ratio is lowest, in microseconds. `p50` has all of them.
 bench/run.py says how this program is called.
@@ -50,7 +51,7 @@ def inside(rank, *words):
 
 
 def ours():
-    return comparison.run_ranks([inside(rank, comparison.ROOT / "build" / "release" / "bin" / "shoal", "bench", "collectives", "--nproc", 2, "--transport", "tcp",
+    return comparison.run_ranks([inside(rank, comparison.ROOT / "build" / "release" / "bin" / "shoal", "bench", "collectives", "--nproc", 2, "--transport", "tcp", "--tls", "off",
                                         "--op", "all_reduce", "--bytes", f"4:{64 * MIB}", "--factor", 4, "--seconds", SECONDS, "--json", "--rendezvous",
                                         f"{ADDRESSES[0]}:{PORT}", "--rank", rank) for rank in range(2)])
 

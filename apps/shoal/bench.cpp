@@ -19,6 +19,7 @@
 #include "shoal/collective/algorithm/choice.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/wire/rail_count.h"
+#include "shoal/wire/tls_mode.h"
 
 extern char** environ;
 
@@ -30,6 +31,7 @@ struct Options {
   std::string range = "4:268435456";
   std::string transport = "shared_memory";
   std::string link_costs;  ///< the file
+  std::string tls = "auto";
   bool print_choice = false;
 };
 
@@ -75,6 +77,8 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
     command.insert(command.end(), {"--link-costs", options.link_costs});
   if (a.network.rails > 0)
     command.insert(command.end(), {"--rails", std::to_string(a.network.rails)});
+  if (a.network.tls != wire::TlsMode::kAuto)
+    command.insert(command.end(), {"--tls", wire::name(a.network.tls)});
   command.insert(command.end(), {"--type", a.type});
   if (a.json) command.push_back("--json");
   // posix_spawn wants pointers that it may not change, and a null behind them.
@@ -136,6 +140,8 @@ int run(Options& options) {
   };
   reject_without_tcp("--link-costs", !options.link_costs.empty());
   reject_without_tcp("--rails", a.network.rails > 0);
+  a.network.tls = *wire::parse_tls_mode(options.tls);
+  reject_without_tcp("--tls", a.network.tls != wire::TlsMode::kAuto);
   static const std::set<std::string> kKnown{
       "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
       "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
@@ -225,6 +231,10 @@ void add_bench_command(CLI::App& program, int& exit_code) {
       ->add_option("--rails", a.network.rails,
                    "With TCP: connections between two ranks; 0: as many as the round trip asks for")
       ->check(CLI::Range(0, wire::kMostRails));
+  command
+      ->add_option("--tls", options->tls,
+                   "With TCP: connections that are encrypted; auto: those that leave the host")
+      ->check(CLI::IsMember(wire::kTlsModes));
   command->add_flag(
       "--print-choice", options->print_choice,
       "Measure nothing: list the algorithm for every operation and size, and the predicted times");

@@ -6,8 +6,8 @@
 
 namespace shoal::python {
 
-/// The user's choice of connections between the ranks of a job. Only `transport` and
-/// `in_rank_order` must be the same on all ranks.
+/// The user's choice of connections between the ranks of a job. Only `transport`, `tls`,
+/// `job_key` and `in_rank_order` must be the same on all ranks.
 struct NetworkOptions {
   /// "auto" or empty: shared memory inside a host, TCP between hosts. "tcp": TCP between all ranks.
   std::string transport;
@@ -18,6 +18,11 @@ struct NetworkOptions {
   std::string ports;
   /// TCP: connections between two ranks, "1" to "64"; empty: as many as their round trip asks for.
   std::string rails;
+  /// TCP: connections that are encrypted: "auto" or empty: those that leave the host; "on", "off".
+  std::string tls;
+  /// A secret that all ranks know. Without it the key of all connections is what rank 0 has put
+  /// into PyTorch's store, which hides it from nobody.
+  std::string job_key;
   /// Ranks that name different hosts share no memory, even where they could.
   std::string host;
   /// Reductions fold in the order of ranks and so give the same bits on one host and on several.

@@ -16,7 +16,9 @@
 #include "shoal/base/number.h"
 #include "shoal/comm/allocator.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/key_derivation.h"
 #include "shoal/wire/rail_count.h"
+#include "shoal/wire/tls_mode.h"
 
 namespace shoal::python {
 namespace {
@@ -44,6 +46,22 @@ int rails_of(const std::string& text) {
   return *rails;
 }
 
+wire::TlsMode tls_of(const std::string& text) {
+  const auto mode = wire::parse_tls_mode(text.empty() ? "auto" : text);
+  SHOAL_USER_CHECK(mode, kOperation, "tls is auto, on or off, not '{}'", text);
+  return *mode;
+}
+
+/// The key of all connections, of what rank 0 has drawn for this job and the secret that all ranks
+/// were given, if any.
+std::string connection_key(const std::string& drawn, const std::string& job_key) {
+  if (job_key.empty()) return drawn;
+  std::string key;
+  for (const std::byte byte : wire::derive_key(job_key, drawn, "connections"))
+    key += fmt::format("{:02x}", byte);
+  return key;
+}
+
 Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, Duration timeout) {
   const std::string& transport = network.transport;
   SHOAL_USER_CHECK(transport.empty() || transport == "auto" || transport == "tcp", kOperation,
@@ -56,6 +74,7 @@ Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, D
                       .ports = network.ports.empty() ? wire::PortRange()
                                                      : wire::parse_port_range(network.ports),
                       .rails = rails_of(network.rails),
+                      .tls = tls_of(network.tls),
                       .in_rank_order = network.in_rank_order},
           .flight = std::make_shared<collective::FlightBook>(),
           .timeout = timeout};
@@ -95,7 +114,8 @@ std::shared_ptr<Channel> rendezvous(const c10::intrusive_ptr<c10d::Store>& store
   }
   const std::string name_and_key = keys.wait("rendezvous", deadline);
   settings.name = name_and_key.substr(0, name_and_key.find(' '));
-  settings.key = name_and_key.substr(name_and_key.find(' ') + 1);
+  settings.key =
+      connection_key(name_and_key.substr(name_and_key.find(' ') + 1), options.network.job_key);
   return channel_of_all(Fabric::on_hosts(std::move(settings), keys, arena_for, deadline),
                         {store, options.network}, options.flight_directory);
 }

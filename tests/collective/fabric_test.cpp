@@ -45,7 +45,8 @@ using Body = std::function<void(Fabric&, Communicator& all, wire::KeyValues& sto
 std::vector<std::optional<Error>> on_fabric(const std::vector<int>& hosts, const Body& body,
                                             bool shares_memory = true,
                                             Duration timeout = std::chrono::seconds(60),
-                                            const std::shared_ptr<FlightBook>& flight = nullptr) {
+                                            const std::shared_ptr<FlightBook>& flight = nullptr,
+                                            const std::vector<wire::TlsMode>& tls = {}) {
   static int meetings = 0;
   const std::string name = fmt::format("fabric-{}-{}", ::getpid(), ++meetings);
   return on_network(static_cast<int>(hosts.size()), [&](const wire::Endpoint& endpoint, int rank) {
@@ -56,7 +57,9 @@ std::vector<std::optional<Error>> on_fabric(const std::vector<int>& hosts, const
          .rank = rank,
          .size = static_cast<int>(hosts.size()),
          .shares_memory = shares_memory,
-         .network = {.host = std::to_string(hosts[static_cast<std::size_t>(rank)])},
+         .network = {.host = std::to_string(hosts[static_cast<std::size_t>(rank)]),
+                     .tls =
+                         tls.empty() ? wire::TlsMode::kAuto : tls[static_cast<std::size_t>(rank)]},
          .flight = flight,
          .timeout = timeout},
         store, [](int) { return nullptr; }, soon());
@@ -132,6 +135,30 @@ TEST(Fabric, RanksThatShareNoMemoryUseTcp) {
   };
   expect_none(on_fabric({0, 1, 2}, body));
   expect_none(on_fabric({0, 0, 0}, body, false));
+}
+
+// Ranks that disagree show that the mode reaches their connections.
+TEST(Fabric, ConnectionsRunTlsAsTheOptionsSay) {
+  using wire::TlsMode;
+  const auto with = [](const std::vector<TlsMode>& tls) {
+    const auto body = [](Fabric&, Communicator& all, wire::KeyValues&) { check_all(all); };
+    return on_fabric({0, 0, 1}, body, true, std::chrono::seconds(60), nullptr, tls);
+  };
+  testing::internal::CaptureStderr();
+  expect_none(with({TlsMode::kOn, TlsMode::kOn, TlsMode::kOn}));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  expect_none(with({TlsMode::kOff, TlsMode::kOff, TlsMode::kOff}));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "shoal: tls is off: whoever is on the way between ranks can read and change what they "
+            "send each other over TCP\n");
+  std::string all;
+  for (const auto& error : with({TlsMode::kOn, TlsMode::kOn, TlsMode::kAuto})) {
+    ASSERT_TRUE(error);
+    all += error->what();
+  }
+  // A rank that is about to connect may only see that another one ends.
+  EXPECT_NE(all.find("has tls "), std::string::npos) << all;
 }
 
 TEST(Fabric, RanksOfOneHostNeedNoConnections) {

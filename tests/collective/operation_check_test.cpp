@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "shoal/collective/codec/error_feedback.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/wire/tcp_transport.h"
 #include "tests/collective/host_ranks.h"
@@ -204,6 +205,28 @@ TEST(CheckOperation, RefusesEveryCallThatMakesNoSense) {
                            std::span<const std::size_t> receive) {
     return Operation{.kind = kind, .send_counts = send, .receive_counts = receive};
   };
+  const Coding codec{Codec::kI8};
+  const auto coded = [&](Kind kind, ElementType type, Reduction reduction) {
+    return Operation{
+        .kind = kind, .type = type, .reduction = reduction, .peer = 0, .coding = codec};
+  };
+  Operation usual = coded(Kind::kAllReduce, ElementType::kF32, Reduction::kSum);
+  EXPECT_FALSE(refused(usual));
+  EXPECT_TRUE(refused(coded(Kind::kReduce, ElementType::kF32, Reduction::kSum)));
+  EXPECT_TRUE(refused(coded(Kind::kBroadcast, ElementType::kF32, Reduction::kSum)));
+  EXPECT_TRUE(refused(coded(Kind::kAllReduce, ElementType::kF64, Reduction::kSum)));
+  EXPECT_TRUE(refused(coded(Kind::kAllReduce, ElementType::kF32, Reduction::kAverage)));
+  usual.coding.block = 33;
+  EXPECT_TRUE(refused(usual));
+  usual.coding = {};
+  const CodedFeedback feedback;
+  usual.feedback = &feedback;
+  EXPECT_TRUE(refused(usual)) << "feedback without a codec";
+  usual.coding = codec;
+  EXPECT_FALSE(refused(usual));
+  const Buffer second;
+  usual.more = {&second, 1};
+  EXPECT_TRUE(refused(usual)) << "two buffers";
   EXPECT_FALSE(refused({.kind = Kind::kBarrier}));
   EXPECT_TRUE(refused({.kind = Kind::kBarrier, .memory = MemoryKind::kDevice}));
   EXPECT_TRUE(refused({.kind = Kind::kAllGather, .shared_output = true}));

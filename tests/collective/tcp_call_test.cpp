@@ -35,6 +35,8 @@ TEST(TcpCall, HoldsWhatMustAgreeAndNothingElse) {
   EXPECT_FALSE(same([](Operation& o) { o.buffer.count = 6; }));
   EXPECT_FALSE(same([](Operation& o) { o.tag = 4; }));
   EXPECT_NE(TcpCall::of(sum, Algorithm::kRing), call_of(sum));
+  EXPECT_TRUE(same([](Operation& o) { o.coding.key = Key(3); })) << "it encodes nothing";
+  EXPECT_FALSE(same([](Operation& o) { o.coding.codec = Codec::kI4; }));
 
   Operation scaled = sum;
   scaled.reduction = Reduction::kPremulSum;

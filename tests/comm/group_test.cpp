@@ -56,6 +56,45 @@ TEST(Group, OfOneIsLocal) {
   EXPECT_EQ(group.shared_buffer(100)->bytes(), 100u);
 }
 
+// The bits of codecs are tested below the tensors; here that they reach them: the error of i8 is
+// there, is equal on all ranks and goes into the residuals, and nothing else is lost.
+TEST(Group, AllReducesInACodec) {
+  for (const int ranks : {1, 3}) {
+    run_on_threads(threads(ranks), [&](const Group& group) {
+      const at::Tensor whole = at::arange(1000, at::kFloat).view({20, 50}).t() / 7;
+      const at::Tensor x = whole + group.rank();  // not contiguous
+      const at::Tensor sum = whole * ranks + (ranks - 1) * ranks / 2;
+      collective::ErrorFeedback residuals(1000);
+      Options options{.coding = {collective::Codec::kI8, true, 128, Key(1)}};
+      const double before = group.bytes_sent();
+      at::Tensor total = at::zeros({50, 20}, at::kFloat);
+      for (int step = 0; step < 16; ++step) {
+        options.coding.key = Key(1).child(static_cast<std::uint64_t>(step));
+        const auto feedback = residuals.begin(options.coding, ranks, group.rank());
+        options.feedback = &feedback;
+        const at::Tensor y = x.clone();
+        group.all_reduce(y, options);
+        residuals.commit();
+        EXPECT_FALSE(y.equal(sum));
+        // A unit is 1/127 of at most 145 a rank and 435 of the sum.
+        EXPECT_LT((y - sum).abs().max().item<float>(), 5 * ranks);
+        total += y;
+        at::Tensor all = at::empty({ranks, 1000}, at::kFloat);
+        group.all_gather(all, y.contiguous());
+        for (int r = 0; r < ranks; ++r) EXPECT_TRUE(all[r].equal(all[0]));
+      }
+      EXPECT_LT((total / 16 - sum).abs().max().item<float>(), 5.0f * ranks / 8);
+      // 1000 values are eight blocks, each with a unit of two bytes; all_gathers sent the rest.
+      if (ranks == 3) {
+        EXPECT_NEAR(group.bytes_sent() - before, 16 * (1000 + 8 * 2) * 4.0 / 3 + 16 * 2 * 4000, 1);
+      }
+      EXPECT_TRUE(thrown([&] { group.all_reduce({x, x}, options); }));
+      options.feedback = nullptr;
+      EXPECT_TRUE(thrown([&] { group.reduce_scatter(at::empty({1000}), total, options); }));
+    });
+  }
+}
+
 TEST(Group, CollectivesTakeTensorsOfAnyStride) {
   run_on_threads(threads(2), [](const Group& group) {
     const int rank = group.rank();

@@ -17,6 +17,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 
 STEPS = 6
 SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1",
@@ -241,6 +242,7 @@ def main():
                 if words is None:
                     print(f"NOT RUN ({expected})  {shown}", flush=True)
                     continue
+                begin = time.monotonic()
                 for _ in range(4):
                     done = tree.run(words)
                     # Gloo's own end, about 1 in 15, as the page says.
@@ -250,7 +252,7 @@ def main():
                 printed += done.stdout
                 # As diff does, `ckpt diff` ends with 1 where something differs.
                 good = done.returncode == ("ckpt diff" in documented) and re.search(expected, done.stdout)
-                print(f"{'ok' if good else 'FAILED'}  {shown}", flush=True)
+                print(f"{'ok' if good else 'FAILED'} {time.monotonic() - begin:6.1f} s  {shown}", flush=True)
                 if not good:
                     failures.append(f"{shown}\n{' '.join(map(str, words))}\nexit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
             shown_results = results(page, lambda words: SHORTER[1] in (tree.here(words)[0] or [])) if page.parent.parent.name == "examples" else []

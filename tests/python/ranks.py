@@ -70,14 +70,14 @@ def hurry(seconds):
 
 
 def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(),
-             flight_directory=None, hosts=None, options=(), stops=None):
+             flight_directory=None, hosts=None, options=(), stops=None, own=None):
     """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`. `hosts`: how many
-    they play. `options`: of shoal.Options. `stops`: the rank that stops itself, which is killed when the others have ended. They meet through a
+    they play. `options`: of shoal.Options. `own`: the environment of each rank, beside `environment`. `stops`: the rank that stops itself, which is killed when the others have ended. They meet through a
     TCPStore. (Through a FileStore about one group in a hundred hung: in PyTorch 2.11 a rank that destroys the store while the last one deletes its
     file reads that file for ever.)"""
     context = multiprocessing.get_context(method)
     options = dict(options, **({"flight_directory": flight_directory} if flight_directory else {}))
-    words = [dict(environment, **(played_hosts(hosts, rank, size) if hosts else {})) for rank in range(size)]
+    words = [dict(environment, **(played_hosts(hosts, rank, size) if hosts else {}), **(own[rank] if own else {})) for rank in range(size)]
     pipe, theirs = context.Pipe()
     server = context.Process(target=_serve, args=(theirs,), daemon=True)
     server.start()

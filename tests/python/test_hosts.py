@@ -248,6 +248,12 @@ class Hosts(unittest.TestCase):
             self.check(body, arrangements=[(3, 1)], environment=environment)
         self.check(where, 1, arrangements=[(2, 1)], environment=environment)
         self.check(messages, arrangements=[(3, 1)], environment={"SHOAL_TRANSPORT": "tcp", "SHOAL_RAILS": "3"}.items())
+        self.check(messages, arrangements=[(3, 1)], environment={"SHOAL_TRANSPORT": "tcp", "SHOAL_TLS": "on", "SHOAL_JOB_KEY": "a secret"}.items())
+
+    def test_a_rank_with_another_job_key_is_refused(self):
+        for keys in (("one", "another"), ("one", "")):
+            own = [{"SHOAL_JOB_KEY": key} for key in keys]
+            self.assertEqual(on_ranks(2, messages, environment={"SHOAL_TRANSPORT": "tcp"}, own=own, timeout_s=4), [1, 1])
 
     def test_where_ranks_are(self):
         self.check(where, 2, arrangements=[(4, 2)])

@@ -39,6 +39,7 @@ dropout = 0.1
 init_std = 0.2
 balance_loss = 0.01
 router_bias_rate = 0.01
+capacity_factor = 1.2
 [data]
 source = "tokens"
 folders = ["{}"]

@@ -112,7 +112,7 @@ TEST_F(SameBits, ARunThatWasResumedSavesTheSameWeights) {
 TEST_F(SameBits, AnInterfaceIsUsedOrRefused) {
   const Sets tcp{"parallelism.transport=tcp", "training.steps=4"};
   const Sets ranks{"--nproc", "2"};
-  as_program("loopback", tcp + Sets{"parallelism.interface=lo"}, ranks);
+  as_program("loopback", tcp + Sets{"parallelism.interface=lo", "parallelism.tls=on"}, ranks);
   Sets command{apps::testing::shoal_program(), "train", "job.toml", "--run-dir", "none"};
   for (const std::string& set : tcp + Sets{"parallelism.interface=nothing9"})
     command.insert(command.end(), {"--set", set});

@@ -44,6 +44,9 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   EXPECT_THAT(refused({"parallelism.rails=4"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refusal([] { job_with({"parallelism.rails=65"}); }), HasSubstr("parallelism.rails"));
   validate(job_with({"parallelism.rails=64", "parallelism.transport=tcp"}), 2);
+  EXPECT_THAT(refused({"parallelism.tls=on"}), HasSubstr("belongs to TCP"));
+  EXPECT_THAT(refusal([] { job_with({"parallelism.tls=maybe"}); }), HasSubstr("parallelism.tls"));
+  validate(job_with({"parallelism.tls=off", "parallelism.transport=tcp"}), 2);
   EXPECT_THAT(refused({"parallelism.algorithms=all_reduce=square", "parallelism.transport=tcp"}),
               HasSubstr("'all_reduce=square'"));
   EXPECT_THAT(refused({"parallelism.algorithms=gather=ring", "parallelism.transport=tcp"}),
@@ -78,7 +81,8 @@ TEST(Validate, OverMpiKeysOfTcpAndTheOrderOfSumsAreRefused) {
   };
   for (const char* set :
        {"parallelism.interface=lo", "parallelism.ports=7000-7100", "parallelism.rails=2",
-        "parallelism.algorithms=all_reduce=ring", "parallelism.link_costs=costs.toml"}) {
+        "parallelism.tls=on", "parallelism.algorithms=all_reduce=ring",
+        "parallelism.link_costs=costs.toml"}) {
     EXPECT_THAT(refused(set), HasSubstr("belongs to TCP, and parallelism.transport is \"mpi\""))
         << set;
   }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <future>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -25,13 +26,15 @@ struct Listening {
   Listening() {
     Descriptor listener = listen_on("127.0.0.1", {0, 0});
     endpoint = local_endpoint(listener.get());
-    acceptor.emplace(loop, std::move(listener), "key", [this](Descriptor socket, const Hello& h) {
-      admitted = std::move(socket);
-      hello = h;
-    });
+    acceptor.emplace(loop, std::move(listener),
+                     Acceptor::Options{.key = "key",
+                                       .admit = [this](std::unique_ptr<Channel> c, const Hello& h) {
+                                         admitted = std::move(c);
+                                         hello = h;
+                                       }});
   }
   void run_until_admitted() {
-    for (const Deadline end = soon(); admitted.get() < 0 && !end.passed();) {
+    for (const Deadline end = soon(); !admitted && !end.passed();) {
       loop.run_once(std::chrono::milliseconds(10));
       acceptor->drop_expired();
     }
@@ -40,7 +43,7 @@ struct Listening {
   EventLoop loop;
   Endpoint endpoint;
   std::optional<Acceptor> acceptor;
-  Descriptor admitted;
+  std::unique_ptr<Channel> admitted;
   Hello hello{};
 };
 
@@ -55,15 +58,15 @@ TEST(Acceptor, PassesOnMembersWithTheirHelloMessage) {
   });
   here.run_until_admitted();
   const Descriptor member = caller.get();
-  ASSERT_GE(here.admitted.get(), 0);
+  ASSERT_TRUE(here.admitted);
   EXPECT_EQ(here.hello, hello);
-  EXPECT_EQ(remote_endpoint(here.admitted.get()), local_endpoint(member.get()));
+  EXPECT_EQ(remote_endpoint(here.admitted->fd()), local_endpoint(member.get()));
   int no_delay = 0;
   socklen_t size = sizeof no_delay;
-  getsockopt(here.admitted.get(), IPPROTO_TCP, TCP_NODELAY, &no_delay, &size);
+  getsockopt(here.admitted->fd(), IPPROTO_TCP, TCP_NODELAY, &no_delay, &size);
   EXPECT_EQ(no_delay, 1);
-  EXPECT_NE(fcntl(here.admitted.get(), F_GETFL) & O_NONBLOCK, 0);
-  EXPECT_NE(fcntl(here.admitted.get(), F_GETFD) & FD_CLOEXEC, 0);
+  EXPECT_NE(fcntl(here.admitted->fd(), F_GETFL) & O_NONBLOCK, 0);
+  EXPECT_NE(fcntl(here.admitted->fd(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
 // What a member sends behind its proof belongs to whoever gets the socket.
@@ -79,7 +82,7 @@ TEST(Acceptor, ReadsNothingBeyondTheHandshake) {
   const Descriptor member = caller.get();
   here.loop.run_once(Duration::zero());
   char text[8] = {};
-  EXPECT_EQ(recv(here.admitted.get(), text, sizeof text, MSG_DONTWAIT), 5);
+  EXPECT_EQ(recv(here.admitted->fd(), text, sizeof text, MSG_DONTWAIT), 5);
   EXPECT_STREQ(text, "hello");
 }
 
@@ -130,7 +133,7 @@ TEST(Acceptor, ClosesTheConnectionsOfStrangers) {
   while (stranger.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     here.loop.run_once(std::chrono::milliseconds(1));
   EXPECT_EQ(stranger.get(), ErrorKind::kPeerLost);
-  EXPECT_LT(here.admitted.get(), 0);
+  EXPECT_FALSE(here.admitted);
 }
 
 /// Forbids this process to open further descriptors while it lives.
@@ -169,7 +172,7 @@ TEST(Acceptor, WithoutDescriptorsItRestsAndServesTheCallerLater) {
       std::async(std::launch::async, [&] { handshake_as_caller(socket.get(), "key", {}, soon()); });
   here.run_until_admitted();
   caller.get();
-  EXPECT_GE(here.admitted.get(), 0);
+  EXPECT_TRUE(here.admitted);
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -26,7 +29,7 @@ using testing::HasSubstr;
 
 constexpr std::size_t kMagic = 8;
 constexpr std::size_t kGreeting = kMagic + 32;
-constexpr std::size_t kAnswer = kGreeting + 16 + 32;
+constexpr std::size_t kAnswer = kGreeting + sizeof(Hello) + 32;
 
 Hello hello_of(int value) {
   Hello hello{};
@@ -66,14 +69,13 @@ Bytes answer_to(const ListenerHandshake& listener, const std::string& key, const
   return answer;
 }
 
-/// HMAC-SHA256 of `key` over a label with its zero byte, both challenges and the hello message.
-Bytes proof_of(std::string_view key, std::string_view label, std::span<const std::byte> listener,
-               std::span<const std::byte> caller, std::span<const std::byte> hello) {
+/// HMAC-SHA256 of `key` over a label with its zero byte, both challenges and the hello messages.
+Bytes proof_of(std::string_view key, std::string_view label,
+               std::initializer_list<std::span<const std::byte>> said) {
   Bytes text;
   for (const char c : label) text.push_back(static_cast<std::byte>(c));
   text.push_back(std::byte{0});
-  for (const auto part : {listener, caller, hello})
-    text.insert(text.end(), part.begin(), part.end());
+  for (const auto part : said) text.insert(text.end(), part.begin(), part.end());
   Bytes proof(32);
   unsigned size = 0;
   HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
@@ -93,17 +95,50 @@ TEST(Handshake, AMemberIsLetInWithItsHelloMessage) {
 }
 
 TEST(Handshake, ProofsAreThoseOfTheProtocol) {
-  ListenerHandshake listener("key");
+  const Hello own = hello_of(4);
+  const Hello other = hello_of(9);
+  ListenerHandshake listener("key", own);
   const Bytes greeting = listener.greeting();
   ASSERT_EQ(greeting.size(), kGreeting);
-  EXPECT_EQ(std::memcmp(greeting.data(), "SHOALT02", kMagic), 0);
-  const Bytes answer = answer_to(listener, "key", hello_of(9));
+  EXPECT_EQ(std::memcmp(greeting.data(), "SHOALT03", kMagic), 0);
+  const Bytes answer = answer_to(listener, "key", other);
   ASSERT_TRUE(listener.feed(answer));
   const auto challenge = std::span(greeting).subspan(kMagic);
   const auto caller = std::span(answer).subspan(kMagic, 32);
   const Bytes proof(answer.end() - 32, answer.end());
-  EXPECT_EQ(proof, proof_of("key", "caller", challenge, caller, hello_of(9)));
-  EXPECT_EQ(listener.proof(), proof_of("key", "listener", challenge, caller, {}));
+  EXPECT_EQ(proof, proof_of("key", "caller", {challenge, caller, other}));
+  Bytes last(own.begin(), own.end());
+  const Bytes listeners = proof_of("key", "listener", {challenge, caller, other, own});
+  last.insert(last.end(), listeners.begin(), listeners.end());
+  EXPECT_EQ(listener.proof(), last);
+}
+
+/// What a caller makes of the last message of a listener, which `change` has changed.
+std::optional<Hello> heard(const std::function<void(Bytes&)>& change) {
+  ListenerHandshake listener("key", hello_of(4));
+  auto [caller, other] = socket_pair();
+  std::optional<Hello> result;
+  std::thread thread([&caller = caller, &result] {
+    try {
+      result = handshake_as_caller(caller.get(), "key", hello_of(9), soon());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+    }
+  });
+  write_bytes(other, listener.greeting());
+  EXPECT_TRUE(listener.feed(read_bytes(other, kAnswer)));
+  Bytes last = listener.proof();
+  change(last);
+  write_bytes(other, last);
+  thread.join();
+  return result;
+}
+
+// The listener's hello has the id by which its certificate is known.
+TEST(Handshake, TheCallerHearsTheListenersHelloOrNothingOfOneThatWasChanged) {
+  EXPECT_EQ(heard([](Bytes&) {}), hello_of(4));
+  for (std::size_t i = 0; i < sizeof(Hello) + 32; ++i)
+    EXPECT_EQ(heard([i](Bytes& last) { last[i] ^= std::byte{1}; }), std::nullopt) << "byte " << i;
 }
 
 TEST(Handshake, ChallengesAreNeverTheSame) {

@@ -29,7 +29,7 @@ std::pair<Descriptor, PeerHello> take_caller(const Descriptor& listener, bool in
   pollfd wait{listener.get(), POLLIN, 0};
   if (poll(&wait, 1, 10000) != 1) return {Descriptor(), PeerHello()};
   Descriptor caller(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  ListenerHandshake handshake("key");
+  ListenerHandshake handshake("key", PeerHello{.rank = 0, .size = 2}.encode());
   const Bytes greeting = handshake.greeting();
   send(caller.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
   if (in_the_middle) return {Descriptor(), PeerHello()};

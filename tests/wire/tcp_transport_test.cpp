@@ -255,7 +255,8 @@ Descriptor connect_from_elsewhere(const Endpoint& to) {
   EXPECT_EQ(inet_pton(AF_INET, to.host.c_str(), &address.sin_addr), 1);
   address.sin_port = htons(to.port);
   EXPECT_EQ(connect(peer.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  handshake_as_caller(peer.get(), "key", PeerHello{.rank = 1, .size = 2}.encode(), soon());
+  const PeerHello hello{.rank = 1, .size = 2, .tls = TlsMode::kOff};
+  handshake_as_caller(peer.get(), "key", hello.encode(), soon());
   return peer;
 }
 
@@ -269,7 +270,8 @@ TEST(TcpTransport, AnUrgentMessageDoesNotWaitBehindMegabytesInTheKernel) {
     return connect_from_elsewhere(parse_endpoint(client.wait("peers/world/0", soon())));
   });
   StoreClient client(store.endpoint(), "key", soon());
-  TcpTransport transport({.key = "key", .silence = std::chrono::minutes(10)}, client, 0, 2, soon());
+  TcpTransport transport({.key = "key", .silence = std::chrono::minutes(10), .tls = TlsMode::kOff},
+                         client, 0, 2, soon());
   const Descriptor peer = connected.get();
   transport.send(1, {1, 1}, 0, {}, body, std::make_shared<std::atomic<bool>>(false));
   transport.flush();

@@ -118,10 +118,18 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Options options, wire::KeyValues& store
     world = world_of_one();
     return fabric;
   }
-  fabric->transport_ = std::make_shared<wire::TcpTransport>(
-      wire::TcpTransport::Options{
-          .key = s.key, .host = address, .ports = s.network.ports, .rails = s.network.rails},
-      store, s.rank, s.size, deadline);
+  if (s.network.tls == wire::TlsMode::kOff && s.rank == 0) {
+    fmt::print(stderr,
+               "shoal: tls is off: whoever is on the way between ranks can read and change what "
+               "they send each other over TCP\n");
+  }
+  fabric->transport_ =
+      std::make_shared<wire::TcpTransport>(wire::TcpTransport::Options{.key = s.key,
+                                                                       .host = address,
+                                                                       .ports = s.network.ports,
+                                                                       .rails = s.network.rails,
+                                                                       .tls = s.network.tls},
+                                           store, s.rank, s.size, deadline);
   return fabric;
 }
 

@@ -6,8 +6,11 @@
 
 #include "shoal/base/clock.h"
 #include "shoal/base/element_type.h"
+#include "shoal/collective/codec/coding.h"
 
 namespace shoal::collective {
+
+struct CodedFeedback;
 
 enum class Kind : std::uint8_t {
   kAllReduce,
@@ -101,8 +104,15 @@ struct Operation {
   /// at its own place in the output. HierarchicalCommunicator offers it where hosts hold equal
   /// blocks of ranks.
   bool shared_output = false;
-  int priority = 0;    ///< a higher priority overtakes a lower one
-  double scale = 1;    ///< the factor of kPremulSum
+  int priority = 0;  ///< a higher priority overtakes a lower one
+  double scale = 1;  ///< the factor of kPremulSum
+  /// In an all_reduce of one buffer of f32 by sum: how values travel. The ranks compare it. Each
+  /// value is encoded twice (CodedExchange), so the result has the codec's error, with the same
+  /// bits on all ranks.
+  Coding coding;
+  /// With a codec: error feedback; null: none. Read during `start`, which may also write next
+  /// residuals, as long as it lasts; it is not compared.
+  const CodedFeedback* feedback = nullptr;
   Duration timeout{};  ///< zero: the communicator's default
 };
 

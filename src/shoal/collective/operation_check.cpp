@@ -14,12 +14,29 @@ namespace {
 // send what it has received. Null buffers hold nothing and cannot overlap.
 bool in_place(const Buffer& buffer) { return buffer.input && buffer.input == buffer.output; }
 
+/// Numbers of a block are taken from its values, and random numbers from their indices: both must
+/// be those of one buffer of fp32.
+void check_coded(const Operation& o) {
+  const char* what = name(o.kind);
+  SHOAL_USER_CHECK(o.coding.codec != Codec::kNone || o.feedback == nullptr, what,
+                   "error feedback needs a codec");
+  if (o.coding.codec == Codec::kNone) return;
+  SHOAL_USER_CHECK(o.kind == Kind::kAllReduce && o.type == ElementType::kF32 &&
+                       o.reduction == Reduction::kSum && o.more.empty(),
+                   what,
+                   "a codec needs an all_reduce of one buffer of f32 by sum, not {}{} of {}{}",
+                   o.more.empty() ? "" : "several buffers of ", what, name(o.type),
+                   reduces(o.kind) ? fmt::format(" by {}", name(o.reduction)) : "");
+  check_coding(o.coding, what);
+}
+
 }  // namespace
 
 void check_operation(const Operation& o, int rank, int size, const char* carrier, bool to_self) {
   const char* what = name(o.kind);
   SHOAL_USER_CHECK(!reduces(o.kind) || supports_fold(o.type, o.reduction), what,
                    "there is no {} of {} by {}", what, name(o.type), name(o.reduction));
+  check_coded(o);
   SHOAL_USER_CHECK(o.memory == MemoryKind::kHost, what, "{} carries host memory only", carrier);
   SHOAL_USER_CHECK(!o.shared_output, what,
                    "one output per node needs a group that spans several nodes");

@@ -12,7 +12,8 @@ namespace shoal::collective {
 /// Refused are: reductions that no fold supports, memory that is not the host's, a shared output
 /// (HierarchicalCommunicator, which offers it, checks without it), a root or peer that is no rank,
 /// a message to the rank itself unless `to_self`, per-rank counts of another length than the
-/// group's, and an all_to_all in place.
+/// group's, an all_to_all in place, and a codec for anything but an all_reduce of one buffer of f32
+/// by sum.
 void check_operation(const Operation& operation, int rank, int size, const char* carrier,
                      bool to_self = false);
 

@@ -4,11 +4,12 @@
 
 #include "shoal/collective/algorithm/cost_model.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/tls_mode.h"
 
 namespace shoal::collective {
 
 /// Says how the ranks of a job reach each other; the user of the job chooses it. Only
-/// `in_rank_order` must be the same on all ranks.
+/// `tls` and `in_rank_order` must be the same on all ranks.
 struct TransportOptions {
   /// Ranks that name different hosts share no memory, even where they could: tests play several
   /// hosts on one machine. Empty: ranks find out who shares memory.
@@ -21,6 +22,8 @@ struct TransportOptions {
   /// TCP: connections between two ranks of different hosts or of one, at most wire::kMostRails. The
   /// number of the higher one of two ranks counts for both. 0: as many as the round trip asks for.
   int rails = 0;
+  /// TCP: connections that are encrypted. The same on all ranks.
+  wire::TlsMode tls = wire::TlsMode::kAuto;
   /// TCP: the costs by which algorithms are chosen. Those of rank 0 count for all ranks.
   CostModel link_costs;
   /// TCP: exceptions from that choice, in the syntax of Choice

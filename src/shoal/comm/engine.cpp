@@ -68,6 +68,13 @@ std::size_t elements_of(const Operation& operation, int ranks, int rank) {
   return sum;
 }
 
+/// Returns the bytes of those elements, encoded where the operation has a codec.
+std::size_t bytes_of(const Operation& operation, std::size_t element, int ranks, int rank) {
+  const std::size_t count = elements_of(operation, ranks, rank);
+  if (operation.coding.codec == collective::Codec::kNone) return count * element;
+  return collective::encoded_bytes(operation.coding, count);
+}
+
 /// Returns how often a rank sends each element that it gives to a call, by the algorithms that send
 /// least.
 double times_sent(Kind kind, int ranks) {
@@ -170,7 +177,7 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
       const std::size_t size = inputs.empty() ? 0 : inputs[0].element_size();
       transfer = record_start(
           name(operation.kind),
-          elements_of(operation, communicator_->size(), communicator_->rank()) * size, &operation);
+          bytes_of(operation, size, communicator_->size(), communicator_->rank()), &operation);
       const auto begin = Clock::now();
       handle = communicator_->start(operation);
       if (!async) {
@@ -197,8 +204,8 @@ Work Engine::carry_out(Operation& operation, Tensors outputs, Tensors inputs, bo
     std::atomic<std::size_t>& given = sent_->given[static_cast<std::size_t>(operation.kind)];
     // No other thread writes: without a locked instruction.
     given.store(given.load(std::memory_order_relaxed) +
-                    elements_of(operation, communicator_->size(), communicator_->rank()) *
-                        inputs[0].element_size(),
+                    bytes_of(operation, inputs[0].element_size(), communicator_->size(),
+                             communicator_->rank()),
                 std::memory_order_relaxed);
   }
   release_complete();

@@ -12,7 +12,9 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/hash.h"
+#include "shoal/collective/codec/coded_exchange.h"
 #include "shoal/collective/fold/fold.h"
+#include "shoal/collective/operation_check.h"
 
 namespace shoal::comm {
 namespace {
@@ -31,13 +33,32 @@ Operation operation_of(Kind kind, const at::Tensor& tensor, const Options& optio
           .tag = options.label,
           .priority = options.priority,
           .scale = options.scale,
+          .coding = options.coding,
+          .feedback = options.feedback,
           .timeout = options.timeout};
+}
+
+/// An all-reduce with a codec among one: the bits of a group, whose values are encoded twice.
+Work encode_alone(const at::Tensor& tensor, const Options& options) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor values = tensor.contiguous();
+  Operation operation = operation_of(Kind::kAllReduce, values, options);
+  operation.buffer = {values.const_data_ptr(), values.data_ptr(),
+                      static_cast<std::size_t>(values.numel())};
+  collective::check_operation(operation, 0, 1, "a group of one");
+  collective::CodedExchange alone(operation, 0, 1);
+  alone.add_up();
+  alone.finish();
+  if (!values.is_same(tensor)) tensor.copy_(values);
+  return {};
 }
 
 /// A reduction among one: the tensor itself, unless it is scaled.
 Work reduce_alone(Kind kind, const at::Tensor& output, const at::Tensor& input,
                   const Options& options) {
   const ElementType type = element_type(input.scalar_type());
+  SHOAL_USER_CHECK(options.coding.codec == collective::Codec::kNone, name(kind),
+                   "a codec needs an all_reduce of one tensor");
   SHOAL_USER_CHECK(collective::supports_fold(type, options.reduction), name(kind),
                    "there is no {} of {} by {}", name(kind), shoal::name(type),
                    name(options.reduction));
@@ -86,12 +107,15 @@ bool Group::supports(Kind kind, at::ScalarType type, Reduction reduction) const 
 }
 
 Work Group::all_reduce(const at::Tensor& tensor, const Options& options) const {
+  const bool coded = options.coding.codec != collective::Codec::kNone;
+  if (size() == 1 && coded) return encode_alone(tensor, options);
   if (size() == 1) return reduce_alone(Kind::kAllReduce, tensor, tensor, options);
   Operation operation = operation_of(Kind::kAllReduce, tensor, options);
   return engine_->start(operation, tensor, tensor, options.async);
 }
 
 Work Group::all_reduce(at::ArrayRef<at::Tensor> tensors, const Options& options) const {
+  if (tensors.size() == 1) return all_reduce(tensors[0], options);
   if (size() == 1) {
     for (const at::Tensor& tensor : tensors)
       reduce_alone(Kind::kAllReduce, tensor, tensor, options);

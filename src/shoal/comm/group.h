@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/collective/codec/error_feedback.h"
 #include "shoal/collective/operation.h"
 #include "shoal/comm/engine.h"
 #include "shoal/comm/lent.h"
@@ -32,6 +33,13 @@ struct Options {
   /// written once for the whole host, after all ranks of the host have called. Every host must hold
   /// the same number of consecutive ranks, and more than one.
   bool shared_output = false;
+  /// In all_reduce of one tensor of fp32 by sum, over Shoal's own transports: how its values
+  /// travel. Every value is encoded twice, also in a group of one. All ranks pass an equal one,
+  /// with another key in each call (collective::CodedExchange).
+  collective::Coding coding;
+  /// With a codec: residuals that are read during the call; the next ones are written until it is
+  /// complete (collective::ErrorFeedback). Null: none.
+  const collective::CodedFeedback* feedback = nullptr;
 };
 
 /// A set of ranks that act together on tensors. Copies of a Group name the same group. In a group

@@ -155,6 +155,9 @@ Handle LibraryCommunicator::start(const Operation& o) {
   collective::check_operation(o, rank_, size_, library_);
   SHOAL_USER_CHECK(supports(o.kind, o.type, o.reduction), name(o.kind), "{} has no {} of {} by {}",
                    library_, name(o.kind), name(o.type), name(o.reduction));
+  SHOAL_USER_CHECK(o.coding.codec == collective::Codec::kNone, name(o.kind),
+                   "{} carries values as they are, not in {}", library_,
+                   collective::name(o.coding.codec));
   const Duration timeout = o.timeout == Duration::zero() ? timeout_ : o.timeout;
   const bool reduces = collective::reduces(o.kind);
   auto operation = std::make_shared<InFlight>();

@@ -31,8 +31,9 @@ Group connect_over_network(const WorldOptions& options) {
   const std::string address =
       options.network.interface.empty() ? "" : wire::interface_address(options.network.interface);
   // The group keeps the store alive: other ranks may still look each other up in it.
-  const auto meeting = std::make_shared<wire::Rendezvous>(
-      place, options.key, options.rank, address.empty() ? "127.0.0.1" : address, deadline);
+  const auto meeting = std::make_shared<wire::Rendezvous>(place, options.key, options.rank,
+                                                          address.empty() ? "127.0.0.1" : address,
+                                                          deadline, options.network.tls);
 
   // With TCP alone no peer maps the arena, but it still counts memory and enforces the rank's
   // limit.

@@ -116,7 +116,7 @@ class RankWalk {
     differentiated_ = true;
     if (units.head) {
       const auto last = moments_.head().back();
-      moment(0, last.temporary + (split ? 0 : moments_.head_weight_gradient()));
+      moment(0, last.temporary + (split ? 0 : head_weight_gradient()));
       held_ -= moments_.head_input() + last.held;
       if (split) held_ += moments_.head_factors();
     }
@@ -132,10 +132,14 @@ class RankWalk {
 
   void weight_gradient(const StageUnits& units) {
     if (units.head) {
-      moment(0, moments_.head_weight_gradient());
+      moment(0, head_weight_gradient());
       held_ -= moments_.head_factors();
     }
     for (std::int64_t b = units.first; b < units.last; ++b) held_ -= moments_.block_factors(b);
+  }
+
+  double head_weight_gradient() {
+    return moments_.head_weight_gradient(!std::exchange(head_written_, true));
   }
 
   const RankStates& states_;
@@ -143,6 +147,7 @@ class RankWalk {
   const std::vector<StageUnits>& stages_;
   double tied_;
   bool differentiated_;  ///< gradients have memory
+  bool head_written_ = false;
   double gathered_ = 0;  ///< parameters of the gathered stages that count here
   double held_ = 0;      ///< bytes that passes keep for their backward pass
   MemoryUse most_;

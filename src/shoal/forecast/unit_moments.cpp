@@ -64,6 +64,7 @@ UnitMoments::UnitMoments(const ModelSpec& spec, const Training& training, const 
       tensor_(static_cast<double>(training.degrees.tp)),
       threads_(training.threads),
       recompute_logits_(plan::recomputes_logits(spec, training)),
+      narrow_gradient_(states_of(training).gradient < kElement),
       reads_in_place_(plan::context_group(cluster, training.degrees).hosts == 1),
       data_(data_bytes(spec, training, batch_) + table_bytes(spec, training)),
       keeps_(training.kept) {
@@ -165,12 +166,13 @@ double UnitMoments::head_factors() const {
   return input + batch_.product_bytes * rows() * vocabulary();
 }
 
-// The sum over the blocks, which is then added to that of earlier micro-batches.
-double UnitMoments::head_weight_gradient() const {
+// The sum over the blocks is added to that of earlier micro-batches. That of the first one is made
+// in the gradient's place, unless it is rounded.
+double UnitMoments::head_weight_gradient(bool first) const {
   if (!recompute_logits_) return 0;
   const double h = static_cast<double>(spec_.hidden);
   const double v = vocabulary();
-  return logits_block() + kElement * v * h +
+  return logits_block() + (first && !narrow_gradient_ ? 0 : kElement * v * h) +
          std::max(packed_operands(v, h, kLossRows), packed_operands(kLossRows, v, h));
 }
 

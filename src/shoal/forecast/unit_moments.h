@@ -60,8 +60,8 @@ class UnitMoments {
   double block_factors(std::int64_t block) const;
   double head_factors() const;
   /// Returns the temporaries of the head's weight gradient where its logits are computed again for
-  /// it; otherwise they are among the moments of `head`.
-  double head_weight_gradient() const;
+  /// it; otherwise they are among the moments of `head`. `first`: of the micro-batches of a step.
+  double head_weight_gradient(bool first) const;
   /// Returns the temporaries of the embedding's backward pass.
   double embedding_backward() const { return 2 * width() + exchanged(); }
 
@@ -79,7 +79,8 @@ class UnitMoments {
   double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
   std::int64_t threads_;
   bool recompute_logits_;
-  bool reads_in_place_;  ///< context-parallel ranks share memory
+  bool narrow_gradient_;  ///< gradients have 16 bits
+  bool reads_in_place_;   ///< context-parallel ranks share memory
   double data_;
   std::vector<Keep> keeps_;
   std::vector<model::BlockCost> costs_;

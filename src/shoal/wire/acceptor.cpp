@@ -31,13 +31,11 @@ bool is_over_for_now(int error) {
 
 }  // namespace
 
-Acceptor::Acceptor(EventLoop& loop, Descriptor listener, std::string key,
-                   std::function<void(Descriptor, const Hello&)> admit)
+Acceptor::Acceptor(EventLoop& loop, Descriptor listener, Options options)
     : loop_(loop),
       listener_(std::move(listener)),
       guard_(listener_.get()),
-      key_(std::move(key)),
-      admit_(std::move(admit)) {
+      options_(std::move(options)) {
   watch_listener();
 }
 
@@ -75,7 +73,8 @@ void Acceptor::accept_all() {
     const int on = 1;
     const int fd = socket.get();
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    Caller caller{std::move(socket), ListenerHandshake(key_), Deadline::in(kHandshakeLimit)};
+    Caller caller{std::move(socket), ListenerHandshake(options_.key, options_.hello),
+                  Deadline::in(kHandshakeLimit), nullptr};
     // The listener speaks first: its challenge must be in the caller's proof.
     if (!send_all(fd, caller.handshake.greeting())) continue;
     callers_.emplace(fd, std::move(caller));
@@ -98,11 +97,36 @@ void Acceptor::continue_handshake(int fd) {
     return drop(fd);
   if (!caller.handshake.done()) return;
   if (!send_all(fd, caller.handshake.proof())) return drop(fd);
-  // The caller is removed before `admit_` runs, which may close the socket: the next connection may
+  begin_channel(fd);
+}
+
+// Strangers do not come this far: what TLS costs is spent on callers that know the key.
+void Acceptor::begin_channel(int fd) {
+  Caller& caller = callers_.at(fd);
+  caller.channel = options_.make_channel
+                       ? options_.make_channel(std::move(caller.socket), caller.handshake.hello())
+                       : std::make_unique<PlainChannel>(std::move(caller.socket));
+  if (!caller.channel) return drop(fd);
+  continue_channel(fd);
+}
+
+void Acceptor::continue_channel(int fd) {
+  Channel& channel = *callers_.at(fd).channel;
+  try {
+    const Channel::Handshake state = channel.handshake();
+    if (state != Channel::Handshake::kDone) {
+      const bool reads = state == Channel::Handshake::kWaitsToRead;
+      return loop_.watch(fd, reads ? EPOLLIN : EPOLLOUT,
+                         [this, fd](std::uint32_t) { continue_channel(fd); });
+    }
+  } catch (const Error&) {
+    return drop(fd);
+  }
+  // The caller is removed before `admit` runs, which may close the socket: the next connection may
   // get the same number.
   loop_.remove(fd);
   auto node = callers_.extract(fd);
-  admit_(std::move(node.mapped().socket), node.mapped().handshake.hello());
+  options_.admit(std::move(node.mapped().channel), node.mapped().handshake.hello());
 }
 
 void Acceptor::drop(int fd) {

@@ -232,4 +232,6 @@ Endpoint endpoint_of(int socket, int (*name)(int, sockaddr*, socklen_t*)) {
 Endpoint local_endpoint(int socket) { return endpoint_of(socket, getsockname); }
 Endpoint remote_endpoint(int socket) { return endpoint_of(socket, getpeername); }
 
+bool leaves_host(int socket) { return local_endpoint(socket).host != remote_endpoint(socket).host; }
+
 }  // namespace shoal::wire

@@ -48,5 +48,8 @@ Descriptor connect_once(const Endpoint& to, Deadline deadline);
 /// Return the two ends of a connected socket: the one on this host, and the one on the other.
 Endpoint local_endpoint(int socket);
 Endpoint remote_endpoint(int socket);
+/// Returns true where the two ends of a connected socket have different addresses: what it sends
+/// leaves this host, or its network namespace.
+bool leaves_host(int socket);
 
 }  // namespace shoal::wire

@@ -10,13 +10,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "shoal/base/check.h"
 
 namespace shoal::wire {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '2'};
+constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '3'};
 using Proof = std::array<std::byte, 32>;
 constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce);
 constexpr std::size_t kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
@@ -33,13 +34,14 @@ void append(std::vector<std::byte>& to, const void* from, std::size_t size) {
   to.insert(to.end(), bytes, bytes + size);
 }
 
-/// HMAC-SHA256 of the key over a label and both challenges. The label differs by direction: a
-/// caller that sends the listener's own proof back does not pass.
-Proof prove(const std::string& key, const char* label, std::span<const std::byte> listener,
-            std::span<const std::byte> caller, std::span<const std::byte> hello) {
+/// HMAC-SHA256 of the key over a label, both challenges and the hello messages that were said until
+/// then. The label differs by direction: a caller that sends the listener's own proof back does not
+/// pass.
+Proof prove(const std::string& key, const char* label,
+            std::initializer_list<std::span<const std::byte>> said) {
   std::vector<std::byte> text;
   append(text, label, std::strlen(label) + 1);
-  for (const auto part : {listener, caller, hello}) append(text, part.data(), part.size());
+  for (const auto part : said) append(text, part.data(), part.size());
   Proof proof;
   unsigned size = 0;
   const bool made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
@@ -77,8 +79,8 @@ void exchange(int socket, std::byte* data, std::size_t size, bool out, Deadline 
 
 }  // namespace
 
-ListenerHandshake::ListenerHandshake(std::string key)
-    : key_(std::move(key)), own_(random_nonce()) {}
+ListenerHandshake::ListenerHandshake(std::string key, const Hello& own)
+    : key_(std::move(key)), own_hello_(own), own_(random_nonce()) {}
 
 std::vector<std::byte> ListenerHandshake::greeting() const {
   std::vector<std::byte> bytes;
@@ -98,17 +100,22 @@ bool ListenerHandshake::feed(std::span<const std::byte> bytes) {
   const auto received = std::span<const std::byte>(received_);
   // The listener's own challenge is part of the text: a proof that was recorded on another
   // connection does not pass.
-  const Proof want = prove(key_, "caller", own_, received.subspan(kMagic.size(), sizeof(Nonce)),
-                           received.subspan(kGreeting, sizeof(Hello)));
+  const Proof want = prove(key_, "caller",
+                           {own_, received.subspan(kMagic.size(), sizeof(Nonce)),
+                            received.subspan(kGreeting, sizeof(Hello))});
   // In constant time: how long the comparison takes says nothing about the right proof.
   return CRYPTO_memcmp(want.data(), received_.data() + kGreeting + sizeof(Hello), want.size()) == 0;
 }
 
 std::vector<std::byte> ListenerHandshake::proof() const {
   const auto received = std::span<const std::byte>(received_);
-  const Proof proof =
-      prove(key_, "listener", own_, received.subspan(kMagic.size(), sizeof(Nonce)), {});
-  return {proof.begin(), proof.end()};
+  const Proof proof = prove(key_, "listener",
+                            {own_, received.subspan(kMagic.size(), sizeof(Nonce)),
+                             received.subspan(kGreeting, sizeof(Hello)), own_hello_});
+  std::vector<std::byte> bytes;
+  append(bytes, own_hello_.data(), own_hello_.size());
+  append(bytes, proof.data(), proof.size());
+  return bytes;
 }
 
 Hello ListenerHandshake::hello() const {
@@ -117,8 +124,8 @@ Hello ListenerHandshake::hello() const {
   return hello;
 }
 
-void handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline,
-                         const std::function<void()>& check) {
+Hello handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline,
+                          const std::function<void()>& check) {
   std::array<std::byte, kGreeting> greeting;
   exchange(socket, greeting.data(), greeting.size(), false, deadline, check);
   if (std::memcmp(greeting.data(), kMagic.data(), kMagic.size()) != 0) {
@@ -128,7 +135,7 @@ void handshake_as_caller(int socket, const std::string& key, const Hello& hello,
   const auto listener = std::span<const std::byte>(greeting).subspan(kMagic.size());
   const Nonce own = random_nonce();
   // The proof covers `hello`, so that nobody without the key can change the rank that it names.
-  const Proof mine = prove(key, "caller", listener, own, hello);
+  const Proof mine = prove(key, "caller", {listener, own, hello});
   std::vector<std::byte> answer;
   append(answer, kMagic.data(), kMagic.size());
   append(answer, own.data(), own.size());
@@ -136,11 +143,23 @@ void handshake_as_caller(int socket, const std::string& key, const Hello& hello,
   append(answer, mine.data(), mine.size());
   exchange(socket, answer.data(), answer.size(), true, deadline, check);
   // The listener proves itself last: it shows nothing to a caller that does not know the key.
+  Hello heard;
   Proof theirs;
+  exchange(socket, heard.data(), heard.size(), false, deadline, check);
   exchange(socket, theirs.data(), theirs.size(), false, deadline, check);
-  const Proof want = prove(key, "listener", listener, own, {});
+  const Proof want = prove(key, "listener", {listener, own, hello, heard});
   if (CRYPTO_memcmp(theirs.data(), want.data(), want.size()) != 0)
     throw Error(ErrorKind::kPeerLost, "handshake", "the other side does not know the job key");
+  return heard;
+}
+
+void complete_handshake(Channel& channel, Deadline deadline, const std::function<void()>& check) {
+  for (;;) {
+    const Channel::Handshake state = channel.handshake();
+    if (state == Channel::Handshake::kDone) return;
+    const bool reads = state == Channel::Handshake::kWaitsToRead;
+    wait_ready(channel.fd(), reads ? POLLIN : POLLOUT, deadline, check);
+  }
 }
 
 }  // namespace shoal::wire

@@ -10,13 +10,17 @@
 namespace shoal::wire {
 
 Link::Link(Descriptor socket, std::uint64_t most_bytes, std::shared_ptr<ChunkPool> pool, int rails)
+    : Link(std::make_unique<PlainChannel>(std::move(socket)), most_bytes, std::move(pool), rails) {}
+
+Link::Link(std::unique_ptr<Channel> channel, std::uint64_t most_bytes,
+           std::shared_ptr<ChunkPool> pool, int rails)
     : most_bytes_(most_bytes),
       pool_(pool ? std::move(pool) : std::make_shared<ChunkPool>(Assembler::kChunkBytes)),
       claims_(rails > 1),
       gathering_(pool_),
       accounts_(static_cast<std::size_t>(rails)),
       rails_(static_cast<std::size_t>(rails)) {
-  add_rail(0, std::move(socket));
+  add_rail(0, std::move(channel));
 }
 
 Link::~Link() {
@@ -35,11 +39,15 @@ Assembler Link::assembler(int rail) const {
 }
 
 void Link::add_rail(int rail, Descriptor socket) {
+  add_rail(rail, std::make_unique<PlainChannel>(std::move(socket)));
+}
+
+void Link::add_rail(int rail, std::unique_ptr<Channel> channel) {
   const auto at = static_cast<std::size_t>(rail);
   RailAccount& account = accounts_[at];
   if (account.state() == RailAccount::State::kClosed) account.reopen();
   rails_[at] =
-      std::make_unique<Rail>(std::move(socket), assembler(rail), rail > 0 ? &account : nullptr);
+      std::make_unique<Rail>(std::move(channel), assembler(rail), rail > 0 ? &account : nullptr);
 }
 
 RailReport Link::lose_rail(int rail) {
@@ -122,9 +130,11 @@ bool Link::flush() {
                       [](const auto& rail) { return rail && rail->blocked(); });
 }
 
-void Link::finish_sending() {
+bool Link::finish_sending() {
+  bool all = true;
   for (const auto& rail : rails_)
-    if (rail) ::shutdown(rail->fd(), SHUT_WR);
+    if (rail) all = rail->finish_sending() && all;
+  return all;
 }
 
 bool Link::receive(int rail, ChunkSink& sink) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "shoal/wire/assembler.h"
+#include "shoal/wire/channel.h"
 #include "shoal/wire/claims.h"
 #include "shoal/wire/flow_message.h"
 #include "shoal/wire/gathering.h"
@@ -28,6 +29,9 @@ namespace shoal::wire {
 /// rail has room (see Claims and Gathering). Both ends have the same number. Not thread-safe.
 class Link {
  public:
+  explicit Link(std::unique_ptr<Channel> channel, std::uint64_t most_bytes = std::uint64_t{1} << 42,
+                std::shared_ptr<ChunkPool> pool = nullptr, int rails = 1);
+  /// With the bytes of `socket` as they are.
   explicit Link(Descriptor socket, std::uint64_t most_bytes = std::uint64_t{1} << 42,
                 std::shared_ptr<ChunkPool> pool = nullptr, int rails = 1);
   /// Releases all memory that is still to be sent.
@@ -36,6 +40,7 @@ class Link {
 
   /// Adds a connection. Rails from 1 on may come in any order, and again once they are lost and the
   /// peer has told what it has received.
+  void add_rail(int rail, std::unique_ptr<Channel> channel);
   void add_rail(int rail, Descriptor socket);
   /// Closes the connection of a rail other than the first. Returns what the peer is to be told,
   /// which closes its end too. What was sent there and has not arrived is claimed again once the
@@ -74,7 +79,8 @@ class Link {
   bool broken(int rail) const { return rails_[static_cast<std::size_t>(rail)]->broken(); }
   void set_broken(int rail) { rails_[static_cast<std::size_t>(rail)]->set_broken(); }
   /// Ends this direction: behind what was written the peer reads the end of each connection.
-  void finish_sending();
+  /// Returns false where it has to be called again, because the kernel has no room now.
+  bool finish_sending();
   /// Reads once what is there on a rail, up to about a chunk. Returns false at the end of the
   /// connection. Throws Error(peer_lost) or Error(data).
   bool receive(int rail, ChunkSink& sink);

@@ -1,14 +1,10 @@
 #include "shoal/wire/rail.h"
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <utility>
-
-#include "shoal/base/system_error.h"
 
 namespace shoal::wire {
 namespace {
@@ -42,7 +38,8 @@ bool Rail::flush(Claims& claims, Claims::Kind kind) {
     for (bool more = true;
          more && writing_bytes_ < kBytesAhead && writing_.size() < kMaxChunksAhead;)
       more = claim(claims, kind);
-    blocked_ = false;
+    blocked_ = channel_->holds_unsent() && !channel_->flush();
+    if (blocked_) return false;
     if (writing_.empty()) return true;
     blocked_ = !write_some(claims) || bytes_sent_ - before >= kMostAtATime;
     if (blocked_) return false;
@@ -51,6 +48,8 @@ bool Rail::flush(Claims& claims, Claims::Kind kind) {
 
 void Rail::flush_one(Claims& claims, Claims::Kind kind) {
   if (blocked_ || broken_) return;
+  blocked_ = channel_->holds_unsent() && !channel_->flush();
+  if (blocked_) return;
   if (writing_.empty() && !(account_ && account_->is_full())) claim(claims, kind);
   if (!writing_.empty()) blocked_ = !write_some(claims);
 }
@@ -76,18 +75,10 @@ bool Rail::write_some(Claims& claims) {
       wanted += part.iov_len;
     }
   }
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = count;
-  const ssize_t n = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (n < 0) {
-    if (errno == EAGAIN) return false;
-    if (errno == EINTR) return true;
-    throw system_error(ErrorKind::kPeerLost, "send", "the connection broke");
-  }
-  wrote(claims, static_cast<std::size_t>(n));
+  const std::size_t n = channel_->write(std::span(parts).first(count));
+  wrote(claims, n);
   // After a short write the kernel's buffer is full, and another call would only say so.
-  return static_cast<std::size_t>(n) == wanted;
+  return n == wanted && !channel_->holds_unsent();
 }
 
 void Rail::wrote(Claims& claims, std::size_t bytes) {
@@ -171,16 +162,10 @@ bool Rail::receive_some(const std::function<void(std::size_t, std::span<const st
   iovec parts[2] = {
       {first.data(), first.size()},
       {buffer_.data(), assembler_.within_chunk() ? Assembler::kHeaderBytes : buffer_.size()}};
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = 2;
-  const ssize_t n = recvmsg(fd(), &message, MSG_DONTWAIT);
-  if (n == 0) return false;
-  if (n < 0) {
-    if (errno == EAGAIN || errno == EINTR) return true;
-    throw system_error(ErrorKind::kPeerLost, "receive", "the connection broke");
-  }
-  const auto bytes = static_cast<std::size_t>(n);
+  const auto read = channel_->read(parts);
+  if (!read) return true;
+  const std::size_t bytes = *read;
+  if (bytes == 0) return false;
   const auto direct = std::min(bytes, first.size());
   bytes_received_ += bytes;
   took(direct, std::span(buffer_).first(bytes - direct));
@@ -188,15 +173,19 @@ bool Rail::receive_some(const std::function<void(std::size_t, std::span<const st
 }
 
 bool Rail::receive(ChunkSink& sink) {
-  return receive_some([&](std::size_t direct, std::span<const std::byte> more) {
-    assembler_.took(direct, sink);
-    assembler_.feed(more, sink);
-  });
+  bool open = true;
+  do {
+    open = receive_some([&](std::size_t direct, std::span<const std::byte> more) {
+      assembler_.took(direct, sink);
+      assembler_.feed(more, sink);
+    });
+  } while (open && channel_->holds_unread());
+  return open;
 }
 
 bool Rail::receive(const std::function<void(Stream, Bytes)>& message) {
   // The bound lets other connections have their turn while a peer sends without pause.
-  for (int turn = 0; turn < 64; ++turn) {
+  for (int turn = 0; turn < 64 || channel_->holds_unread(); ++turn) {
     const auto before = bytes_received_;
     const bool open = receive_some([&](std::size_t direct, std::span<const std::byte> more) {
       assembler_.took(direct, message);

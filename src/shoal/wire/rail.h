@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "shoal/wire/assembler.h"
+#include "shoal/wire/channel.h"
 #include "shoal/wire/claims.h"
 #include "shoal/wire/closed_in_children.h"
-#include "shoal/wire/descriptor.h"
 #include "shoal/wire/rail_account.h"
 
 namespace shoal::wire {
@@ -22,12 +22,12 @@ namespace shoal::wire {
 class Rail {
  public:
   /// `account`, of a rail whose connection is replaced where it breaks, gets what was written.
-  Rail(Descriptor socket, Assembler assembler, RailAccount* account = nullptr)
-      : socket_(std::move(socket)),
-        guard_(socket_.get()),
+  Rail(std::unique_ptr<Channel> channel, Assembler assembler, RailAccount* account = nullptr)
+      : channel_(std::move(channel)),
+        guard_(channel_->fd()),
         assembler_(std::move(assembler)),
         account_(account) {}
-  int fd() const { return socket_.get(); }
+  int fd() const { return channel_->fd(); }
   Assembler& assembler() { return assembler_; }
 
   /// Claims and writes chunks until there is none, or the kernel takes no more: then it returns
@@ -40,6 +40,9 @@ class Rail {
   bool broken() const { return broken_; }
   void set_broken() { broken_ = true; }
   void writable() { blocked_ = false; }
+  /// Ends this direction. Returns false where it has to be called again, because the kernel has no
+  /// room now.
+  bool finish_sending() { return channel_->finish_sending(); }
 
   /// Reads once what is there, up to about a chunk. Returns false at the end of the connection.
   /// Throws Error(peer_lost) or Error(data).
@@ -59,7 +62,9 @@ class Rail {
   void release_all(Claims& claims);
   /// Returns true when nothing is left that can be written: a broken connection takes no more, but
   /// one that is replaced has its pieces claimed by others.
-  bool idle() const { return writing_.empty() || (broken_ && !account_); }
+  bool idle() const {
+    return (writing_.empty() && !channel_->holds_unsent()) || (broken_ && !account_);
+  }
   bool idle(Stream stream) const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }  ///< headers included
   std::uint64_t bytes_received() const { return bytes_received_; }
@@ -75,7 +80,7 @@ class Rail {
   static void keep_alone(Claims::Chunk& chunk);
   bool receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took);
 
-  Descriptor socket_;
+  std::unique_ptr<Channel> channel_;
   ClosedInChildren guard_;
   Assembler assembler_;
   RailAccount* account_;

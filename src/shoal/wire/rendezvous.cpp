@@ -51,12 +51,12 @@ std::string first_line(const std::string& path) {
 
 /// Returns a client of the store at `at`; null where nobody listens, another program does, or it is
 /// a store of another job.
-std::unique_ptr<StoreClient> try_store(const Endpoint& at, const std::string& key,
+std::unique_ptr<StoreClient> try_store(const Endpoint& at, const std::string& key, TlsMode tls,
                                        AttemptLimit& limit, Deadline deadline) {
   const Deadline end = limit.of_attempt(deadline);
   try {
     Descriptor socket = connect_once(at, end);
-    if (socket.get() >= 0) return std::make_unique<StoreClient>(std::move(socket), key, end);
+    if (socket.get() >= 0) return std::make_unique<StoreClient>(std::move(socket), key, end, tls);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kTimeout && error.kind() != ErrorKind::kPeerLost) throw;
   }
@@ -68,12 +68,12 @@ std::unique_ptr<StoreClient> try_store(const Endpoint& at, const std::string& ke
 /// it is read anew for each attempt. Rank 0 renames it into place, so it is complete once it is
 /// there.
 std::unique_ptr<StoreClient> find_store_by_file(const std::string& path, const std::string& key,
-                                                Deadline deadline) {
+                                                TlsMode tls, Deadline deadline) {
   std::string named;
   for (AttemptLimit limit;; limit.next_round()) {
     if (const std::string text = first_line(path); !text.empty()) {
       named = text;
-      if (auto client = try_store(parse_endpoint(text), key, limit, deadline)) return client;
+      if (auto client = try_store(parse_endpoint(text), key, tls, limit, deadline)) return client;
     }
     if (deadline.passed()) {
       const std::string what =
@@ -88,11 +88,11 @@ std::unique_ptr<StoreClient> find_store_by_file(const std::string& path, const s
 /// Tries all ports in turn, again and again. One that refuses costs a round trip: of a store that
 /// starts late, every port but one may refuse.
 std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports,
-                                        const std::string& key, Deadline deadline) {
+                                        const std::string& key, TlsMode tls, Deadline deadline) {
   for (AttemptLimit limit;; limit.next_round()) {
     for (int port = ports.first; port <= ports.last; ++port) {
       const Endpoint at{host, static_cast<std::uint16_t>(port)};
-      if (auto client = try_store(at, key, limit, deadline)) return client;
+      if (auto client = try_store(at, key, tls, limit, deadline)) return client;
     }
     if (deadline.passed()) {
       throw Error(
@@ -109,17 +109,17 @@ std::unique_ptr<StoreClient> find_store(const std::string& host, PortRange ports
 }  // namespace
 
 Rendezvous::Rendezvous(const std::string& place, const std::string& key, int rank,
-                       const std::string& host, Deadline deadline) {
+                       const std::string& host, Deadline deadline, TlsMode tls) {
   const bool by_file = place.starts_with(kFile);
   const std::string path = by_file ? place.substr(kFile.size()) : "";
   if (rank == 0) {
     serve(place, key, host);
-    client_ = std::make_unique<StoreClient>(server_->endpoint(), key, deadline);
+    client_ = std::make_unique<StoreClient>(server_->endpoint(), key, deadline, tls);
   } else if (by_file) {
-    client_ = find_store_by_file(path, key, deadline);
+    client_ = find_store_by_file(path, key, tls, deadline);
   } else {
     const Endpoint there = parse_endpoint(place);
-    client_ = find_store(there.host, ports_from(there.port), key, deadline);
+    client_ = find_store(there.host, ports_from(there.port), key, tls, deadline);
   }
 }
 

@@ -18,11 +18,11 @@ namespace shoal::wire {
 ///     ranks see. It is removed when all are connected, or have given up.
 class Rendezvous {
  public:
-  /// `host`: the address at which rank 0 listens where `place` is a file. Throws Error(config) for
-  /// a malformed place, Error(timeout) when rank 0 is not there in time, Error(resource) when no
-  /// port is free.
+  /// `host`: the address at which rank 0 listens where `place` is a file. `tls`: whether this
+  /// rank's connection to the store is encrypted. Throws Error(config) for a malformed place,
+  /// Error(timeout) when rank 0 is not there in time, Error(resource) when no port is free.
   Rendezvous(const std::string& place, const std::string& key, int rank, const std::string& host,
-             Deadline deadline);
+             Deadline deadline, TlsMode tls = TlsMode::kAuto);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;

@@ -13,6 +13,8 @@
 #include "shoal/base/check.h"
 #include "shoal/base/number.h"
 #include "shoal/wire/acceptor.h"
+#include "shoal/wire/peer_hello.h"
+#include "shoal/wire/tls_channel.h"
 
 namespace shoal::wire {
 namespace {
@@ -39,12 +41,40 @@ std::string text_of(const Bytes& bytes, std::size_t from, std::size_t to) {
 
 }  // namespace
 
+namespace {
+
+/// Where this system forbids what TLS takes, the store serves those alone that want none.
+std::shared_ptr<const TlsContext> context_if_there_is_one() {
+  try {
+    return std::make_shared<TlsContext>();
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+Hello hello_of(const std::shared_ptr<const TlsContext>& tls) {
+  return PeerHello{.id = tls ? tls->id() : PeerId{}}.encode();
+}
+
+}  // namespace
+
 /// The store's state and connections; all of it belongs to the server's thread.
 class StoreServer::Service {
  public:
   Service(Descriptor listener, const std::string& key)
-      : acceptor_(loop_, std::move(listener), key,
-                  [this](Descriptor socket, const Hello&) { add_link(std::move(socket)); }) {}
+      : acceptor_(loop_, std::move(listener),
+                  {.key = key,
+                   .hello = hello_of(tls_),
+                   .make_channel =
+                       [this](Descriptor socket, const Hello& hello) {
+                         return channel_of_caller(std::move(socket), hello);
+                       },
+                   .admit = [this](std::unique_ptr<Channel> channel,
+                                   const Hello&) { add_link(std::move(channel)); }}) {}
+  // Its clients learn that the store ends, and has not been cut off.
+  ~Service() {
+    for (auto& [fd, link] : links_) link.finish_sending();
+  }
   void run_once() {
     loop_.run_once(std::chrono::milliseconds(500));
     acceptor_.drop_expired();
@@ -57,9 +87,16 @@ class StoreServer::Service {
     std::uint64_t request;
   };
 
-  void add_link(Descriptor socket) {
-    const int fd = socket.get();
-    links_.emplace(fd, Link(std::move(socket), kMaxKey + kMaxValue + 4));
+  std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& bytes) {
+    const PeerHello hello = PeerHello::decode(bytes);
+    if (hello.encrypted == 0) return std::make_unique<PlainChannel>(std::move(socket));
+    if (!tls_) return nullptr;
+    return std::make_unique<TlsChannel>(std::move(socket), tls_, TlsChannel::Role::kListener,
+                                        hello.id);
+  }
+  void add_link(std::unique_ptr<Channel> channel) {
+    const int fd = channel->fd();
+    links_.emplace(fd, Link(std::move(channel), kMaxKey + kMaxValue + 4));
     listen_to(fd, EPOLLIN);
   }
   void listen_to(int fd, std::uint32_t events) {
@@ -147,6 +184,7 @@ class StoreServer::Service {
   }
 
   // The acceptor is last, so it is destroyed first, while the loop that it uses exists.
+  const std::shared_ptr<const TlsContext> tls_ = context_if_there_is_one();
   EventLoop loop_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::vector<Waiter>> waiters_;
@@ -178,17 +216,30 @@ StoreServer::~StoreServer() {
 }
 
 namespace {
-Descriptor proven(Descriptor socket, const std::string& key, Deadline deadline) {
-  handshake_as_caller(socket.get(), key, {}, deadline);
-  return socket;
+std::unique_ptr<Channel> proven(Descriptor socket, const std::string& key, Deadline deadline,
+                                TlsMode mode) {
+  const bool encrypted = wants_tls(mode, socket.get());
+  std::shared_ptr<const TlsContext> tls;
+  if (encrypted) tls = std::make_shared<TlsContext>();
+  PeerHello hello;
+  hello.encrypted = encrypted ? 1 : 0;
+  if (tls) hello.id = tls->id();
+  const PeerHello answer =
+      PeerHello::decode(handshake_as_caller(socket.get(), key, hello.encode(), deadline));
+  if (!tls) return std::make_unique<PlainChannel>(std::move(socket));
+  auto channel =
+      std::make_unique<TlsChannel>(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
+  complete_handshake(*channel, deadline);
+  return channel;
 }
 }  // namespace
 
-StoreClient::StoreClient(const Endpoint& server, const std::string& key, Deadline deadline)
-    : StoreClient(connect_to(server, deadline), key, deadline) {}
+StoreClient::StoreClient(const Endpoint& server, const std::string& key, Deadline deadline,
+                         TlsMode tls)
+    : StoreClient(connect_to(server, deadline), key, deadline, tls) {}
 
-StoreClient::StoreClient(Descriptor socket, const std::string& key, Deadline deadline)
-    : link_(proven(std::move(socket), key, deadline), kMaxValue) {}
+StoreClient::StoreClient(Descriptor socket, const std::string& key, Deadline deadline, TlsMode tls)
+    : link_(proven(std::move(socket), key, deadline, tls), kMaxValue) {}
 
 StoreClient::Reply StoreClient::request(int what, const std::string& key, const std::string& value,
                                         Deadline deadline) {

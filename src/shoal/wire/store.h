@@ -13,12 +13,13 @@
 #include "shoal/wire/address.h"
 #include "shoal/wire/key_values.h"
 #include "shoal/wire/link.h"
+#include "shoal/wire/tls_mode.h"
 
 namespace shoal::wire {
 
 /// Keys and values through which ranks find each other. Rank 0 holds them and serves them in a
 /// thread of its own. Keys have up to 4 KiB, values up to 16 MiB. Callers prove that they know the
-/// job key.
+/// job key. Each decides whether its connection runs TLS.
 class StoreServer {
  public:
   /// Listens on `host`, on the first free port of `ports`. Throws Error(resource).
@@ -38,9 +39,11 @@ class StoreServer {
 /// after its deadline and Error(peer_lost) when the server is gone.
 class StoreClient final : public KeyValues {
  public:
-  StoreClient(const Endpoint& server, const std::string& key, Deadline deadline);
+  StoreClient(const Endpoint& server, const std::string& key, Deadline deadline,
+              TlsMode tls = TlsMode::kAuto);
   /// `socket` is connected to what may be the server.
-  StoreClient(Descriptor socket, const std::string& key, Deadline deadline);
+  StoreClient(Descriptor socket, const std::string& key, Deadline deadline,
+              TlsMode tls = TlsMode::kAuto);
   void set(const std::string& key, const std::string& value, Deadline deadline) override;
   std::optional<std::string> get(const std::string& key, Deadline deadline);
   std::string wait(const std::string& key, Deadline deadline) override;

@@ -31,7 +31,8 @@
 namespace shoal::wire {
 namespace {
 
-/// Connections that a rank makes at a time, each on a thread: each takes three round trips.
+/// Connections that a rank makes at a time, each on a thread: each takes three round trips, with
+/// TLS four.
 constexpr int kMostConnecting = 64;
 /// A rank that answers, but does not complete its handshake, is called again after so long. In
 /// between the caller looks whether the job has failed.
@@ -61,6 +62,7 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
     : options_(options),
       rank_(rank),
       size_(size),
+      tls_(options.tls == TlsMode::kOff ? nullptr : std::make_shared<TlsContext>()),
       pool_(std::make_shared<ChunkPool>(Assembler::kChunkBytes)),
       peers_(static_cast<std::size_t>(size)),
       next_heartbeat_(Clock::now()),
@@ -84,8 +86,15 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   Descriptor listener = listen_on(host, options.ports);
   const std::string own = local_endpoint(listener.get()).text();
   acceptor_ = std::make_unique<Acceptor>(
-      loop_, std::move(listener), options.key,
-      [this](Descriptor socket, const Hello& hello) { admit(std::move(socket), hello); });
+      loop_, std::move(listener),
+      Acceptor::Options{.key = options.key,
+                        .hello = own_hello().encode(),
+                        .make_channel =
+                            [this](Descriptor socket, const Hello& hello) {
+                              return channel_of_caller(std::move(socket), hello);
+                            },
+                        .admit = [this](std::unique_ptr<Channel> channel,
+                                        const Hello& hello) { admit(std::move(channel), hello); }});
   // From here on the thread admits higher ranks, while this one connects to the lower ones: no
   // order in which ranks start can deadlock.
   thread_ = std::thread([this] { run(); });
@@ -162,33 +171,35 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
   });
 }
 
+PeerHello TcpTransport::own_hello() const {
+  return {.rank = rank_, .size = size_, .tls = options_.tls, .id = tls_ ? tls_->id() : PeerId{}};
+}
+
 PeerHello TcpTransport::connect_first_rail(int r, const Endpoint& address, Deadline deadline) {
-  PeerHello hello{.rank = rank_,
-                  .size = size_,
-                  .rails = static_cast<std::uint16_t>(options_.rails),
-                  .connection = std::random_device()()};
-  Descriptor socket = call(r, address, hello, deadline);
+  PeerHello hello = own_hello();
+  hello.rails = static_cast<std::uint16_t>(options_.rails);
+  hello.connection = std::random_device()();
+  auto channel = call(r, address, hello, deadline);
   const std::lock_guard lock(mutex_);
   peers_[r].address = address;
-  add_peer(hello, r, std::move(socket));
+  add_peer(hello, r, std::move(channel));
   return hello;
 }
 
 void TcpTransport::connect_rail(int r, const Endpoint& address, PeerHello& hello,
                                 Deadline deadline) {
-  Descriptor socket = call(r, address, hello, deadline);
+  auto channel = call(r, address, hello, deadline);
   const std::lock_guard lock(mutex_);
   // The peer may have ended meanwhile: `check` or `await_all` says so.
-  if (peers_[r].link && awaits(*peers_[r].link, hello)) add_rail(r, hello.rail, std::move(socket));
+  if (peers_[r].link && awaits(*peers_[r].link, hello)) add_rail(r, hello.rail, std::move(channel));
 }
 
-// Connects and completes the handshake. Where the number of rails is open, the round trip that the
-// kernel has measured decides it.
+// Connects and completes the handshakes.
 //
 // A rank that has admitted rail 0 knows the key. Where it closes another rail during its handshake,
 // it had too many callers, or something on the way has closed the connection: both pass.
-Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, Deadline deadline) {
-  const bool open = hello.rails == 0;
+std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, PeerHello& hello,
+                                            Deadline deadline) {
   std::string why;
   const auto may_go_on = [this] {
     check();
@@ -197,17 +208,7 @@ Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, 
   for (;;) {
     may_go_on();
     try {
-      // An address that drops packets is given up after two seconds, and tried again here.
-      Descriptor socket = connect_once(address, deadline);
-      if (socket.get() >= 0) {
-        const Deadline end = Deadline::in(std::min<Duration>(deadline.left(), kHandshakeLimit));
-        if (open) {
-          hello.rails =
-              static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
-        }
-        handshake_as_caller(socket.get(), options_.key, hello.encode(), end, may_go_on);
-        return socket;
-      }
+      if (auto channel = try_call(r, address, hello, deadline, may_go_on)) return channel;
     } catch (const Error& error) {
       const bool passes = hello.rail > 0 && error.kind() == ErrorKind::kPeerLost;
       if (passes) why = error.message();
@@ -233,6 +234,81 @@ Descriptor TcpTransport::call(int r, const Endpoint& address, PeerHello& hello, 
   }
 }
 
+// Returns null where nobody answers. Where the number of rails is open, the round trip that the
+// kernel has measured decides it.
+std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, PeerHello& hello,
+                                                Deadline deadline,
+                                                const std::function<void()>& may_go_on) {
+  // An address that drops packets is given up after two seconds, and `call` tries it again.
+  Descriptor socket = connect_once(address, deadline);
+  if (socket.get() < 0) return nullptr;
+  const Deadline end = Deadline::in(std::min<Duration>(deadline.left(), kHandshakeLimit));
+  const bool open = hello.rails == 0;
+  PeerHello said = hello;
+  if (open)
+    said.rails = static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
+  said.encrypted = wants_tls(options_.tls, socket.get()) ? 1 : 0;
+  const PeerHello answer = PeerHello::decode(
+      handshake_as_caller(socket.get(), options_.key, said.encode(), end, may_go_on));
+  check_answer(r, hello, answer);
+  std::unique_ptr<Channel> channel;
+  if (said.encrypted == 1) {
+    channel =
+        std::make_unique<TlsChannel>(std::move(socket), tls_, TlsChannel::Role::kCaller, answer.id);
+  } else {
+    channel = std::make_unique<PlainChannel>(std::move(socket));
+  }
+  complete_handshake(*channel, end, may_go_on);
+  hello = said;
+  if (hello.rail == 0) {
+    const std::lock_guard lock(mutex_);
+    peers_[r].id = answer.id;
+  }
+  return channel;
+}
+
+// The answer is proved by the job's key, so it comes from a rank of this job: the one that is
+// meant, unless its address was given to another one.
+void TcpTransport::check_answer(int r, const PeerHello& hello, const PeerHello& answer) const {
+  if (answer.rank != r || answer.size != size_) {
+    throw Error(ErrorKind::kPeerLost, "connect",
+                fmt::format("rank {} of {} answers there", answer.rank, answer.size));
+  }
+  if (answer.tls != options_.tls) throw other_tls(r, answer.tls);
+  if (hello.rail == 0) return;
+  const std::lock_guard lock(mutex_);
+  if (answer.id == peers_[r].id) return;
+  throw Error(ErrorKind::kPeerLost, "connect", "another process answers there than before");
+}
+
+Error TcpTransport::other_tls(int r, TlsMode theirs) const {
+  return Error(ErrorKind::kUsage, "connect",
+               fmt::format("rank {} has tls {}, this rank has tls {}", r, name(theirs),
+                           name(options_.tls)))
+      .at(rank_, size_)
+      .from(r)
+      .hint("give all ranks the same parallelism.tls (SHOAL_TLS under PyTorch)");
+}
+
+// Runs in the thread. The caller decides whether TLS follows; it may see that the connection leaves
+// the host where this side does not, behind an address translator. Never does the caller do without
+// it where this side does not.
+std::unique_ptr<Channel> TcpTransport::channel_of_caller(Descriptor socket, const Hello& bytes) {
+  const PeerHello hello = PeerHello::decode(bytes);
+  if (hello.rank <= rank_ || hello.rank >= size_ || hello.size != size_) return nullptr;
+  if (hello.tls != options_.tls) {
+    const std::lock_guard lock(mutex_);
+    fail(other_tls(hello.rank, hello.tls));
+    return nullptr;
+  }
+  if (hello.encrypted == 1 && tls_) {
+    return std::make_unique<TlsChannel>(std::move(socket), tls_, TlsChannel::Role::kListener,
+                                        hello.id);
+  }
+  if (hello.encrypted != 0 || wants_tls(options_.tls, socket.get())) return nullptr;
+  return std::make_unique<PlainChannel>(std::move(socket));
+}
+
 void TcpTransport::await_all(Deadline deadline) {
   for (;;) {
     const auto seen = events();
@@ -256,7 +332,7 @@ void TcpTransport::await_all(Deadline deadline) {
 // Runs in the thread. A connection that claims to be a rank that is here already, a lower rank
 // (which never connects), or a rank of a world of another size is closed. So is a rail that the
 // peer has already, or one of an earlier attempt to connect.
-void TcpTransport::admit(Descriptor socket, const Hello& bytes) {
+void TcpTransport::admit(std::unique_ptr<Channel> channel, const Hello& bytes) {
   const PeerHello hello = PeerHello::decode(bytes);
   const int rank = hello.rank;
   const std::lock_guard lock(mutex_);
@@ -264,25 +340,29 @@ void TcpTransport::admit(Descriptor socket, const Hello& bytes) {
   if (hello.rails < 1 || hello.rails > kMostRails || hello.rail >= hello.rails) return;
   const Peer& peer = peers_[rank];
   if (hello.rail == 0 && peer.link) return;
-  if (hello.rail > 0 && (!peer.link || peer.link->rails() != hello.rails ||
-                         peer.connection != hello.connection || !awaits(*peer.link, hello)))
+  if (hello.rail > 0 &&
+      (!peer.link || peer.link->rails() != hello.rails || peer.connection != hello.connection ||
+       peer.id != hello.id || !awaits(*peer.link, hello)))
     return;
   try {
     if (hello.rail == 0) {
-      add_peer(hello, rank, std::move(socket));
+      peers_[rank].id = hello.id;
+      add_peer(hello, rank, std::move(channel));
     } else {
-      add_rail(rank, hello.rail, std::move(socket));
+      add_rail(rank, hello.rail, std::move(channel));
     }
   } catch (const Error&) {  // it has closed the connection already
   }
 }
 
 // Throws where the connection cannot be watched. It has closed it then.
-void TcpTransport::add_peer(const PeerHello& hello, int rank, Descriptor socket) {
-  const bool here = local_endpoint(socket.get()).host == remote_endpoint(socket.get()).host;
-  set_up(socket, rank, 0, hello.rails);
+void TcpTransport::add_peer(const PeerHello& hello, int rank, std::unique_ptr<Channel> channel) {
+  const bool here = !leaves_host(channel->fd());
+  set_up(channel->fd(), rank, 0, hello.rails);
   Peer& peer = peers_[rank];
-  peer.link = std::make_unique<Link>(std::move(socket), std::uint64_t{1} << 42, pool_, hello.rails);
+  peer.encrypted = hello.encrypted == 1;
+  peer.link =
+      std::make_unique<Link>(std::move(channel), std::uint64_t{1} << 42, pool_, hello.rails);
   peer.rails.assign(hello.rails, {.watched_events = EPOLLIN});
   peer.connection = hello.connection;
   peer.last_heard = awake_.total();
@@ -297,19 +377,18 @@ void TcpTransport::add_peer(const PeerHello& hello, int rank, Descriptor socket)
   wake_driver();
 }
 
-void TcpTransport::add_rail(int rank, int rail, Descriptor socket) {
+void TcpTransport::add_rail(int rank, int rail, std::unique_ptr<Channel> channel) {
   Link& link = *peers_[rank].link;
-  set_up(socket, rank, rail, link.rails());
-  link.add_rail(rail, std::move(socket));
+  set_up(channel->fd(), rank, rail, link.rails());
+  link.add_rail(rail, std::move(channel));
   peers_[rank].rails[rail] = {.watched_events = EPOLLIN, .last_progress = awake_.total()};
   peers_[rank].railless.reset();
   signal_event();
   wake_driver();
 }
 
-void TcpTransport::set_up(const Descriptor& socket, int rank, int rail, int rails) {
-  const int fd = socket.get();
-  if (local_endpoint(fd).host != remote_endpoint(fd).host) {
+void TcpTransport::set_up(int fd, int rank, int rail, int rails) {
+  if (leaves_host(fd)) {
     const int& most = rails > 1 ? kMostUnsentOfSeveral : kMostUnsent;
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
   }

@@ -63,10 +63,8 @@ bool TcpTransport::finish_sending(Clock::time_point now) {
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
     if (!peer.link) continue;
-    if (!peer.finished && !peer.goodbye_due && peer.link->idle()) {
-      peer.link->finish_sending();
-      peer.finished = true;
-    }
+    if (!peer.finished && !peer.goodbye_due && peer.link->idle()) peer.finished = true;
+    if (peer.finished && !peer.end_sent) peer.end_sent = peer.link->finish_sending();
     if (!is_done(r, now)) all_closed = false;
   }
   return all_closed || now - *stopping_ >= kLongestDeparture;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 
 #include "shoal/base/duration.h"
@@ -156,26 +157,25 @@ void TcpTransport::redial() {
     };
     if (!waits()) continue;
     const std::uint16_t next = peer.link->account(rail).awaited();
-    PeerHello hello{.rank = rank_,
-                    .size = size_,
-                    .rail = static_cast<std::uint8_t>(rail),
-                    .attempt = static_cast<std::uint8_t>(next),
-                    .rails = static_cast<std::uint16_t>(peer.link->rails()),
-                    .connection = peer.connection};
+    PeerHello hello = own_hello();
+    hello.rail = static_cast<std::uint8_t>(rail);
+    hello.attempt = static_cast<std::uint8_t>(next);
+    hello.rails = static_cast<std::uint16_t>(peer.link->rails());
+    hello.connection = peer.connection;
     const Endpoint address = *peer.address;
     lock.unlock();
-    Descriptor socket;
+    std::unique_ptr<Channel> channel;
     try {
-      socket = call(r, address, hello, Deadline::in(kRedialLimit));
+      channel = call(r, address, hello, Deadline::in(kRedialLimit));
     } catch (const std::exception&) {
       // Whoever waits for the peer hears of it where no rail is left for long.
     }
     lock.lock();
     // It may have been taken and lost on the other side meanwhile.
     const bool current = waits() && next == peer.link->account(rail).awaited();
-    if (socket.get() >= 0 && current) {
+    if (channel && current) {
       try {
-        add_rail(r, rail, std::move(socket));
+        add_rail(r, rail, std::move(channel));
         flush_peer(r);
       } catch (const Error&) {  // it has closed the connection already
       }

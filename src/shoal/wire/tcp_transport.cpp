@@ -460,4 +460,9 @@ int TcpTransport::rails(int r) const {
   return peer.link ? peer.link->rails() : 0;
 }
 
+bool TcpTransport::encrypted(int r) const {
+  const std::lock_guard lock(mutex_);
+  return peers_.at(static_cast<std::size_t>(r)).encrypted;
+}
+
 }  // namespace shoal::wire

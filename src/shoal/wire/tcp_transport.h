@@ -23,6 +23,8 @@
 #include "shoal/wire/link.h"
 #include "shoal/wire/peer_hello.h"
 #include "shoal/wire/rail_count.h"
+#include "shoal/wire/tls_channel.h"
+#include "shoal/wire/tls_mode.h"
 #include "shoal/wire/transport.h"
 
 namespace shoal::wire {
@@ -61,6 +63,9 @@ class TcpTransport final : public Transport {
     /// its number counts for both. 0: `rails_for` the round trip between them, within the number
     /// of descriptors that this process may open.
     int rails = 0;
+    /// Connections that run TLS. Ranks that disagree refuse each other with Error(usage), which
+    /// names them.
+    TlsMode tls = TlsMode::kAuto;
   };
   /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout), which
   /// names the ranks that have not connected by `deadline`.
@@ -100,6 +105,8 @@ class TcpTransport final : public Transport {
   std::uint64_t bytes_received(int peer) const;
   /// Returns how many connections there are to `peer`; 0 where they are closed.
   int rails(int peer) const;
+  /// Returns true where what goes to and comes from `peer` is encrypted.
+  bool encrypted(int peer) const;
   /// Counts how often this rank has told a peer to pause, because what it had sent filled its part
   /// of the inbox.
   std::uint64_t pauses() const;
@@ -116,6 +123,8 @@ class TcpTransport final : public Transport {
     std::unique_ptr<Link> link;  ///< null before rail 0 is connected and after all are closed
     std::vector<RailState> rails;
     std::uint32_t connection = 0;  ///< as in PeerHello
+    PeerId id;                     ///< that all its connections have
+    bool encrypted = false;
     Inbox inbox;
     bool unflushed = false;
     Duration last_heard{};      ///< when a byte came last, as `awake_` counts
@@ -126,6 +135,7 @@ class TcpTransport final : public Transport {
     std::optional<Duration> railless;  ///< since when it has no rail but the first (`awake_`)
     bool goodbye_due = false;          ///< this rank's goodbye follows what is queued
     bool finished = false;             ///< nothing more is sent there
+    bool end_sent = false;             ///< and the kernel has what says so
     bool gone = false;                 ///< the connection was closed
     // While this rank stops:
     std::uint64_t acknowledged = 0;   ///< bytes that the peer's kernel has
@@ -141,11 +151,18 @@ class TcpTransport final : public Transport {
   void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
   PeerHello connect_first_rail(int rank, const Endpoint& address, Deadline deadline);
   void connect_rail(int rank, const Endpoint& address, PeerHello& hello, Deadline deadline);
-  Descriptor call(int rank, const Endpoint& address, PeerHello& hello, Deadline deadline);
-  void admit(Descriptor socket, const Hello& hello);
-  void add_peer(const PeerHello& hello, int rank, Descriptor socket);
-  void add_rail(int rank, int rail, Descriptor socket);
-  void set_up(const Descriptor& socket, int rank, int rail, int rails);
+  std::unique_ptr<Channel> call(int rank, const Endpoint& address, PeerHello& hello,
+                                Deadline deadline);
+  std::unique_ptr<Channel> try_call(int rank, const Endpoint& address, PeerHello& hello,
+                                    Deadline deadline, const std::function<void()>& may_go_on);
+  void check_answer(int rank, const PeerHello& hello, const PeerHello& answer) const;
+  PeerHello own_hello() const;
+  Error other_tls(int rank, TlsMode theirs) const;
+  std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& hello);
+  void admit(std::unique_ptr<Channel> channel, const Hello& hello);
+  void add_peer(const PeerHello& hello, int rank, std::unique_ptr<Channel> channel);
+  void add_rail(int rank, int rail, std::unique_ptr<Channel> channel);
+  void set_up(int socket, int rank, int rail, int rails);
   void watch_rail(int rank, int rail, std::uint32_t events);
   void await_all(Deadline deadline);
   void run();
@@ -187,6 +204,7 @@ class TcpTransport final : public Transport {
   const Options options_;
   const int rank_;
   const int size_;
+  const std::shared_ptr<const TlsContext> tls_;  ///< null where the mode is off
   const std::shared_ptr<ChunkPool> pool_;
   int most_rails_ = kMostRails;  ///< to one peer, where their number is open
   /// Guards all members below except atomics, and `loop_` and `acceptor_`, which belong to the

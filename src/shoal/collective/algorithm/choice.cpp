@@ -169,6 +169,11 @@ Choice::Choice(std::vector<int> hosts, const CostModel& model, std::string_view 
   }
 }
 
+std::optional<Algorithm> Choice::fixed(Kind kind) const {
+  const auto found = overrides_.find(kind);
+  return found == overrides_.end() ? std::nullopt : std::optional(found->second);
+}
+
 std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
   auto all = algorithms_for(kind);
   const bool one_host =

@@ -64,6 +64,8 @@ class Choice {
   /// predicted to take, in microseconds.
   std::string print() const;
 
+  /// Returns the algorithm that the overrides set for a kind.
+  std::optional<Algorithm> fixed(Kind kind) const;
   const std::vector<int>& hosts() const { return hosts_; }
   const CostModel& costs() const { return model_; }
 

@@ -12,6 +12,11 @@ std::string describe(const Descriptor& d) {
   if (reduces(d.kind)) text += fmt::format(" by {}", name(d.reduction));
   if (has_root(d.kind)) text += fmt::format(" with root {}", d.peer);
   if (d.buffers > 1) text += fmt::format(" in {} tensors", d.buffers);
+  if (d.codec != Codec::kNone) {
+    text += fmt::format(" in {}{}, blocks of {}, key {:x}: {}", name(d.codec),
+                        d.stochastic != 0 ? "" : " to the nearest", d.coding.block, d.coding.key,
+                        d.coding.round == CodedRound::kSums ? "sums" : "contributions");
+  }
   if (d.tag > 0) text += fmt::format(" with label {}", d.tag);
   return text;
 }

@@ -22,6 +22,7 @@ std::byte* plus(const void* p, std::size_t bytes) {
 
 bool is_flat(const Operation& o, const HostLayout& layout, bool in_rank_order) {
   if (o.kind == Kind::kBarrier) return false;
+  if (o.coding.codec != Codec::kNone) return true;
   if (o.buffer.count == 0 || (in_rank_order && reduces(o.kind))) return true;
   if (o.kind == Kind::kAllGather || o.kind == Kind::kReduceScatter) return !layout.in_blocks;
   return o.kind != Kind::kAllReduce && o.kind != Kind::kReduce && o.kind != Kind::kBroadcast;

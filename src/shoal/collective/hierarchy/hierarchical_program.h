@@ -62,8 +62,9 @@ std::size_t hierarchical_scratch_bytes(const Operation& operation, const HostLay
 ///   all others: flat.
 /// Types that must round once become fp32 where they are contributed. Partial sums are fp32 in
 /// memory and between nodes, and the one rank that has the whole sum of a slice rounds it for all,
-/// so ranks get the same bits. `in_rank_order`: reductions must not add partial sums, so they are
-/// flat. The call may copy the rank's own part of an all_gather to its place.
+/// so ranks get the same bits. An all_reduce with a codec is flat. `in_rank_order`: reductions must
+/// not add partial sums, so they are flat. The call may copy the rank's own part of an all_gather
+/// to its place.
 HierarchicalProgram plan_hierarchical(const Operation& operation, const HostLayout& layout,
                                       bool in_rank_order, std::byte* scratch);
 

@@ -76,14 +76,17 @@ void Announcements::publish(std::uint64_t sequence, const PendingOperation& own)
   // sequence changed afterwards.
   d.sequence.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  d.kind = o.kind;
-  d.type = o.type;
+  // Peers compare what was called, of which a coded all-reduce is but one round.
+  d.kind = own.called();
+  d.type = own.coded ? ElementType::kF32 : o.type;
   d.reduction = o.reduction;
   d.visible = true;
   d.peer = o.peer;
-  d.buffers = static_cast<std::uint32_t>(own.buffers.size());
+  d.buffers = static_cast<std::uint16_t>(own.buffers.size());
+  d.codec = Codec::kNone;
+  d.stochastic = 0;
   d.tag = o.tag;
-  d.count = total_count(own.buffers);
+  d.count = own.coded ? own.coded->count() : total_count(own.buffers);
   d.scale = o.scale;
   d.input = {};
   d.output = {};
@@ -105,6 +108,12 @@ void Announcements::publish(std::uint64_t sequence, const PendingOperation& own)
     }
   } else if (!own.small) {
     d.visible = locate(o, own.buffers.front(), d.input, d.output);
+  }
+  if (own.coded) {
+    const Coding& coding = own.coded->coding();
+    d.codec = coding.codec;
+    d.stochastic = coding.stochastic ? 1 : 0;
+    d.coding = {coding.key.value(), coding.block, own.round};
   }
   if (own.small) {
     write_contribution(own.call(rank_, ranks_), 0, d.count,
@@ -136,7 +145,7 @@ bool Announcements::finished_by_peers(std::uint64_t sequence, const PendingOpera
 
 Error Announcements::mismatch(std::uint64_t sequence, const PendingOperation& own, int peer,
                               std::string what) const {
-  Error error(ErrorKind::kMismatch, name(own.operation.kind), std::move(what));
+  Error error(ErrorKind::kMismatch, name(own.called()), std::move(what));
   return error.at(world_.rank(), world_.size()).in(sequence).from(peer);
 }
 
@@ -150,7 +159,10 @@ void Announcements::compare(std::uint64_t sequence, const PendingOperation& own,
       theirs.sequence.load(std::memory_order_relaxed) == sequence && theirs.kind == mine.kind &&
       theirs.type == mine.type && theirs.reduction == mine.reduction && theirs.peer == mine.peer &&
       theirs.tag == mine.tag && theirs.scale == mine.scale && theirs.buffers == mine.buffers &&
-      (mine.buffers == 0 || theirs.count == mine.count);
+      theirs.codec == mine.codec && theirs.stochastic == mine.stochastic &&
+      (mine.codec == Codec::kNone ||
+       (theirs.coding.key == mine.coding.key && theirs.coding.block == mine.coding.block)) &&
+      ((mine.buffers == 0 && mine.codec == Codec::kNone) || theirs.count == mine.count);
   if (!same) {
     throw mismatch(
         sequence, own, peer,

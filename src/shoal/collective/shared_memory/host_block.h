@@ -35,6 +35,13 @@ inline constexpr std::size_t kQuickBytes = 128 << 10;
 /// Results from this size on are copied around the caches, which is 10 to 40 % faster there.
 inline constexpr std::size_t kBypassCachesBytes = 16 << 20;
 
+/// A coded all-reduce is two operations here.
+enum class CodedRound : std::uint8_t {
+  kNone,           ///< the operation has no codec
+  kContributions,  ///< each rank gets the others' contributions to its part
+  kSums,           ///< each rank gets the sums of all parts
+};
+
 /// Announces one operation of one rank: enough for peers to compare the calls, to find the buffers
 /// and to report. For a small operation peers read the first cache line only: it holds the payload,
 /// and `sequence`, which is written last, says that the rest is there.
@@ -45,11 +52,21 @@ struct alignas(64) Descriptor {
   Reduction reduction;
   bool visible;  ///< every rank can use all buffers in place
   std::int32_t peer;
-  std::uint32_t buffers;
+  std::uint16_t buffers;  ///< 0: per-rank counts
+  Codec codec;
+  std::uint8_t stochastic;  ///< 1: rounding is; 0 without a codec
   std::uint32_t tag;
   std::uint64_t count;  ///< elements, over all buffers
   double scale;
-  std::byte tiny_payload[kTinyPayloadBytes];
+  union {
+    std::byte tiny_payload[kTinyPayloadBytes];
+    /// Of an operation with a codec, whose payload never lies here.
+    struct {
+      std::uint64_t key;
+      std::uint32_t block;
+      CodedRound round;
+    } coding;
+  };
 
   // They locate the only buffer; a list locates several.
   Location input;

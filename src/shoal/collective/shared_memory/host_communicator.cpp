@@ -93,9 +93,20 @@ Handle HostCommunicator::start(const Operation& operation) {
   const std::size_t together = operation.kind == Kind::kAllReduce ? kListEntries : 1;
   if (operation.more.size() >= together) return start_in_parts(operation, together);
 
+  if (operation.coding.codec != Codec::kNone) return start_coded(operation);
+  return enqueue(operation, CodedRound::kNone, nullptr);
+}
+
+Handle HostCommunicator::enqueue(const Operation& operation, CodedRound round,
+                                 const std::shared_ptr<CodedExchange>& coded) {
   // Every rank has kSlots descriptors: with all of them in flight the oldest must complete first.
   if (queue_.in_flight() == kSlots) wait(queue_.completed() + 1);
-  queue_.start_next().reset(operation, rank_, size(), options_.timeout);
+  PendingOperation& p = queue_.start_next();
+  p.reset(operation, rank_, size(), options_.timeout);
+  if (coded) {
+    p.round = round;
+    p.coded = coded;
+  }
   order_.note_started(operation.priority);
   const Handle handle = queue_.started();
   try {
@@ -105,6 +116,29 @@ Handle HostCommunicator::start(const Operation& operation) {
     fail(error);
   }
   return handle;
+}
+
+// Both rounds are started at once, so that they have the same place in the order of the calls on
+// every rank; the second is announced when the first is executed (may_publish_next). Its handle
+// stands for both.
+Handle HostCommunicator::start_coded(const Operation& operation) {
+  const auto coded = std::make_shared<CodedExchange>(operation, rank_, size());
+  std::vector<std::size_t> parts;
+  for (int r = 0; r < size(); ++r) parts.push_back(coded->contribution(r).size());
+  const std::vector<std::size_t> own(parts.size(), coded->slot(rank_).size());
+  Operation round{.kind = Kind::kAllToAll,
+                  .type = ElementType::kU8,
+                  .tag = operation.tag,
+                  .priority = operation.priority,
+                  .timeout = operation.timeout};
+  std::byte* const slots = coded->at(coded->slot(0).begin);
+  round.buffer = {coded->at(0), slots, 0};
+  round.send_counts = parts;
+  round.receive_counts = own;
+  enqueue(round, CodedRound::kContributions, coded);
+  round.buffer = {slots, coded->at(coded->sum(0).begin), 0};
+  std::swap(round.send_counts, round.receive_counts);
+  return enqueue(round, CodedRound::kSums, coded);
 }
 
 // The handle of the last part stands for all: operations of one priority complete in order.
@@ -346,7 +380,7 @@ Error HostCommunicator::error_at(ErrorKind kind, Handle handle, std::string what
         .at(world_->rank(), world_->size());
   }
   const std::uint64_t sequence = kind == ErrorKind::kTimeout ? order_.blocking(handle) : handle;
-  return Error(kind, name(queue_[sequence].operation.kind), std::move(what))
+  return Error(kind, name(queue_[sequence].called()), std::move(what))
       .at(world_->rank(), world_->size())
       .in(sequence);
 }

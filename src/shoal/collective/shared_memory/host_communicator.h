@@ -110,10 +110,16 @@ class HostCommunicator final : public Communicator {
   void throw_cause();
   Handle start_message(const Operation& operation);
   Handle start_in_parts(const Operation& operation, std::size_t buffers_a_part);
+  Handle start_coded(const Operation& operation);
+  Handle enqueue(const Operation& operation, CodedRound round,
+                 const std::shared_ptr<CodedExchange>& coded);
 
   void advance(Handle until, WorkLimit limit);
+  bool may_publish_next();
+  void publish_next();
   bool execute_most_urgent(WorkLimit limit);
   Outcome execute(std::uint64_t sequence, WorkLimit limit);
+  Outcome execute_on_path(std::uint64_t sequence, PendingOperation& p, WorkLimit limit);
   bool choose_path(std::uint64_t sequence, PendingOperation& p);
   bool behind_a_staged_one(std::uint64_t sequence) const;
   bool settle(std::uint64_t sequence);

@@ -1,5 +1,8 @@
 // The progress loop of HostCommunicator: each operation is published, executed, settled and
 // completed, in this order, by whichever call of this rank comes first.
+#include <cstring>
+#include <utility>
+
 #include "shoal/collective/shared_memory/host_communicator.h"
 
 namespace shoal::collective {
@@ -15,22 +18,44 @@ bool writes_to_peers(Kind kind) { return kind == Kind::kAllReduce || kind == Kin
 void HostCommunicator::advance(Handle until, WorkLimit limit) {
   for (;;) {
     if (!mailbox_.idle()) mailbox_.advance();
-    while (queue_.published() < queue_.started()) {
-      const std::uint64_t next = queue_.published() + 1;
-      if (!announcements_.may_publish(next, queue_[next])) break;
-      announcements_.publish(next, queue_[next]);
-      queue_.publish_next();
+    while (may_publish_next()) publish_next();
+    if (order_.mixed()) {
+      conclude();
+      if (until != 0 && complete(until)) return;
+      if (!execute_most_urgent(limit)) return;
+      continue;
     }
-    if (!order_.mixed()) break;
+    // All operations in flight have one priority: they are executed in the order of the calls.
+    while (queue_.executed() < queue_.published() &&
+           execute(queue_.executed() + 1, limit) == Outcome::kDone)
+      queue_.execute_next();
     conclude();
-    if (until != 0 && complete(until)) return;
-    if (!execute_most_urgent(limit)) return;
+    // What was executed may let this rank announce more, for which peers wait.
+    if (!may_publish_next()) return;
   }
-  // All operations in flight have one priority: they are executed in the order of the calls.
-  while (queue_.executed() < queue_.published() &&
-         execute(queue_.executed() + 1, limit) == Outcome::kDone)
-    queue_.execute_next();
-  conclude();
+}
+
+// The sums of a coded all-reduce exist once the contributions have come.
+bool HostCommunicator::may_publish_next() {
+  if (queue_.published() == queue_.started()) return false;
+  const std::uint64_t next = queue_.published() + 1;
+  const PendingOperation& p = queue_[next];
+  if (p.round == CodedRound::kSums && !queue_.is_executed(next - 1)) return false;
+  return announcements_.may_publish(next, p);
+}
+
+void HostCommunicator::publish_next() {
+  const std::uint64_t next = queue_.published() + 1;
+  const PendingOperation& p = queue_[next];
+  if (p.round == CodedRound::kSums) {
+    p.coded->add_up();
+    // An exchange reads a part for each rank, here equal ones. The slots were read by `add_up`.
+    const Range sum = p.coded->sum(rank_);
+    for (int r = 0; r < size(); ++r)
+      std::memcpy(p.coded->at(p.coded->slot(r).begin), p.coded->at(sum.begin), sum.size());
+  }
+  announcements_.publish(next, p);
+  queue_.publish_next();
 }
 
 // Executes one chunk of the most urgent operation that peers do not block, so that the caller can
@@ -58,6 +83,16 @@ bool HostCommunicator::execute_most_urgent(WorkLimit limit) {
 Outcome HostCommunicator::execute(std::uint64_t sequence, WorkLimit limit) {
   PendingOperation& p = queue_[sequence];
   if (p.path == TransferPath::kUndecided && !choose_path(sequence, p)) return Outcome::kBlocked;
+  const Outcome outcome = execute_on_path(sequence, p, limit);
+  if (outcome == Outcome::kDone && p.coded) {
+    if (p.round == CodedRound::kSums) p.coded->finish();
+    p.coded = nullptr;
+  }
+  return outcome;
+}
+
+Outcome HostCommunicator::execute_on_path(std::uint64_t sequence, PendingOperation& p,
+                                          WorkLimit limit) {
   if (p.path == TransferPath::kInline) {
     inline_.run(sequence, p);
     return Outcome::kDone;

@@ -1,7 +1,5 @@
 #include "shoal/collective/shared_memory/pending_operation.h"
 
-#include "shoal/collective/shared_memory/host_block.h"
-
 namespace shoal::collective {
 namespace {
 
@@ -47,6 +45,8 @@ void PendingOperation::reset(const Operation& started, int rank, int ranks,
   elements_done = 0;
   chunk = 0;
   chunk_state = ChunkState::kNotOffered;
+  round = CodedRound::kNone;
+  coded = nullptr;
 }
 
 }  // namespace shoal::collective

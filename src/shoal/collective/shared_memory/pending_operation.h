@@ -2,10 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "shoal/collective/codec/coded_exchange.h"
 #include "shoal/collective/operation.h"
 #include "shoal/collective/shared_memory/contribution.h"
+#include "shoal/collective/shared_memory/host_block.h"
 
 namespace shoal::collective {
 
@@ -59,6 +62,13 @@ struct PendingOperation {
 
   /// Takes over a new operation, reusing the memory of the vectors.
   void reset(const Operation& started, int rank, int ranks, Duration default_timeout);
+  /// One of the two rounds of a coded all-reduce; `operation` then moves bytes of `coded`, to and
+  /// from every rank. Null in all others, and once the round is executed.
+  CodedRound round = CodedRound::kNone;
+  std::shared_ptr<CodedExchange> coded;
+
+  /// Returns what the caller has called.
+  Kind called() const { return round == CodedRound::kNone ? operation.kind : Kind::kAllReduce; }
   bool has_list() const { return buffers.size() > 1 || !send_counts.empty(); }
   RankCall call(int rank, int ranks) const {
     return {operation, buffers, send_counts, receive_counts, rank, ranks};

@@ -30,9 +30,13 @@ struct TcpCall {
   /// The number of elements of the message in an all_to_all with per-rank counts; 0 in
   /// announcements.
   std::uint64_t count = 0;
-  double scale = 1;
-  std::uint32_t tag = 0;              ///< label of a collective; 0 for a message
-  std::uint32_t per_rank_counts = 0;  ///< 1: an all_to_all with them
+  /// The bits of the factor of kPremulSum (those of 1 elsewhere); with a codec its key instead.
+  std::uint64_t scale_or_key = 0;
+  std::uint32_t tag = 0;             ///< label of a collective; 0 for a message
+  std::uint8_t per_rank_counts = 0;  ///< 1: an all_to_all with them
+  std::uint8_t codec = 0;
+  std::uint16_t block : 15 = 0;      ///< 0 without a codec
+  std::uint16_t stochastic : 1 = 0;  ///< 0 without a codec
   bool operator==(const TcpCall&) const = default;
 
   static TcpCall of(const Operation& operation, Algorithm algorithm);

@@ -78,6 +78,12 @@ bool TcpCommunicator::supports(Kind kind, ElementType type, Reduction reduction)
 
 void TcpCommunicator::validate(const Operation& operation) const {
   check_operation(operation, rank(), size(), "TCP");
+  const auto fixed = choice_.fixed(operation.kind);
+  SHOAL_USER_CHECK(operation.coding.codec == Codec::kNone || !fixed || *fixed == Algorithm::kDirect,
+                   name(operation.kind),
+                   "values in {} travel by the direct algorithm only, and {} is set: in another "
+                   "one partial sums would be encoded again at every step",
+                   name(operation.coding.codec), name(*fixed));
 }
 
 Handle TcpCommunicator::start(const Operation& operation) {
@@ -124,6 +130,7 @@ wire::Stream TcpCommunicator::stream_of_messages(std::uint32_t tag) const {
 void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_hosts) {
   const std::size_t bytes = o.kind == Kind::kBarrier ? 1 : o.buffer.count * size_of(o.type);
   const bool message = point_to_point(o.kind);
+  if (o.coding.codec != Codec::kNone) return enqueue_coded(o, handle);
   const bool once = must_fold_once(o) || (options_.in_rank_order && reduces(o.kind));
   const Algorithm algorithm = message ? Algorithm::kDirect : choice_(o.kind, bytes, once);
   const wire::Stream stream =
@@ -135,6 +142,18 @@ void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_ho
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? options_.timeout : o.timeout);
   if (o.kind == Kind::kReceive) p.set_in_flight(in_flight_);
   if (!message) recorder_->enter(sequence_, p.call());
+}
+
+// Encodes the values at once, so its sends can begin; the steps depend on the sizes of the codec
+// and are made each time.
+void TcpCommunicator::enqueue_coded(const Operation& o, Handle handle) {
+  auto exchange = std::make_unique<CodedExchange>(o, rank(), size());
+  auto steps = std::make_shared<const std::vector<Step>>(exchange->steps());
+  TcpOperation& p =
+      in_flight_.emplace_back(members_, handle, o, Algorithm::kDirect,
+                              wire::Stream{group_, ++sequence_}, steps, std::move(exchange));
+  p.give_up = Clock::now() + (o.timeout == Duration::zero() ? options_.timeout : o.timeout);
+  recorder_->enter(sequence_, p.call());
 }
 
 int TcpCommunicator::find_message(std::uint32_t tag) const {

@@ -102,6 +102,7 @@ class TcpCommunicator final : public Communicator {
                   int rank, std::uint64_t group);
   Handle enqueue_all(const Operation& operation, bool between_hosts);
   void enqueue(const Operation& operation, Handle handle, bool between_hosts);
+  void enqueue_coded(const Operation& operation, Handle handle);
   std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation,
                                                      Algorithm algorithm, bool between_hosts);
   std::vector<Step> make_steps(const Operation& operation, Algorithm algorithm,

@@ -24,19 +24,23 @@ constexpr std::size_t kMostHeldChunks = 32;
 
 TcpOperation::TcpOperation(TcpMembers& members, Handle handle, const Operation& operation,
                            Algorithm algorithm, wire::Stream stream,
-                           std::shared_ptr<const std::vector<Step>> steps)
+                           std::shared_ptr<const std::vector<Step>> steps,
+                           std::unique_ptr<CodedExchange> coded)
     : members_(members),
       handle_(handle),
       operation_(operation),
       call_(TcpCall::of(operation, algorithm)),
       stream_(stream),
       steps_(std::move(steps)),
-      element_(size_of(operation.type)),
-      work_(operation, members.rank, members.size(), !folds_once(algorithm)) {
+      element_(coded ? 1 : size_of(operation.type)),
+      coded_(std::move(coded)),
+      work_(coded_ ? WorkVector()
+                   : WorkVector(operation, members.rank, members.size(), !folds_once(algorithm))) {
   // The caller's spans are valid during `start` only.
   operation_.more = {};
   operation_.send_counts = {};
   operation_.receive_counts = {};
+  operation_.feedback = nullptr;
   if (!point_to_point(operation.kind) && members.size() > 1) announce();
 }
 
@@ -103,7 +107,11 @@ bool TcpOperation::advance() {
     }
   }
   if (!announced || !all_released()) return false;
-  work_.finish(operation_, members_.rank);
+  if (coded_) {
+    coded_->finish();
+  } else {
+    work_.finish(operation_, members_.rank);
+  }
   return true;
 }
 
@@ -317,6 +325,7 @@ void TcpOperation::fold_batch() {
 void TcpOperation::fold_into(Range range, std::size_t from_byte, std::size_t bytes,
                              std::vector<std::pair<int, const std::byte*>>& others) {
   if (operation_.kind == Kind::kBarrier) return;
+  if (coded_) return coded_->add_up();
   std::byte* mine = at(range) + from_byte;
   others.emplace_back(members_.rank, mine);
   std::sort(others.begin(), others.end());
@@ -374,6 +383,7 @@ void TcpOperation::compare(const wire::ReceivedChunk& chunk, int from, std::size
 }
 
 std::byte* TcpOperation::at(Range range) const {
+  if (coded_) return coded_->at(range.begin);
   if (std::byte* data = work_.at(range)) return data;
   throw error(ErrorKind::kInternal, fmt::format("a step touches [{}, {}), which has no memory here",
                                                 range.begin, range.end));

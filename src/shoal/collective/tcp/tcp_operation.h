@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/collective/codec/coded_exchange.h"
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/tcp/tcp_call.h"
 #include "shoal/collective/work_vector.h"
@@ -31,12 +32,15 @@ struct TcpMembers {
 /// Every message says which call it belongs to. Up to kInlineBytes travel in one message behind the
 /// call. A larger payload follows as a message of its own: it is received into the work vector, or
 /// folded into it chunk by chunk as it arrives. Payloads are sent from where they lie; no step
-/// writes to a range that is still being sent.
+/// writes to a range that is still being sent. With a codec the steps move bytes of a CodedExchange
+/// instead of elements, and its kFold adds up what has arrived.
 class TcpOperation {
  public:
   static constexpr std::size_t kInlineBytes = 64 << 10;
+  /// `coded`: the steps go over its bytes; null without a codec.
   TcpOperation(TcpMembers& members, Handle handle, const Operation& operation, Algorithm algorithm,
-               wire::Stream stream, std::shared_ptr<const std::vector<Step>> steps);
+               wire::Stream stream, std::shared_ptr<const std::vector<Step>> steps,
+               std::unique_ptr<CodedExchange> coded = nullptr);
   ~TcpOperation();
   TcpOperation(const TcpOperation&) = delete;
   TcpOperation& operator=(const TcpOperation&) = delete;
@@ -122,7 +126,8 @@ class TcpOperation {
   wire::Stream stream_;
   std::shared_ptr<const std::vector<Step>> steps_;
   std::size_t element_;
-  WorkVector work_;
+  std::unique_ptr<CodedExchange> coded_;
+  WorkVector work_;        ///< not used where the steps are those of `coded_`
   std::size_t at_ = 0;     ///< index of the next step
   int source_ = -1;        ///< the rank whose message a receive took
   bool announced_ = true;  ///< the predecessor's call is known to be the same

@@ -8,6 +8,7 @@
 
 #include "shoal/model/kept_activations.h"
 #include "shoal/model/model_spec.h"
+#include "shoal/wire/tls_mode.h"
 
 namespace shoal::train {
 
@@ -92,6 +93,10 @@ struct ChoiceNames<SchedulerKind> {
 template <>
 struct ChoiceNames<Transport> {
   static constexpr std::array names{"auto", "shared_memory", "tcp", "mpi"};
+};
+template <>
+struct ChoiceNames<wire::TlsMode> {
+  static constexpr std::array names = wire::kTlsModes;
 };
 template <>
 struct ChoiceNames<ContextParallelMethod> {

@@ -121,9 +121,10 @@ struct ParallelismSection {
   bool arena = true;                  ///< tensors live in memory that all ranks of the host map
   double memory_limit_mb = 0;  ///< limit of one rank's tensors; 0: its share of the free memory
   Transport transport = Transport::kAuto;
-  std::string interface;       ///< TCP: name or address prefix; empty: the one that leads to rank 0
-  std::string ports = "0";     ///< TCP: "first-last", the first free one is taken; "0": any
-  std::int64_t rails = 0;      ///< TCP: connections between two ranks; 0: by their round trip
+  std::string interface;    ///< TCP: name or address prefix; empty: the one that leads to rank 0
+  std::string ports = "0";  ///< TCP: "first-last", the first free one is taken; "0": any
+  std::int64_t rails = 0;   ///< TCP: connections between two ranks; 0: by their round trip
+  wire::TlsMode tls = wire::TlsMode::kAuto;  ///< TCP: connections that are encrypted
   std::string algorithms;      ///< TCP: "all_reduce=ring,broadcast=direct"; empty: chosen by cost
   std::string link_costs;      ///< TCP: a cluster file with the costs; empty: defaults
   bool in_rank_order = false;  ///< reductions add in the order of ranks over every transport

@@ -35,6 +35,10 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
           "TCP: connections between two ranks, which share the work of every large message; of two "
           "ranks the higher one's number counts; 0: one below a round trip of 5 ms, else one more "
           "for every 12 ms of it")
+      .key("tls", &P::tls,
+           "TCP: connections that are encrypted and signed (TLS 1.3); auto: those that leave the "
+           "host; on: all; off: none, so that who is on the way can read and change what ranks "
+           "send; the same on all ranks")
       .key("algorithms", &P::algorithms, any(),
            "TCP: algorithms in place of those that are predicted to be fastest: "
            "\"all_reduce=ring,broadcast=direct\"; `shoal bench collectives "

@@ -1,0 +1,286 @@
+#include "shoal/collective/membership/membership.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <concepts>
+#include <utility>
+
+#include "shoal/base/check.h"
+
+namespace shoal::collective::membership {
+namespace {
+
+/// Those that were removed get every fourth beat of the owner.
+constexpr std::uint64_t kBeatsBetweenRemoved = 4;
+/// A relayed letter takes so many ways.
+constexpr std::size_t kRelays = 2;
+
+template <class What, class... Kinds>
+constexpr bool kIsOneOf = (std::same_as<What, Kinds> || ...);
+/// Letters that say themselves what they are about, whatever view their sender is in. All others
+/// are votes and reports of one view.
+template <class What>
+constexpr bool kOfAnyView =
+    kIsOneOf<What, Beat, Join, JoinRefused, Hold, Held, Start, ForkAsk, Yield>;
+
+}  // namespace
+
+Membership::Membership(Member self, Settings settings, Rules rules)
+    : self_(std::move(self)),
+      settings_(settings),
+      rules_(rules),
+      suspicion_(self_.id, settings.suspect_after) {}
+
+Membership::Membership(MemberId self, View first, Settings settings, Clock::time_point now,
+                       Rules rules)
+    : Membership(Member{.id = self, .endpoints = {}, .site = {}}, settings, rules) {
+  check(first);
+  SHOAL_USER_CHECK(first.has(self), "membership", "{} is not in the first view {}", self.text(),
+                   text(first.everybody()));
+  SHOAL_USER_CHECK(settings.on_quorum_loss != OnQuorumLoss::kWitness || !first.witnesses.empty(),
+                   "membership",
+                   "on_quorum_loss = \"witness\" needs a witness, and the first view has none");
+  for (const auto* list : {&first.members, &first.witnesses})
+    for (const Member& member : *list)
+      if (member.id == self) self_ = member;
+  now_ = now;
+  enter(first);
+}
+
+Membership Membership::joiner(Member self, std::vector<MemberId> contacts, Settings settings,
+                              Clock::time_point now, bool as_witness, Rules rules) {
+  Membership joiner(std::move(self), settings, rules);
+  joiner.contacts_ = std::move(contacts);
+  joiner.as_witness_ = as_witness;
+  joiner.ready_ = as_witness;  // it needs no state
+  joiner.now_ = now;
+  return joiner;
+}
+
+std::vector<Letter> Membership::on(const Event& event, Clock::time_point now) {
+  now_ = now;
+  if (const auto* received = std::get_if<Received>(&event)) {
+    take(received->letter);
+  } else if (!ended_ && !left_) {
+    if (std::holds_alternative<Tick>(event)) tick();
+    if (std::holds_alternative<StepReady>(event) || std::holds_alternative<StepFailed>(event))
+      report(event);
+    if (std::holds_alternative<JoinerReady>(event)) ready_ = true;
+    if (std::holds_alternative<LeaveAsked>(event)) {
+      leaving_ = true;
+      next_beat_ = now_;
+      if (!view_) left_ = true;
+    }
+  }
+  // What a member says to itself, as one of the keepers, takes no way.
+  while (!to_self_.empty()) {
+    const Letter letter = std::move(to_self_.front());
+    to_self_.pop_front();
+    take(letter);
+  }
+  return std::exchange(out_, {});
+}
+
+std::vector<News> Membership::take_news() { return std::exchange(news_, {}); }
+
+void Membership::end(ErrorKind kind, std::string what, std::string hint) {
+  ended_ = Error(kind, "membership", std::move(what)).hint(std::move(hint));
+  step_.reset();
+  change_.reset();
+  holding_.reset();
+  fork_.reset();
+}
+
+void Membership::send(const MemberId& to, Body body) {
+  Letter letter{.from = self_.id,
+                .to = to,
+                .lineage = place_.lineage,
+                .epoch = place_.epoch,
+                .relayed = false,
+                .body = std::move(body),
+                .hop = to};
+  if (to == self_.id) {
+    to_self_.push_back(std::move(letter));
+    return;
+  }
+  // Where the connection is broken in one direction at least, the letter also goes by way of
+  // others. Beats do not: whether they arrive is how a broken connection is noticed.
+  if (view_ && !std::holds_alternative<Beat>(letter.body) &&
+      suspicion_.is_edge_broken(self_.id, to, now_))
+    relay(letter);
+  out_.push_back(std::move(letter));
+}
+
+void Membership::relay(const Letter& letter) {
+  std::size_t relays = 0;
+  for (const MemberId& other : view_->everybody()) {
+    if (other == self_.id || other == letter.to || relays == kRelays) continue;
+    if (suspicion_.is_edge_broken(self_.id, other, now_) ||
+        suspicion_.is_edge_broken(other, letter.to, now_))
+      continue;
+    Letter copy = letter;
+    copy.relayed = true;
+    copy.hop = other;
+    out_.push_back(std::move(copy));
+    ++relays;
+  }
+}
+
+void Membership::send_to_all(const std::vector<MemberId>& to, const Body& body) {
+  for (const MemberId& other : to) send(other, body);
+}
+
+// A letter about an earlier view is answered with this one. A letter about the next view comes
+// from somebody who acts in it: so a majority of its keepers holds it, and this member may act too.
+bool Membership::is_about_this_view(const Letter& letter) {
+  if (!view_ || letter.lineage != place_.lineage) return false;
+  if (letter.epoch < place_.epoch) {
+    send(letter.from, Start{*view_});
+    return false;
+  }
+  if (letter.epoch > place_.epoch && held_ && held_->epoch == letter.epoch &&
+      held_->lineage == letter.lineage) {
+    const View next = *held_;
+    start(next);
+  }
+  return !ended_ && !left_ && letter.epoch == place_.epoch;
+}
+
+void Membership::take(const Letter& letter) {
+  if (letter.to != self_.id) {
+    // One that is relayed goes straight to whom it is for, or nowhere.
+    if (!letter.relayed || ended_ || left_) return;
+    out_.push_back(letter);
+    out_.back().hop = letter.to;
+    return;
+  }
+  if (ended_ || left_) {
+    // Who has ended for another lineage tells those that have not heard of it.
+    if (yielded_to_ && letter.lineage == place_.lineage &&
+        std::holds_alternative<Beat>(letter.body))
+      send(letter.from, Yield{*yielded_to_});
+    return;
+  }
+  // Somebody of another lineage is no member of this view, whatever the view says.
+  if (!letter.relayed && letter.lineage == place_.lineage) suspicion_.heard(letter.from, now_);
+  std::visit(
+      [&]<class What>(const What& what) {
+        if (kOfAnyView<What> || is_about_this_view(letter)) take(letter, what);
+      },
+      letter.body);
+}
+
+void Membership::take(const Letter&, const JoinRefused& refused) {
+  if (!view_) end(ErrorKind::kMismatch, refused.why, "Start it as the others are started.");
+}
+
+void Membership::take(const Letter& letter, const Beat& beat) {
+  if (!view_) {
+    // A member of a view that this joiner is in, perhaps: the answer to this says so.
+    send(letter.from, Join{.who = self_, .ready = ready_, .witness = as_witness_});
+    return;
+  }
+  if (beat.place.lineage != place_.lineage) {
+    // It has promised to join a fork, and has not heard that this has begun.
+    if (view_->has(letter.from)) return send(letter.from, Start{*view_});
+    // The owners of two lineages settle which one goes on.
+    if (is_owner()) {
+      compare_with_lineage(letter.from, beat.place);
+    } else {
+      send(view_->owner(), Met{.who = letter.from, .place = beat.place});
+    }
+    return;
+  }
+  if (beat.place.epoch < place_.epoch) return send(letter.from, Start{*view_});
+  if (beat.place.epoch > place_.epoch) {
+    // The answer to a beat of an earlier epoch is the view.
+    return send(letter.from, Beat{.place = place_, .accused = {}, .leaving = leaving_});
+  }
+  suspicion_.accused(letter.from, beat.accused);
+  if (beat.leaving && view_->has(letter.from)) leavers_.insert(letter.from);
+}
+
+void Membership::take(const Letter& letter, const Join& join) {
+  if (!view_) return;
+  if (view_->has(join.who.id)) return send(letter.from, Start{*view_});
+  const Member& like = view_->members.front();
+  if (!join.witness && (join.who.width != like.width || join.who.protocol != like.protocol)) {
+    return send(letter.from, JoinRefused{fmt::format(
+                                 "a member of {} ranks and protocol {} cannot join members "
+                                 "of {} ranks and protocol {}",
+                                 join.who.width, join.who.protocol, like.width, like.protocol)});
+  }
+  // The keepers decide who joins; a joiner that knows the view asks them.
+  if (view_->is_kept_by(self_.id) && join.ready) {
+    joiners_[join.who.id] = Waiting{.join = join, .asked = now_};
+    return;
+  }
+  if (!view_->is_kept_by(self_.id)) send(letter.from, Start{*view_});
+}
+
+void Membership::beat() {
+  next_beat_ = now_ + settings_.beat;
+  ++beats_;
+  if (!view_) {
+    send_to_all(contacts_, Join{.who = self_, .ready = ready_, .witness = as_witness_});
+    return;
+  }
+  accused_ = suspicion_.accusing(now_);
+  const Beat beat{.place = place_, .accused = accused_, .leaving = leaving_};
+  send_to_all(suspicion_.watchers(), beat);
+  if (!is_owner() || beats_ % kBeatsBetweenRemoved != 0) return;
+  for (const Member& removed : view_->removed) send(removed.id, beat);
+}
+
+void Membership::tick() {
+  // A new accusation cannot wait for the next beat: others may need it to know who is gone.
+  if (now_ >= next_beat_ || suspicion_.accusing(now_) != accused_) beat();
+  if (!view_) return;
+  std::erase_if(joiners_, [&](const auto& entry) {
+    return now_ - entry.second.asked > settings_.suspect_after;
+  });
+  if (now_ >= next_repeat_) {
+    next_repeat_ = now_ + settings_.repeat;
+    repeat_step_letters();
+    repeat_change_letters();
+  }
+  watch_majority();
+  if (!ended_) consider_change();
+}
+
+// Begins a view with empty hands: what belonged to the one before is settled.
+void Membership::enter(const View& view) {
+  view_ = view;
+  view_digest_ = digest(view);
+  place_ = Place{.lineage = view.lineage,
+                 .epoch = view.epoch,
+                 .step = view.first_step,
+                 .state = view.state,
+                 .samples = view.samples};
+  register_.reset();
+  if (view.is_kept_by(self_.id)) register_.emplace(view.owner(), rules_);
+  suspicion_.begin(view, now_);
+  accused_.clear();
+  next_beat_ = now_;
+  report_.reset();
+  reports_.clear();
+  step_.reset();
+  last_outcome_.reset();
+  aborted_ = false;
+  committed_ = false;
+  std::erase_if(joiners_, [&](const auto& entry) { return view.has(entry.first); });
+  leavers_.clear();
+  change_.reset();
+  holding_.reset();
+  held_.reset();
+  highest_round_ = 0;
+  refusals_ = 0;
+  change_wanted_.reset();
+  majority_lost_.reset();
+  fork_promised_.reset();
+  fork_.reset();
+  news_.emplace_back(ViewStarted{view});
+}
+
+}  // namespace shoal::collective::membership

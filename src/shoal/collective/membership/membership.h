@@ -1,0 +1,244 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "shoal/base/clock.h"
+#include "shoal/base/error.h"
+#include "shoal/collective/membership/decision.h"
+#include "shoal/collective/membership/letter.h"
+#include "shoal/collective/membership/register.h"
+#include "shoal/collective/membership/rules.h"
+#include "shoal/collective/membership/suspicion.h"
+
+namespace shoal::collective::membership {
+
+/// What members do that hear too few of the keepers for a decision.
+enum class OnQuorumLoss : std::uint8_t {
+  kWitness,    ///< a witness makes it rarer; where it happens all the same, they end
+  kSurvivors,  ///< they go on in a lineage of their own
+  kStop,       ///< they end
+};
+
+struct Settings {
+  Duration beat = std::chrono::milliseconds(500);
+  Duration suspect_after = std::chrono::seconds(2);
+  Duration repeat = std::chrono::milliseconds(300);  ///< letters without an answer
+  Duration stand_in = std::chrono::seconds(1);  ///< so long each keeper waits for the one before
+  Duration quorum_patience = std::chrono::seconds(10);  ///< before the policy is followed
+  OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
+};
+
+// What happens to a member.
+
+/// Time has passed. At least four come in a `beat`.
+struct Tick {};
+struct Received {
+  Letter letter;
+};
+/// This member's attempt at a step is done: nothing is changed yet, and this is what it leads to.
+/// A step that is not the next one of the view is ignored: the attempt came too late.
+struct StepReady {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
+  Digest state{};
+  std::uint64_t samples = 0;
+};
+struct StepFailed {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
+  std::string cause;
+};
+/// A joiner has the state and follows the steps: it may be a member of any view from here on.
+struct JoinerReady {};
+/// This member wants to go.
+struct LeaveAsked {};
+using Event = std::variant<Tick, Received, StepReady, StepFailed, JoinerReady, LeaveAsked>;
+
+// What a member learns.
+
+/// It is in this view from now on. Steps of the one before that were not decided are undone; the
+/// next step to attempt is `view.first_step`.
+struct ViewStarted {
+  View view;
+};
+/// A commit: what was attempted becomes true now. After an abort the step is attempted again, in
+/// the view that follows.
+struct StepDecided {
+  std::uint64_t epoch = 0;
+  Outcome outcome;
+};
+using News = std::variant<ViewStarted, StepDecided>;
+
+/// One member's part in the agreement on views and on steps' commits: a state machine that is told
+/// what happens and when, and says which letters to send. It has no thread, no socket and no clock.
+/// Letters may be lost, doubled, late and in any order; members may crash, and do not lie.
+/// docs/notes/membership.md has what it promises, and why that holds. Not thread-safe.
+class Membership {
+ public:
+  /// A member or a witness of the first view. Throws Error(usage) where it is neither, and where
+  /// the policy is `witness` and the view has none.
+  Membership(MemberId self, View first, Settings settings, Clock::time_point now, Rules rules = {});
+  /// Who wants to join a view that it does not know, through members of it.
+  static Membership joiner(Member self, std::vector<MemberId> contacts, Settings settings,
+                           Clock::time_point now, bool as_witness = false, Rules rules = {});
+
+  /// Returns the letters to send, each to its `hop`.
+  std::vector<Letter> on(const Event& event, Clock::time_point now);
+  /// Returns what has happened since the last call, in order.
+  std::vector<News> take_news();
+
+  const MemberId& self() const { return self_.id; }
+  /// The view that this member acts in; a joiner has none.
+  const std::optional<View>& view() const { return view_; }
+  /// The next view, once this member knows that it is decided, until it acts in it.
+  const std::optional<View>& held() const { return held_; }
+  /// The next step, and what is committed.
+  const Place& place() const { return place_; }
+  /// Why this member takes part no longer: it was removed, or the majority is lost, or the lineage
+  /// ended. It may join again under another id.
+  const std::optional<Error>& ended() const { return ended_; }
+  /// Whether it has left as it wanted.
+  bool has_left() const { return left_; }
+  /// Its half of the registers of the view, if it is a keeper.
+  const std::optional<Register>& keeper() const { return register_; }
+
+ private:
+  Membership(Member self, Settings settings, Rules rules);
+
+  // membership.cpp: events, letters, beats
+  void take(const Letter& letter);
+  void tick();
+  void beat();
+  void send(const MemberId& to, Body body);
+  void send_to_all(const std::vector<MemberId>& to, const Body& body);
+  void relay(const Letter& letter);
+  bool is_about_this_view(const Letter& letter);
+  bool is_owner() const { return view_ && view_->owner() == self_.id; }
+  void enter(const View& view);
+  void end(ErrorKind kind, std::string what, std::string hint);
+  void take(const Letter& letter, const Beat& beat);
+  void take(const Letter& letter, const Join& join);
+  void take(const Letter& letter, const JoinRefused& refused);
+
+  // steps.cpp: what a step came to
+  void report(const Event& event);
+  void propose_step();
+  void finish_step();
+  Outcome outcome_of_reports() const;
+  void repeat_step_letters();
+  void take(const Letter& letter, const Report& report);
+  void take(const Letter& letter, const AcceptStep& request);
+  void take(const Letter& letter, const AcceptedStep& accepted);
+  void take(const Letter& letter, const Decided& decided);
+  void settle(const Outcome& outcome);
+
+  // view_change.cpp: the next view
+  void consider_change();
+  bool must_change(const std::set<MemberId>& gone) const;
+  bool may_change_between_steps() const;
+  std::optional<std::size_t> place_in_line(const std::set<MemberId>& gone) const;
+  void begin_change();
+  void advance_change();
+  void repeat_change_letters();
+  View compose(const std::optional<Outcome>& last_step) const;
+  void begin_holding(View view);
+  void announce_start();
+  void start(const View& view);
+  bool settle_last_step(const View& next);
+  bool may_vote_on_views(const MemberId& proposer);
+  void take(const Letter& letter, const Prepare& request);
+  void take(const Letter& letter, const Promise& promise);
+  void take(const Letter& letter, const AcceptView& request);
+  void take(const Letter& letter, const AcceptedView& accepted);
+  void take(const Letter& letter, const Refusal& refusal);
+  void take(const Letter& letter, const Hold& hold);
+  void take(const Letter& letter, const Held& held);
+  void take(const Letter& letter, const Start& start);
+
+  // lost_majority.cpp: the policy, lineages
+  void watch_majority();
+  bool hears_majority() const;
+  void begin_fork();
+  bool is_fork_of_this_view(const View& view) const;
+  void compare_with_lineage(const MemberId& who, const Place& place);
+  void yield_to(const Place& place);
+  void take(const Letter& letter, const ForkAsk& ask);
+  void take(const Letter& letter, const ForkPromise& promise);
+  void take(const Letter& letter, const Met& met);
+  void take(const Letter& letter, const Yield& yield);
+
+  Member self_;
+  Settings settings_;
+  Rules rules_;
+  Clock::time_point now_{};
+  std::vector<Letter> out_;
+  std::deque<Letter> to_self_;
+  std::vector<News> news_;
+
+  std::optional<View> view_;
+  Digest view_digest_{};
+  Place place_;
+  std::optional<Register> register_;
+  Suspicion suspicion_;
+  std::vector<MemberId> accused_;  ///< in the last beat
+  Clock::time_point next_beat_{};
+  std::uint64_t beats_ = 0;
+  Clock::time_point next_repeat_{};
+  std::optional<Error> ended_;
+  std::optional<Place> yielded_to_;
+  bool left_ = false;
+  bool leaving_ = false;
+
+  // A joiner's.
+  bool ready_ = false;
+  bool as_witness_ = false;
+  std::vector<MemberId> contacts_;
+
+  // Steps: this member's report, and at the owner those of all and what it has proposed.
+  std::optional<Report> report_;
+  std::map<MemberId, Report> reports_;
+  std::optional<StepDecision> step_;
+  std::optional<Outcome> last_outcome_;
+  bool aborted_ = false;    ///< a step of this view: the next view goes on
+  bool committed_ = false;  ///< a step of this view
+
+  // The next view.
+  struct Waiting {
+    Join join;
+    Clock::time_point asked;
+  };
+  std::map<MemberId, Waiting> joiners_;
+  std::set<MemberId> leavers_;
+  std::optional<ViewDecision> change_;
+  struct Holding {
+    View view;
+    Digest digest;
+    Tally held;
+  };
+  std::optional<Holding> holding_;
+  std::optional<View> held_;
+  std::uint64_t highest_round_ = 0;
+  std::uint64_t refusals_ = 0;
+  std::optional<Clock::time_point> change_wanted_;
+  Clock::time_point change_begun_{};
+
+  // Without a majority.
+  std::optional<Clock::time_point> majority_lost_;
+  std::optional<Ballot> fork_promised_;  ///< while it is set, this member has no vote in its view
+  struct Fork {
+    Ballot ballot;
+    std::vector<MemberId> survivors;
+    std::map<MemberId, Place> places;
+    Clock::time_point begun;
+  };
+  std::optional<Fork> fork_;
+};
+
+}  // namespace shoal::collective::membership

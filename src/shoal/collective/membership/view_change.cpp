@@ -1,0 +1,309 @@
+// The next view: why, by whom, and who must hold it before anybody acts in it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/collective/membership/membership.h"
+
+namespace shoal::collective::membership {
+namespace {
+
+constexpr std::size_t kMostContacts = 16;
+
+}  // namespace
+
+bool Membership::must_change(const std::set<MemberId>& gone) const {
+  const bool lacks_one = std::any_of(gone.begin(), gone.end(), [&](const MemberId& id) {
+    return view_->has_member(id) || view_->is_kept_by(id);
+  });
+  return lacks_one || aborted_ || held_ || (register_ && register_->sealed());
+}
+
+bool Membership::may_change_between_steps() const {
+  if (step_) return false;
+  if (leaving_ || !leavers_.empty()) return true;
+  if (!reports_.empty()) return false;
+  // Who joins keeps nothing in its first view: a run must not depend on somebody that it hardly
+  // knows. Once a step has been committed with it, it may be a keeper.
+  const bool could_have_more_keepers =
+      committed_ && choose_keepers(view_->members, view_->witnesses).size() > view_->keepers.size();
+  return !joiners_.empty() || could_have_more_keepers;
+}
+
+// How many must fail before it is this member's turn to propose the next view. Those that hold the
+// next one come after the keepers that decided it.
+std::optional<std::size_t> Membership::place_in_line(const std::set<MemberId>& gone) const {
+  std::size_t place = 0;
+  const auto find_in = [&](const std::vector<MemberId>& keepers) {
+    for (const MemberId& keeper : keepers) {
+      if (keeper == self_.id) return true;
+      if (!gone.contains(keeper)) ++place;
+    }
+    return false;
+  };
+  if (find_in(view_->keepers) || (held_ && find_in(held_->keepers))) return place;
+  return std::nullopt;
+}
+
+void Membership::consider_change() {
+  if (!view_ || ended_ || left_ || fork_promised_) return;
+  const std::set<MemberId> gone = suspicion_.gone(now_);
+  const auto place = place_in_line(gone);
+  if (!place) return;
+  if (!must_change(gone) && !(*place == 0 && may_change_between_steps())) {
+    change_wanted_.reset();
+    return;
+  }
+  if (!change_wanted_) change_wanted_ = now_;
+  if (change_ || holding_) return;
+  // Two that take turns in refusing each other wait for different times.
+  const auto index =
+      std::find(view_->keepers.begin(), view_->keepers.end(), self_.id) - view_->keepers.begin();
+  // Those who fall silent at once are accused one after the other: a beat later all of them are.
+  const auto wait = (gone.empty() ? Duration::zero() : settings_.beat) +
+                    settings_.stand_in * static_cast<int>(*place) +
+                    settings_.repeat * static_cast<int>(std::min<std::uint64_t>(refusals_, 8)) *
+                        static_cast<int>(index);
+  if (now_ - *change_wanted_ >= wait) begin_change();
+}
+
+void Membership::begin_change() {
+  if (held_) {
+    const View next = *held_;
+    return begin_holding(next);
+  }
+  const bool is_last = view_->everybody().size() == 1;
+  if (leaving_ && is_last && joiners_.empty()) {
+    left_ = true;
+    return;
+  }
+  ++highest_round_;
+  change_.emplace(view_->keepers, Ballot{.round = highest_round_, .proposer = self_.id}, rules_);
+  send_to_all(change_->unanswered(), change_->request());
+}
+
+void Membership::advance_change() {
+  if (change_->phase() == ViewDecision::Phase::kWishing) {
+    View next = compose(change_->last_step());
+    if (next.members.empty())
+      return end(ErrorKind::kPeerLost,
+                 fmt::format("no member is left of the view of epoch {}", view_->epoch),
+                 "A witness has nothing to do any more.");
+    change_->wish(std::move(next));
+  }
+  if (change_->phase() == ViewDecision::Phase::kDecided) {
+    const View next = change_->view();
+    return begin_holding(next);
+  }
+  if (change_->phase() == ViewDecision::Phase::kAccepting)
+    send_to_all(change_->unanswered(), change_->request());
+}
+
+void Membership::repeat_change_letters() {
+  if (change_) send_to_all(change_->unanswered(), change_->request());
+  if (holding_) send_to_all(holding_->held.missing(), Hold{holding_->view});
+}
+
+// Whether this member is a keeper with a vote. Who holds the next view says so instead.
+bool Membership::may_vote_on_views(const MemberId& proposer) {
+  if (!register_ || fork_promised_) return false;
+  if (held_) send(proposer, Hold{*held_});
+  return !held_;
+}
+
+void Membership::take(const Letter& letter, const Prepare& request) {
+  if (!may_vote_on_views(letter.from)) return;
+  std::visit([&](const auto& answer) { send(letter.from, answer); }, register_->prepare(request));
+  highest_round_ = std::max(highest_round_, register_->promised().round);
+}
+
+void Membership::take(const Letter& letter, const AcceptView& request) {
+  if (!may_vote_on_views(letter.from)) return;
+  std::visit([&](const auto& answer) { send(letter.from, answer); }, register_->accept(request));
+  highest_round_ = std::max(highest_round_, register_->promised().round);
+}
+
+void Membership::take(const Letter& letter, const Promise& promise) {
+  if (!change_) return;
+  change_->on(letter.from, promise);
+  advance_change();
+}
+
+void Membership::take(const Letter& letter, const AcceptedView& accepted) {
+  if (!change_) return;
+  change_->on(letter.from, accepted);
+  advance_change();
+}
+
+void Membership::take(const Letter&, const Refusal& refusal) {
+  highest_round_ = std::max(highest_round_, refusal.promised.round);
+  if (!change_ || refusal.refused != change_->ballot()) return;
+  change_.reset();
+  ++refusals_;
+  change_wanted_ = now_;
+}
+
+View Membership::compose(const std::optional<Outcome>& last_step) const {
+  View next{.epoch = view_->epoch + 1,
+            .lineage = view_->lineage,
+            .parent = view_digest_,
+            .first_step = view_->first_step,
+            .state = view_->state,
+            .samples = view_->samples,
+            .members = {},
+            .fresh = 0,
+            .witnesses = {},
+            .removed = {},
+            .keepers = {}};
+  std::set<MemberId> without = suspicion_.gone(now_);
+  without.insert(leavers_.begin(), leavers_.end());
+  if (leaving_) without.insert(self_.id);
+  if (last_step) {
+    const bool is_commit = last_step->kind == Outcome::Kind::kCommit;
+    next.first_step = last_step->step + (is_commit ? 1 : 0);
+    next.state = last_step->state;
+    next.samples = last_step->samples;
+    without.insert(last_step->odd.begin(), last_step->odd.end());
+  }
+  // Those that have joined stay fresh until a step is committed with them.
+  const bool committed = next.first_step > view_->first_step;
+  const auto established = static_cast<std::ptrdiff_t>(view_->members.size() - view_->fresh);
+  std::vector<Member> removed;
+  for (const Member& member : view_->members) {
+    const bool wants_to_leave = leavers_.contains(member.id) || (leaving_ && member.id == self_.id);
+    if (!without.contains(member.id)) {
+      next.members.push_back(member);
+      const bool was_fresh = &member - view_->members.data() >= established;
+      if (was_fresh && !committed) ++next.fresh;
+    } else if (!wants_to_leave) {
+      removed.push_back(member);
+    }
+  }
+  next.removed = add_removed(view_->removed, removed);
+  // Where all want to leave, the proposer goes last.
+  if (next.members.empty() && joiners_.empty() && view_->has_member(self_.id))
+    next.members.push_back(self_);
+  for (const Member& witness : view_->witnesses)
+    if (!without.contains(witness.id)) next.witnesses.push_back(witness);
+  next.keepers = choose_keepers(next.established(), next.witnesses);
+  for (const auto& [id, waiting] : joiners_) {
+    if (next.members.size() + next.witnesses.size() == View::kMostMembers) break;
+    if (view_->has(id)) continue;
+    (waiting.join.witness ? next.witnesses : next.members).push_back(waiting.join.who);
+    if (!waiting.join.witness) ++next.fresh;
+  }
+  if (next.keepers.empty()) next.keepers = choose_keepers(next.members, next.witnesses);
+  return next;
+}
+
+// The view is decided. If its proposer and most of the keepers that decided it failed now, nobody
+// could know it: so most of its own keepers must hold it before anybody acts.
+void Membership::begin_holding(View view) {
+  change_.reset();
+  const Digest view_digest = digest(view);
+  if (holding_ && holding_->digest == view_digest) return;
+  held_ = view;
+  holding_ = Holding{.view = std::move(view), .digest = view_digest, .held = Tally(held_->keepers)};
+  const std::vector<MemberId> keepers = holding_->view.keepers;
+  send_to_all(keepers, Hold{holding_->view});
+  if (!rules_.waits_for_holders) announce_start();
+}
+
+void Membership::take(const Letter& letter, const Hold& hold) {
+  const MemberId& from = letter.from;
+  const View& view = hold.view;
+  const bool keeps = view.is_kept_by(self_.id);
+  if (!view_) {
+    // Where all members leave, those that join are the first keepers.
+    if (!keeps) return;
+    held_ = view;
+    return send(from, Held{digest(view)});
+  }
+  if (view.lineage != place_.lineage) {
+    if (!is_fork_of_this_view(view)) return;
+    held_ = view;
+    if (keeps) send(from, Held{digest(view)});
+    return;
+  }
+  if (view.epoch < place_.epoch) return send(from, Start{*view_});
+  if (view.epoch == place_.epoch) return send(from, Held{view_digest_});
+  if (!held_ || held_->lineage != view.lineage || held_->epoch < view.epoch) held_ = view;
+  if (keeps) send(from, Held{digest(view)});
+  // This member was proposing, and learns that something is decided already.
+  if (change_) begin_holding(view);
+}
+
+void Membership::take(const Letter& letter, const Held& held) {
+  if (!holding_ || holding_->digest != held.view) return;
+  holding_->held.count(letter.from);
+  if (holding_->held.is_majority(rules_)) announce_start();
+}
+
+void Membership::take(const Letter&, const Start& start) { this->start(start.view); }
+
+void Membership::announce_start() {
+  const View view = holding_->view;
+  std::vector<MemberId> others = view.everybody();
+  if (view.lineage == place_.lineage) {
+    // Those that are in it no more are to know as well.
+    for (const MemberId& id : view_->everybody())
+      if (!view.has(id)) others.push_back(id);
+  }
+  std::erase(others, self_.id);
+  send_to_all(others, Start{view});
+  start(view);
+}
+
+void Membership::start(const View& view) {
+  if (!view_) {
+    if (view.has(self_.id)) return enter(view);
+    // A joiner learns whom to ask.
+    for (const MemberId& keeper : view.keepers)
+      if (std::find(contacts_.begin(), contacts_.end(), keeper) == contacts_.end())
+        contacts_.push_back(keeper);
+    if (contacts_.size() > kMostContacts)
+      contacts_.erase(contacts_.begin(), contacts_.end() - kMostContacts);
+    return;
+  }
+  const bool is_next = view.lineage == place_.lineage && view.epoch > place_.epoch;
+  if (!is_next && !is_fork_of_this_view(view)) return;
+  if (!view.has(self_.id)) {
+    if (leaving_) {
+      left_ = true;
+      return;
+    }
+    return end(ErrorKind::kPeerLost,
+               fmt::format("the others removed {} from the view of epoch {}: its members are {}",
+                           self_.id.text(), view.epoch, text(view.everybody())),
+               "They had heard nothing of it, or its state was another one. It may join again.");
+  }
+  if (settle_last_step(view)) enter(view);
+}
+
+// The view says where the last one ended: with the step that this member attempted, or before it.
+// No step can have been committed that it has not reported.
+bool Membership::settle_last_step(const View& next) {
+  if (!view_->has_member(self_.id) || next.first_step == place_.step) return true;
+  if (next.first_step == place_.step + 1 && report_ && !report_->failed &&
+      report_->state == next.state) {
+    news_.emplace_back(StepDecided{.epoch = place_.epoch,
+                                   .outcome = Outcome{.step = place_.step,
+                                                      .kind = Outcome::Kind::kCommit,
+                                                      .state = next.state,
+                                                      .samples = next.samples,
+                                                      .cause = {},
+                                                      .odd = {}}});
+    return true;
+  }
+  if (next.lineage != place_.lineage) return false;  // a fork that came too late
+  end(ErrorKind::kMismatch,
+      fmt::format("epoch {} begins with step {}, and {} has come to step {}", next.epoch,
+                  next.first_step, self_.id.text(), place_.step),
+      "Its state is not that of the others. It may join again.");
+  return false;
+}
+
+}  // namespace shoal::collective::membership

@@ -1,0 +1,344 @@
+// What members do in a few situations, each written as a script: who goes on, who ends, and how
+// soon. Letters take 1 to 41 ms here, and none is lost unless a test says so.
+#include "shoal/collective/membership/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tests/collective/membership/simulation.h"
+#include "tests/error_text.h"
+
+namespace shoal::collective::membership_test {
+namespace {
+
+using namespace membership;
+using testing::HasSubstr;
+using testing::Lt;
+
+Scenario calm(std::uint64_t members, std::uint64_t witnesses = 0,
+              OnQuorumLoss policy = OnQuorumLoss::kStop) {
+  Scenario scenario;
+  scenario.members = members;
+  scenario.witnesses = witnesses;
+  scenario.on_quorum_loss = policy;
+  scenario.loss = 0;
+  scenario.copies = 0;
+  scenario.late = 0;
+  return scenario;
+}
+
+std::vector<MemberId> ids(std::initializer_list<std::uint64_t> numbers) {
+  std::vector<MemberId> ids;
+  for (const std::uint64_t number : numbers) ids.push_back(id_of(number));
+  return ids;
+}
+
+/// Why a member has ended; empty while it has not.
+std::string end_of(const Simulation& simulation, std::size_t node) {
+  const std::optional<Error>& ended = simulation.member(node).ended();
+  return ended ? ended->what() : "";
+}
+
+void expect_view(const Simulation& simulation, std::size_t node,
+                 std::initializer_list<std::uint64_t> members, std::uint64_t epoch) {
+  const auto& view = simulation.member(node).view();
+  ASSERT_TRUE(view);
+  EXPECT_EQ(view->everybody(), ids(members)) << simulation.describe();
+  EXPECT_EQ(view->epoch, epoch) << simulation.describe();
+}
+
+TEST(Membership, StepsGoOnWhileNothingHappens) {
+  Simulation simulation(1, calm(5));
+  EXPECT_EQ(simulation.run_until(seconds(10)), std::nullopt);
+  for (std::size_t node = 0; node < 5; ++node) {
+    expect_view(simulation, node, {1, 2, 3, 4, 5}, 1);
+    EXPECT_GT(simulation.committed_by(node), 20u);
+  }
+}
+
+// A commit is one round from the owner to the keepers and back, after the last report.
+TEST(Membership, ACommitTakesTwoWaysToTheOwnerAndBackAndOneRoundToTheKeepers) {
+  Membership owner(id_of(1), first_view(3), {}, Clock::time_point(seconds(1)));
+  Membership other(id_of(2), first_view(3), {}, Clock::time_point(seconds(1)));
+  const auto now = Clock::time_point(seconds(1));
+  const auto report = [&](std::uint64_t member) {
+    return Received{Letter{.from = id_of(member),
+                           .to = id_of(1),
+                           .lineage = 1,
+                           .epoch = 1,
+                           .body = Report{.step = 0, .state = {}, .samples = 4}}};
+  };
+  EXPECT_TRUE(owner.on(StepReady{1, 0, {}, 4}, now).empty());
+  EXPECT_TRUE(owner.on(report(2), now).empty());
+  const std::vector<Letter> proposals = owner.on(report(3), now);
+  ASSERT_EQ(proposals.size(), 2u);
+  const std::vector<Letter> votes = other.on(Received{proposals[0]}, now);
+  ASSERT_EQ(votes.size(), 1u);
+  EXPECT_EQ(owner.place().step, 0u) << "only the owner itself has accepted";
+  const std::vector<Letter> decisions = owner.on(Received{votes[0]}, now);
+  EXPECT_EQ(decisions.size(), 2u);
+  EXPECT_EQ(owner.place().step, 1u);
+  EXPECT_EQ(owner.place().samples, 12u);
+}
+
+TEST(Membership, TheOthersGoOnSoonAfterTheOwnerCrashes) {
+  Simulation simulation(2, calm(5));
+  simulation.at(seconds(5), [&] { simulation.crash(0); });
+  EXPECT_EQ(simulation.run_until(seconds(10)), std::nullopt);
+  for (std::size_t node = 1; node < 5; ++node) {
+    expect_view(simulation, node, {2, 3, 4, 5}, 2);
+    // Two seconds of silence make a suspicion.
+    EXPECT_LT(simulation.entered(node), seconds(8));
+    EXPECT_GT(simulation.committed_at(node), simulation.entered(node));
+  }
+}
+
+// Whatever the owner does at that moment: the others find out what it has decided.
+TEST(Membership, TheOwnerMayCrashAtAnyPointOfAViewChange) {
+  for (int point = 0; point < 120; ++point) {
+    Simulation simulation(3, calm(4));
+    simulation.at(milliseconds(2000), [&] { simulation.join(milliseconds(1)); });
+    simulation.at(milliseconds(2000 + 7 * point), [&] { simulation.crash(0); });
+    ASSERT_EQ(simulation.run_until(seconds(12)), std::nullopt) << point;
+    for (std::size_t node = 1; node < 5; ++node) {
+      ASSERT_EQ(simulation.member(node).view()->everybody(), ids({2, 3, 4, 5}))
+          << point << simulation.describe();
+      ASSERT_GT(simulation.committed_at(node), seconds(10)) << point << simulation.describe();
+    }
+  }
+}
+
+TEST(Membership, OfThreeAndTwoThatAreCutTheTwoStop) {
+  Simulation simulation(4, calm(5));
+  simulation.at(seconds(3), [&] { simulation.partition(0b11000); });
+  EXPECT_EQ(simulation.run_until(seconds(12)), std::nullopt);
+  for (std::size_t node = 0; node < 3; ++node) expect_view(simulation, node, {1, 2, 3}, 2);
+  for (std::size_t node = 3; node < 5; ++node)
+    EXPECT_THAT(end_of(simulation, node), HasSubstr("lost the majority of the keepers"));
+}
+
+// Four members have three keepers, so one of two halves goes on.
+TEST(Membership, OfTwoAndTwoThoseWithTwoKeepersGoOn) {
+  Simulation simulation(5, calm(4));
+  simulation.at(seconds(3), [&] { simulation.partition(0b1001); });
+  EXPECT_EQ(simulation.run_until(seconds(12)), std::nullopt);
+  expect_view(simulation, 1, {2, 3}, 2);
+  expect_view(simulation, 2, {2, 3}, 2);
+  EXPECT_THAT(end_of(simulation, 0), HasSubstr("lost the majority"));
+  EXPECT_THAT(end_of(simulation, 3), HasSubstr("lost the majority"));
+}
+
+TEST(Membership, OfTwoMembersTheOneWithTheWitnessGoesOn) {
+  Simulation simulation(6, calm(2, 1, OnQuorumLoss::kWitness));
+  simulation.at(seconds(3), [&] { simulation.partition(0b001); });
+  EXPECT_EQ(simulation.run_until(seconds(12)), std::nullopt);
+  EXPECT_THAT(end_of(simulation, 0), HasSubstr("lost the majority"));
+  expect_view(simulation, 1, {2, 3}, 2);
+  EXPECT_EQ(simulation.member(1).view()->keepers, ids({2}));
+  EXPECT_GT(simulation.committed_at(1), seconds(11));
+}
+
+TEST(Membership, SurvivorsGoOnInALineageOfTheirOwnAndTheOneWithFewerSamplesEnds) {
+  Simulation simulation(7, calm(5, 0, OnQuorumLoss::kSurvivors));
+  simulation.at(seconds(3), [&] { simulation.partition(0b11000); });
+  EXPECT_EQ(simulation.run_until(seconds(14)), std::nullopt);
+  EXPECT_EQ(simulation.member(0).place().lineage, 1u);
+  EXPECT_NE(simulation.member(3).place().lineage, 1u);
+  EXPECT_EQ(simulation.member(3).place().lineage, simulation.member(4).place().lineage);
+  expect_view(simulation, 3, {4, 5}, 2);
+  EXPECT_GT(simulation.committed_at(3), simulation.entered(3));
+  simulation.heal();
+  EXPECT_EQ(simulation.run_until(seconds(20)), std::nullopt);
+  // Three members commit more samples than two, and began earlier.
+  for (std::size_t node = 0; node < 3; ++node) expect_view(simulation, node, {1, 2, 3}, 2);
+  for (std::size_t node = 3; node < 5; ++node)
+    EXPECT_THAT(end_of(simulation, node), HasSubstr("another lineage has committed"));
+}
+
+// What they have to say to each other goes by way of others.
+TEST(Membership, ABrokenPairIsNoDeath) {
+  Simulation simulation(8, calm(5));
+  simulation.at(seconds(3), [&] { simulation.cut_both(0, 3); });
+  EXPECT_EQ(simulation.run_until(seconds(15)), std::nullopt);
+  for (std::size_t node = 0; node < 5; ++node) {
+    expect_view(simulation, node, {1, 2, 3, 4, 5}, 1);
+    EXPECT_GT(simulation.committed_at(node), seconds(14));
+  }
+}
+
+TEST(Membership, AOneWayCutOfAPairIsNoDeath) {
+  for (const bool from_the_owner : {false, true}) {
+    Simulation simulation(9, calm(4));
+    simulation.at(seconds(3),
+                  [&] { from_the_owner ? simulation.cut(0, 2) : simulation.cut(2, 0); });
+    EXPECT_EQ(simulation.run_until(seconds(15)), std::nullopt);
+    for (std::size_t node = 0; node < 4; ++node) {
+      expect_view(simulation, node, {1, 2, 3, 4}, 1);
+      EXPECT_GT(simulation.committed_at(node), seconds(14)) << simulation.describe();
+    }
+  }
+}
+
+// One that hears nobody accuses everybody, and one that nobody hears is accused by all.
+TEST(Membership, WhoHearsNobodyOrIsHeardByNobodyIsRemoved) {
+  for (const bool is_deaf : {false, true}) {
+    Simulation simulation(10, calm(4));
+    simulation.at(seconds(3), [&] { is_deaf ? simulation.deafen(1) : simulation.mute(1); });
+    EXPECT_EQ(simulation.run_until(seconds(8)), std::nullopt);
+    for (const std::size_t node : {0u, 2u, 3u}) {
+      expect_view(simulation, node, {1, 3, 4}, 2);
+      EXPECT_LT(simulation.entered(node), seconds(7));
+    }
+    if (!is_deaf) {
+      EXPECT_THAT(end_of(simulation, 1), HasSubstr("the others removed"));
+    }
+  }
+}
+
+TEST(Membership, OfTwelveMembersThoseThatAreNoKeepersAreMissedToo) {
+  Simulation simulation(18, calm(12));
+  simulation.at(seconds(3), [&] {
+    simulation.crash(7);
+    simulation.crash(11);
+  });
+  EXPECT_EQ(simulation.run_until(seconds(8)), std::nullopt);
+  for (const std::size_t node : {0u, 4u, 10u}) {
+    expect_view(simulation, node, {1, 2, 3, 4, 5, 6, 7, 9, 10, 11}, 2);
+    EXPECT_LT(simulation.entered(node), seconds(6));
+  }
+}
+
+TEST(Membership, AJoinerThatIsReadyComesInBetweenStepsAndKeepsOnceItHasTakenPart) {
+  Simulation simulation(11, calm(2));
+  std::size_t joiner = 0;
+  simulation.at(seconds(2), [&] { joiner = simulation.join(seconds(1)); });
+  EXPECT_EQ(simulation.run_until(milliseconds(2900)), std::nullopt);
+  EXPECT_FALSE(simulation.member(joiner).view());
+  expect_view(simulation, 0, {1, 2}, 1);
+  EXPECT_EQ(simulation.run_until(seconds(8)), std::nullopt);
+  // The view of epoch 2 has the joiner, that of epoch 3 three keepers.
+  for (std::size_t node = 0; node < 3; ++node) {
+    expect_view(simulation, node, {1, 2, 3}, 3);
+    EXPECT_EQ(simulation.member(node).view()->keepers.size(), 3u);
+  }
+}
+
+TEST(Membership, WhoWantsToLeaveLeaves) {
+  for (const std::size_t leaver : {0u, 2u}) {
+    Simulation simulation(12, calm(3));
+    simulation.at(seconds(2), [&] { simulation.leave(leaver); });
+    EXPECT_EQ(simulation.run_until(seconds(5)), std::nullopt);
+    EXPECT_TRUE(simulation.member(leaver).has_left()) << simulation.describe();
+    EXPECT_FALSE(simulation.member(leaver).ended());
+    EXPECT_LT(simulation.entered(1), milliseconds(3500));
+  }
+  Simulation simulation(13, calm(3));
+  simulation.at(seconds(2), [&] {
+    for (std::size_t node = 0; node < 3; ++node) simulation.leave(node);
+  });
+  EXPECT_EQ(simulation.run_until(seconds(10)), std::nullopt);
+  for (std::size_t node = 0; node < 3; ++node)
+    EXPECT_TRUE(simulation.member(node).has_left()) << simulation.describe();
+}
+
+TEST(Membership, AnOddStateAbortsTheStepAndItsMemberIsRemoved) {
+  Simulation simulation(14, calm(3));
+  simulation.at(seconds(2), [&] { simulation.be_odd(1); });
+  EXPECT_EQ(simulation.run_until(seconds(6)), std::nullopt);
+  expect_view(simulation, 0, {1, 3}, 2);
+  EXPECT_THAT(end_of(simulation, 1), HasSubstr("the others removed"));
+  // Of two that differ nobody knows which one is odd: both repeat the step.
+  Simulation pair(15, calm(2));
+  pair.at(seconds(2), [&] { pair.be_odd(1); });
+  EXPECT_EQ(pair.run_until(seconds(6)), std::nullopt);
+  expect_view(pair, 0, {1, 2}, 2);
+  EXPECT_GT(pair.committed_at(1), seconds(5));
+}
+
+// Three joiners with one wrong state are more than two members, and are the odd ones all the same.
+TEST(Membership, JoinersDoNotOutvoteMembers) {
+  Simulation simulation(19, calm(2));
+  simulation.at(seconds(2), [&] {
+    for (int i = 0; i < 3; ++i) simulation.be_odd(simulation.join(milliseconds(100)));
+  });
+  EXPECT_EQ(simulation.run_until(seconds(8)), std::nullopt);
+  for (std::size_t node = 0; node < 2; ++node) {
+    EXPECT_EQ(simulation.member(node).view()->everybody(), ids({1, 2})) << simulation.describe();
+    EXPECT_GT(simulation.committed_at(node), seconds(7));
+  }
+  for (std::size_t node = 2; node < 5; ++node)
+    EXPECT_THAT(end_of(simulation, node), HasSubstr("the others removed"));
+}
+
+TEST(Membership, AStepThatFailsIsAttemptedAgain) {
+  Simulation simulation(16, calm(3));
+  simulation.at(seconds(2), [&] { simulation.fail_once(2); });
+  EXPECT_EQ(simulation.run_until(seconds(6)), std::nullopt);
+  for (std::size_t node = 0; node < 3; ++node) {
+    expect_view(simulation, node, {1, 2, 3}, 2);
+    EXPECT_GT(simulation.committed_at(node), seconds(5));
+  }
+}
+
+TEST(Membership, WhoStandsStillForLongIsRemovedAndWhoDoesNotForLongIsNot) {
+  for (const bool is_long : {false, true}) {
+    Simulation simulation(17, calm(4));
+    simulation.at(seconds(2), [&] { simulation.pause(3, milliseconds(is_long ? 5000 : 1200)); });
+    EXPECT_EQ(simulation.run_until(seconds(10)), std::nullopt);
+    EXPECT_EQ(simulation.member(0).view()->members.size(), is_long ? 3u : 4u);
+    EXPECT_EQ(simulation.member(3).ended().has_value(), is_long);
+  }
+}
+
+// Members of one epoch may be numbered as those of another: the letter says which view it means.
+TEST(Membership, LettersOfAnotherEpochOrLineageAreNoVotes) {
+  const auto now = Clock::time_point(seconds(1));
+  for (const bool other_lineage : {false, true}) {
+    View second = first_view(3);
+    second.epoch = 2;
+    Membership keeper(id_of(2), second, {}, now);
+    const Letter late{.from = id_of(1),
+                      .to = id_of(2),
+                      .lineage = other_lineage ? 9u : 1u,
+                      .epoch = other_lineage ? 2u : 1u,
+                      .body = AcceptStep{.ballot = {0, id_of(1)}, .outcome = {}}};
+    for (const Letter& answer : keeper.on(Received{late}, now))
+      EXPECT_FALSE(std::holds_alternative<AcceptedStep>(answer.body));
+    EXPECT_FALSE(keeper.keeper()->step());
+  }
+}
+
+TEST(Membership, AJoinerOfAnotherWidthIsToldSo) {
+  const auto now = Clock::time_point(seconds(1));
+  Membership keeper(id_of(1), first_view(1), {}, now);
+  Member wide = member_of(2);
+  wide.width = 4;
+  Membership joiner = Membership::joiner(wide, {id_of(1)}, {}, now);
+  joiner.on(JoinerReady{}, now);
+  const std::vector<Letter> asked = joiner.on(Tick{}, now);
+  ASSERT_EQ(asked.size(), 1u);
+  const std::vector<Letter> answer = keeper.on(Received{asked[0]}, now);
+  ASSERT_EQ(answer.size(), 1u);
+  joiner.on(Received{answer[0]}, now);
+  ASSERT_TRUE(joiner.ended());
+  EXPECT_THAT(joiner.ended()->what(), HasSubstr("a member of 4 ranks and protocol 1 cannot join"));
+}
+
+TEST(Membership, WrongBeginningsAreRefused) {
+  const auto now = Clock::time_point(seconds(1));
+  EXPECT_THAT(error_text([&] { Membership(id_of(9), first_view(2), {}, now); }),
+              HasSubstr("09000000 is not in the first view [01000000, 02000000]"));
+  EXPECT_THAT(error_text([&] {
+                Membership(id_of(1), first_view(2), {.on_quorum_loss = OnQuorumLoss::kWitness},
+                           now);
+              }),
+              HasSubstr("needs a witness"));
+}
+
+}  // namespace
+}  // namespace shoal::collective::membership_test

@@ -1,0 +1,119 @@
+// Ten thousand schedules of losses, partitions, crashes and joins, in each of which the members
+// must agree, and go on once the faults have ended; and that the simulator notices broken rules.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <string>
+
+#include "tests/collective/membership/simulation.h"
+
+namespace shoal::collective::simulated_agreement_test {
+namespace {
+
+using namespace membership;
+
+/// What a seed is about: how many members, whether there is a witness, and the policy.
+Scenario scenario_of(std::uint64_t seed) {
+  Scenario scenario;
+  scenario.members = 2 + seed % 5;
+  scenario.witnesses = seed % 3 == 0 ? 1 : 0;
+  const auto policies = {OnQuorumLoss::kStop, OnQuorumLoss::kSurvivors, OnQuorumLoss::kWitness};
+  scenario.on_quorum_loss = policies.begin()[(seed / 5) % (scenario.witnesses > 0 ? 3 : 2)];
+  scenario.as_bytes = seed % 16 == 0;
+  return scenario;
+}
+
+/// The seeds of one test: [first, first + count).
+void expect_agreement(std::uint64_t first, std::uint64_t count) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::uint64_t events = 0;
+  std::uint64_t commits = 0;
+  std::uint64_t ended = 0;
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    Simulation simulation(seed, scenario_of(seed));
+    simulation.make_faults();
+    const std::optional<std::string> violation = simulation.run();
+    ASSERT_FALSE(violation) << "seed " << seed << ": " << *violation;
+    events += simulation.events();
+    commits += simulation.check().commits();
+    ended += simulation.all_have_ended();
+    // Of two lineages that meet one goes on.
+    if (scenario_of(seed).on_quorum_loss == OnQuorumLoss::kSurvivors &&
+        !simulation.somebody_crashed_or_left()) {
+      ASSERT_FALSE(simulation.all_have_ended()) << "seed " << seed << simulation.describe();
+    }
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  std::cout << count << " schedules from seed " << first << ", " << events << " events, " << commits
+            << " steps committed; in " << ended << " everybody ended; "
+            << static_cast<double>(count) / took.count() << " schedules a second\n";
+}
+
+TEST(SimulatedAgreement, MembersAgreeAndGoOnInTenThousandSchedules) { expect_agreement(1, 10'000); }
+
+TEST(SimulatedAgreement, ASeedGivesTheSameScheduleAgain) {
+  const auto run = [](std::uint64_t seed) {
+    Simulation simulation(seed, scenario_of(seed));
+    simulation.make_faults();
+    EXPECT_EQ(simulation.run(), std::nullopt);
+    return std::pair(simulation.events(), simulation.describe());
+  };
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) EXPECT_EQ(run(seed), run(seed));
+}
+
+struct Broken {
+  const char* name;
+  Rules rules;
+  std::vector<const char*> violations;  ///< one of these is found
+};
+
+// Each rule is what keeps some schedule from disagreement.
+TEST(SimulatedAgreement, EachBrokenRuleIsNoticed) {
+  const char* const two_views = "has two different views";
+  const char* const undone = "and undone by epoch";
+  const std::vector<Broken> broken = {
+      {"a vote below the majority", {.votes_below_majority = 1}, {two_views, undone, "too few"}},
+      {"the majority of the new keepers", {.counts_with_new_keepers = true}, {two_views, undone}},
+      {"promises forget views", {.promise_reports_view = false}, {two_views}},
+      {"promises forget steps", {.promise_reports_step = false}, {undone}},
+      {"promises do not seal", {.promise_seals = false}, {undone}},
+      {"lower ballots are accepted", {.refuses_lower_ballots = false}, {two_views}},
+      {"accepted views are not taken over", {.adopts_accepted_view = false}, {two_views}},
+      {"members act before keepers hold",
+       {.waits_for_holders = false},
+       {"too few of its keepers hold"}},
+      {"commits without all reports",
+       {.commits_need_all_reports = false},
+       {"has not attempted it"}},
+  };
+  for (const Broken& rule : broken) {
+    std::optional<std::string> violation;
+    std::uint64_t seed = 0;
+    while (!violation && seed < 20'000) {
+      Scenario scenario = scenario_of(++seed);
+      scenario.rules = rule.rules;
+      scenario.members = 3 + seed % 3;
+      scenario.most_faults = 8;
+      scenario.loss = 0.25;
+      scenario.late = 0.2;
+      scenario.beat = milliseconds(300);
+      scenario.suspect_after = milliseconds(900);
+      Simulation simulation(seed, scenario);
+      simulation.make_faults();
+      violation = simulation.run();
+      if (violation && violation->find("no progress") == 0) violation.reset();
+    }
+    ASSERT_TRUE(violation) << rule.name << ": nothing is found";
+    const bool is_expected =
+        std::any_of(rule.violations.begin(), rule.violations.end(),
+                    [&](const char* text) { return violation->find(text) != std::string::npos; });
+    EXPECT_TRUE(is_expected) << rule.name << ": " << *violation;
+    std::cout << rule.name << ": seed " << seed << ", " << *violation << "\n";
+  }
+}
+
+}  // namespace
+}  // namespace shoal::collective::simulated_agreement_test

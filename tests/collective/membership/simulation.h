@@ -1,0 +1,155 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <queue>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shoal/collective/membership/membership.h"
+#include "tests/collective/membership/agreement_check.h"
+#include "tests/collective/membership/some_members.h"
+
+namespace shoal::collective::membership {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+/// What a schedule is made of.
+struct Scenario {
+  std::uint64_t members = 5;
+  std::uint64_t witnesses = 0;
+  OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
+  Rules rules;
+  double loss = 0.1;    ///< of all letters, until faults end
+  double copies = 0.1;  ///< letters that arrive twice
+  double late = 0.05;   ///< letters that take up to 1.5 s
+  int most_faults = 4;
+  bool as_bytes = false;  ///< letters pass through their encoding
+  Duration beat = milliseconds(500);
+  Duration suspect_after = seconds(2);
+};
+
+/// Members under a virtual clock, and a network that loses, doubles, delays and reorders letters.
+/// Members crash, stand still, come and go, and the network falls apart; then all faults end, and
+/// those that are left must agree on a view and commit steps. Everything follows from the seed.
+class Simulation {
+ public:
+  static constexpr Duration kFaults = seconds(8);    ///< so long faults happen
+  static constexpr Duration kPatience = seconds(4);  ///< without a majority
+  static constexpr Duration kBound = seconds(30);    ///< for two more steps once faults have ended
+  static constexpr std::size_t kMostNodes = 16;
+
+  Simulation(std::uint64_t seed, const Scenario& scenario);
+
+  /// Calls `what` at that time.
+  void at(Duration when, std::function<void()> what);
+
+  // Faults and wishes, at once.
+  void crash(std::size_t node) { nodes_[node].lives = false; }
+  void pause(std::size_t node, Duration duration) { nodes_[node].paused_until = now_ + duration; }
+  void cut(std::size_t from, std::size_t to) { cut_[from][to] = true; }
+  void cut_both(std::size_t a, std::size_t b);
+  /// Nodes whose bit of `side` is set hear those of the other side no longer, and vice versa.
+  void partition(std::uint32_t side);
+  /// The node hears nothing any more.
+  void deafen(std::size_t node);
+  /// Nobody hears the node any more.
+  void mute(std::size_t node);
+  void heal() { cut_ = {}; }
+  void leave(std::size_t node) { tell(node, LeaveAsked{}); }
+  /// The next attempt of the node leads to another state, or fails.
+  void be_odd(std::size_t node) { nodes_[node].is_odd = true; }
+  void fail_once(std::size_t node) { nodes_[node].fails = true; }
+  std::size_t join(Duration ready_after, bool as_witness = false);
+
+  /// Faults that the seed chooses, until kFaults.
+  void make_faults();
+  /// Ends all faults after kFaults; returns what was violated, or nothing.
+  std::optional<std::string> run();
+  /// Runs until `until` without judging progress.
+  std::optional<std::string> run_until(Duration until);
+
+  const Membership& member(std::size_t node) const { return nodes_[node].member; }
+  /// When the member entered its view, and when it committed last.
+  Duration entered(std::size_t node) const { return nodes_[node].entered; }
+  Duration committed_at(std::size_t node) const { return nodes_[node].committed_at; }
+  std::uint64_t committed_by(std::size_t node) const { return nodes_[node].commits; }
+  std::uint64_t events() const { return handled_; }
+  const AgreementCheck& check() const { return check_; }
+  bool all_have_ended() const;
+  bool somebody_crashed_or_left() const;
+  /// How far everybody is.
+  std::string describe() const;
+
+ private:
+  struct Node {
+    MemberId id;
+    Membership member;
+    bool lives = true;
+    bool is_odd = false;
+    bool fails = false;
+    Duration paused_until{};
+    std::uint64_t commits = 0;
+    std::optional<std::uint64_t> commits_when_quiet{};
+    Duration entered{};
+    Duration committed_at{};
+  };
+  enum class Kind : std::uint8_t { kTick, kDeliver, kAttemptDone, kScript };
+  struct Happening {
+    Kind kind = Kind::kTick;
+    std::size_t node = 0;
+    std::size_t index = 0;  ///< of the letter or script
+    std::uint64_t lineage = 0;
+    std::uint64_t epoch = 0;
+    std::uint64_t step = 0;
+  };
+  struct Scheduled {
+    Duration when;
+    std::uint64_t order;
+    Happening event;
+    bool operator<(const Scheduled& other) const {
+      return std::pair(other.when, other.order) < std::pair(when, order);
+    }
+  };
+
+  Clock::time_point time() const { return Clock::time_point(seconds(3600) + now_); }
+  Duration any_duration(Duration most);
+  bool happens(double probability);
+  void push(Duration when, Happening event) { events_.push({when, order_++, event}); }
+  static bool acts(const Node& node) {
+    return node.lives && node.member.view() && !node.member.ended() && !node.member.has_left();
+  }
+  void add_node(const MemberId& id, Membership member);
+  void any_fault();
+  void handle_next();
+  void handle(const Happening& event);
+  void forget(const Happening& event);
+  void tell(std::size_t node, const Event& event);
+  void post(std::size_t from, const Letter& letter);
+  void take_news(std::size_t node, const std::optional<View>& before);
+  void attempt(std::size_t node);
+  void finish_attempt(const Happening& event);
+  bool has_gone_on();
+
+  Scenario scenario_;
+  std::mt19937_64 random_;
+  Settings settings_;
+  AgreementCheck check_;
+  Duration now_{};
+  std::uint64_t order_ = 0;
+  std::uint64_t handled_ = 0;
+  bool quiet_ = false;  ///< faults have ended
+  std::vector<Node> nodes_;
+  std::array<std::array<bool, kMostNodes>, kMostNodes> cut_{};  ///< from, to
+  std::priority_queue<Scheduled> events_;
+  std::vector<std::function<void()>> scripts_;
+  std::vector<Letter> letters_;
+  std::vector<std::size_t> free_;  ///< places of letters_
+};
+
+}  // namespace shoal::collective::membership
