@@ -211,6 +211,9 @@ TEST(OverWan, AShortCutIsNoFailure) {
       [&] {
         wait_for_the_middle(wan);
         wan.cut({1});
+        const Deadline end = soon();
+        while (wan.between(0, 1).cut.packets == 0 && !end.passed())
+          std::this_thread::sleep_for(milliseconds(1));
         std::this_thread::sleep_for(milliseconds(300));
         wan.heal();
       }));

@@ -334,6 +334,10 @@ TEST(Wan, TcpGoesOnAfterACut) {
   const auto data = pattern(2 << 20);
   const auto received = through_tcp(wan, 0, 1, data, [&] {
     wan.cut({0});
+    // A sender that just waits for its timer sends nothing for a while.
+    const Deadline end = soon();
+    while (wan.between(0, 1).cut.packets == 0 && !end.passed())
+      std::this_thread::sleep_for(milliseconds(1));
     std::this_thread::sleep_for(milliseconds(200));
     wan.heal();
   });
