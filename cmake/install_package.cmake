@@ -8,6 +8,7 @@ install(
   FILES_MATCHING PATTERN "*.h"
   PATTERN "*-inl.h" EXCLUDE
   PATTERN "fold_kernel.h" EXCLUDE
+  PATTERN "codec_kernel.h" EXCLUDE
   PATTERN "json_fields.h" EXCLUDE
   PATTERN "strict_json.h" EXCLUDE
   PATTERN "mpi_compat.h" EXCLUDE)
