@@ -20,6 +20,7 @@
 #include "apps/shoal/self_exec.h"
 #include "apps/shoal/watch/process_state.h"
 #include "shoal/base/check.h"
+#include "shoal/base/hex.h"
 #include "shoal/base/system_error.h"
 #include "shoal/wire/descriptor.h"
 
@@ -338,7 +339,7 @@ std::string random_job_key() {
   unsigned char bits[16];
   if (::getrandom(bits, sizeof bits, 0) != sizeof bits)
     throw system_error(ErrorKind::kResource, "launcher", "no random bits");
-  return fmt::format("{:02x}", fmt::join(bits, ""));
+  return hex(std::as_bytes(std::span(bits)));
 }
 
 }  // namespace shoal::apps

@@ -9,6 +9,7 @@
 
 #include "apps/shoal/slurm.h"
 #include "shoal/base/error.h"
+#include "shoal/base/hex.h"
 #include "shoal/base/number.h"
 #include "shoal/wire/key_derivation.h"
 
@@ -47,10 +48,8 @@ struct Reader {
   }
   static std::string hashed(const std::string& joined) {
     const auto key = wire::derive_key(joined, "shoal", "job key");
-    std::string text;
-    // 128 bits, which no search goes through. The key is also the job's name on a host.
-    for (std::size_t i = 0; i < 16; ++i) text += fmt::format("{:02x}", static_cast<int>(key[i]));
-    return text;
+    // 128 bits, which no search goes through.
+    return hex(std::span(key).first<16>());
   }
 };
 

@@ -12,6 +12,7 @@
 
 #include "python/src/torch_store.h"
 #include "shoal/base/check.h"
+#include "shoal/base/hex.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/base/number.h"
 #include "shoal/comm/allocator.h"
@@ -56,10 +57,7 @@ wire::TlsMode tls_of(const std::string& text) {
 /// were given, if any.
 std::string connection_key(const std::string& drawn, const std::string& job_key) {
   if (job_key.empty()) return drawn;
-  std::string key;
-  for (const std::byte byte : wire::derive_key(job_key, drawn, "connections"))
-    key += fmt::format("{:02x}", byte);
-  return key;
+  return hex(wire::derive_key(job_key, drawn, "connections"));
 }
 
 Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, Duration timeout) {

@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <span>
 #include <string>
 
 #include "apps/shoal/cores.h"
 #include "apps/shoal/flight_answers.h"
 #include "apps/shoal/torch/entry.h"
+#include "shoal/base/hex.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/base/philox.h"
 #include "shoal/collective/flight/flight_files.h"
@@ -40,10 +40,8 @@ comm::Transport transport_of(train::Transport transport) {
 /// Names the files and sockets by which ranks of one host find each other. Every user of the host
 /// sees such names, so this one tells nothing of the key.
 std::string rendezvous_name(const std::string& job_key) {
-  const auto bytes = wire::derive_key(job_key, "shoal", "rendezvous name");
-  std::string name;
-  for (const std::byte byte : std::span(bytes).first(16)) name += fmt::format("{:02x}", byte);
-  return name;
+  const auto name = wire::derive_key(job_key, "shoal", "rendezvous name");
+  return hex(std::span(name).first<16>());
 }
 
 comm::WorldOptions world_options(const RankArguments& arguments, const train::JobConfig& config) {

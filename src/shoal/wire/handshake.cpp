@@ -1,8 +1,6 @@
 #include "shoal/wire/handshake.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -13,6 +11,7 @@
 #include <initializer_list>
 
 #include "shoal/base/check.h"
+#include "shoal/wire/key_derivation.h"
 
 namespace shoal::wire {
 namespace {
@@ -42,13 +41,7 @@ Proof prove(const std::string& key, const char* label,
   std::vector<std::byte> text;
   append(text, label, std::strlen(label) + 1);
   for (const auto part : said) append(text, part.data(), part.size());
-  Proof proof;
-  unsigned size = 0;
-  const bool made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                         reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-                         reinterpret_cast<unsigned char*>(proof.data()), &size) != nullptr;
-  SHOAL_CHECK(made && size == proof.size(), "HMAC-SHA256 is not available");
-  return proof;
+  return hmac_sha256(std::as_bytes(std::span(key)), text);
 }
 
 // Looks at the deadline before it waits: bytes that keep coming, one at a time, do not put it off.

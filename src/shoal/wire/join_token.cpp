@@ -1,8 +1,6 @@
 #include "shoal/wire/join_token.h"
 
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/rand.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "shoal/base/check.h"
+#include "shoal/base/hex.h"
 #include "shoal/wire/key_derivation.h"
 
 namespace shoal::wire {
@@ -32,28 +31,8 @@ std::array<std::byte, 32> token_key(std::string_view secret) {
   return derive_key(secret, "shoal", "join token");
 }
 
-std::array<std::byte, kTokenMac> token_mac(const std::array<std::byte, 32>& key,
-                                           std::span<const std::byte> bytes) {
-  std::array<std::byte, kTokenMac> mac;
-  unsigned size = 0;
-  const bool made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                         reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-                         reinterpret_cast<unsigned char*>(mac.data()), &size) != nullptr;
-  SHOAL_CHECK(made && size == mac.size(), "HMAC-SHA256 is not available");
-  return mac;
-}
-
 std::int64_t seconds_of(TokenTime time) {
   return std::chrono::floor<std::chrono::seconds>(time.time_since_epoch()).count();
-}
-
-std::string token_text(std::span<const std::byte> bytes) {
-  std::string text(kTokenPrefix);
-  for (const std::byte byte : bytes) {
-    text += kTokenDigits[std::to_integer<std::size_t>(byte >> 4)];
-    text += kTokenDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
-  }
-  return text;
 }
 
 // Digits are lower-case ones, so that a token has one text.
@@ -105,9 +84,9 @@ std::string issue_join_token(std::string_view secret, std::string_view cluster, 
       "no random numbers");
   if (!cluster.empty())
     std::memcpy(&bytes[kTokenTime + kTokenNonce], cluster.data(), cluster.size());
-  const auto mac = token_mac(key, bytes);
+  const auto mac = hmac_sha256(key, bytes);
   bytes.insert(bytes.end(), mac.begin(), mac.end());
-  return token_text(bytes);
+  return std::string(kTokenPrefix) + hex(bytes);
 }
 
 JoinTokens::JoinTokens(std::string_view secret, std::string cluster)
@@ -119,7 +98,7 @@ TokenVerdict JoinTokens::use(std::string_view token, TokenTime now) {
   const auto bytes = token_bytes(token);
   if (!bytes) return TokenVerdict::kForged;
   const auto terms = std::span<const std::byte>(*bytes).first(bytes->size() - kTokenMac);
-  const auto want = token_mac(key_, terms);
+  const auto want = hmac_sha256(key_, terms);
   if (CRYPTO_memcmp(want.data(), bytes->data() + terms.size(), kTokenMac) != 0)
     return TokenVerdict::kForged;
   const std::string_view cluster(

@@ -8,11 +8,9 @@
 #include "shoal/base/check.h"
 
 namespace shoal::wire {
-namespace {
-
 using Block = std::array<std::byte, 32>;
 
-Block hmac_sha256(std::string_view key, std::string_view text) {
+Block hmac_sha256(std::span<const std::byte> key, std::span<const std::byte> text) {
   Block block;
   unsigned size = 0;
   const bool made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
@@ -22,13 +20,11 @@ Block hmac_sha256(std::string_view key, std::string_view text) {
   return block;
 }
 
-}  // namespace
-
 // Extract, then the first block of expand, whose number is 1.
 Block derive_key(std::string_view secret, std::string_view salt, std::string_view info) {
-  const Block extracted = hmac_sha256(salt, secret);
-  const std::string_view key(reinterpret_cast<const char*>(extracted.data()), extracted.size());
-  return hmac_sha256(key, std::string(info) + '\x01');
+  const auto bytes_of = [](std::string_view text) { return std::as_bytes(std::span(text)); };
+  const Block extracted = hmac_sha256(bytes_of(salt), bytes_of(secret));
+  return hmac_sha256(extracted, bytes_of(std::string(info) + '\x01'));
 }
 
 }  // namespace shoal::wire

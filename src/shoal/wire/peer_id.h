@@ -1,7 +1,12 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
+#include <span>
+#include <string>
+
+#include "shoal/base/hex.h"
 
 namespace shoal::wire {
 
@@ -9,7 +14,9 @@ namespace shoal::wire {
 /// else can have it, because nobody else has the private key.
 struct PeerId {
   std::array<std::byte, 16> bytes{};
-  bool operator==(const PeerId&) const = default;
+  /// Returns the first four bytes in hexadecimal, for messages.
+  std::string text() const { return hex(std::span(bytes).first<4>()); }
+  auto operator<=>(const PeerId&) const = default;
 };
 
 }  // namespace shoal::wire

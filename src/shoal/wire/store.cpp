@@ -39,10 +39,6 @@ std::string text_of(const Bytes& bytes, std::size_t from, std::size_t to) {
   return {reinterpret_cast<const char*>(bytes.data()) + from, to - from};
 }
 
-}  // namespace
-
-namespace {
-
 Hello hello_of(TlsMode mode, const std::shared_ptr<const TlsContext>& tls) {
   PeerHello hello;
   hello.tls = mode;
@@ -84,11 +80,10 @@ class StoreServer::Service {
 
   std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& bytes) {
     const PeerHello hello = PeerHello::decode(bytes);
-    if (hello.encrypted == 0 && !wants_tls(mode_, socket.get()))
-      return std::make_unique<PlainChannel>(std::move(socket));
-    if (hello.encrypted != 1 || !tls_) return nullptr;
-    return std::make_unique<TlsChannel>(std::move(socket), tls_, TlsChannel::Role::kListener,
-                                        hello.id);
+    const bool plain = hello.encrypted == 0 && !wants_tls(mode_, socket.get());
+    if (!plain && (hello.encrypted != 1 || !tls_)) return nullptr;
+    return channel_over(std::move(socket), plain ? nullptr : tls_, TlsChannel::Role::kListener,
+                        hello.id);
   }
   void add_link(std::unique_ptr<Channel> channel) {
     const int fd = channel->fd();
@@ -234,9 +229,7 @@ std::unique_ptr<Channel> proven(Descriptor socket, const std::string& key, Deadl
         .from(0)
         .hint("give all ranks the same parallelism.tls");
   }
-  if (!tls) return std::make_unique<PlainChannel>(std::move(socket));
-  auto channel =
-      std::make_unique<TlsChannel>(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
+  auto channel = channel_over(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
   complete_handshake(*channel, deadline);
   return channel;
 }

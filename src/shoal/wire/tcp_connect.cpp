@@ -255,18 +255,13 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
   if (open)
     said.rails = static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
   said.encrypted = wants_tls(options_.tls, socket.get()) ? 1 : 0;
+  std::shared_ptr<const TlsContext> tls;
   // Where this system offers no TLS, a new context throws the reason.
-  const auto tls = said.encrypted == 1 && !tls_ ? std::make_shared<const TlsContext>() : tls_;
+  if (said.encrypted == 1) tls = tls_ ? tls_ : std::make_shared<const TlsContext>();
   const PeerHello answer = PeerHello::decode(
       handshake_as_caller(socket.get(), options_.key, said.encode(), end, may_go_on));
   check_answer(r, hello, answer);
-  std::unique_ptr<Channel> channel;
-  if (said.encrypted == 1) {
-    channel =
-        std::make_unique<TlsChannel>(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
-  } else {
-    channel = std::make_unique<PlainChannel>(std::move(socket));
-  }
+  auto channel = channel_over(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
   complete_handshake(*channel, end, may_go_on);
   hello = said;
   if (hello.rail == 0) {
@@ -310,12 +305,10 @@ std::unique_ptr<Channel> TcpTransport::channel_of_caller(Descriptor socket, cons
     fail(other_tls(hello.rank, hello.tls));
     return nullptr;
   }
-  if (hello.encrypted == 1 && tls_) {
-    return std::make_unique<TlsChannel>(std::move(socket), tls_, TlsChannel::Role::kListener,
-                                        hello.id);
-  }
-  if (hello.encrypted != 0 || wants_tls(options_.tls, socket.get())) return nullptr;
-  return std::make_unique<PlainChannel>(std::move(socket));
+  const bool plain = hello.encrypted == 0 && !wants_tls(options_.tls, socket.get());
+  if (!plain && (hello.encrypted != 1 || !tls_)) return nullptr;
+  return channel_over(std::move(socket), plain ? nullptr : tls_, TlsChannel::Role::kListener,
+                      hello.id);
 }
 
 void TcpTransport::await_all(Deadline deadline) {

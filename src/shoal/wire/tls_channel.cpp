@@ -315,4 +315,10 @@ bool TlsChannel::finish_sending() {
   return true;
 }
 
+std::unique_ptr<Channel> channel_over(Descriptor socket, std::shared_ptr<const TlsContext> context,
+                                      TlsChannel::Role role, const PeerId& peer) {
+  if (!context) return std::make_unique<PlainChannel>(std::move(socket));
+  return std::make_unique<TlsChannel>(std::move(socket), std::move(context), role, peer);
+}
+
 }  // namespace shoal::wire

@@ -85,4 +85,9 @@ class TlsChannel final : public Channel {
   std::optional<Error> failure_;  ///< what `read` throws from now on
 };
 
+/// Returns the channel of a connected socket: TLS towards the peer of that id, or plain where
+/// `context` is null.
+std::unique_ptr<Channel> channel_over(Descriptor socket, std::shared_ptr<const TlsContext> context,
+                                      TlsChannel::Role role, const PeerId& peer);
+
 }  // namespace shoal::wire

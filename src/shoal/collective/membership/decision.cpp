@@ -1,19 +1,10 @@
 #include "shoal/collective/membership/decision.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "shoal/base/check.h"
 
 namespace shoal::collective::membership {
-namespace {
-
-bool contains(const std::vector<MemberId>& ids, const MemberId& id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
-}  // namespace
-
 void Tally::count(const MemberId& keeper) {
   if (contains(keepers_, keeper) && !contains(voted_, keeper)) voted_.push_back(keeper);
 }

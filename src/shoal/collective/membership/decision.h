@@ -13,7 +13,7 @@ namespace shoal::collective::membership {
 class Tally {
  public:
   explicit Tally(std::vector<MemberId> keepers) : keepers_(std::move(keepers)) {}
-  /// What somebody else says is not counted.
+  /// Counts a vote of one of the keepers; another one's is ignored.
   void count(const MemberId& keeper);
   std::size_t votes() const { return voted_.size(); }
   bool is_majority(const Rules& rules) const { return votes() >= rules.majority(keepers_.size()); }

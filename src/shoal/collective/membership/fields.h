@@ -35,7 +35,7 @@ class FieldWriter {
   void field(const char*, const std::array<std::byte, size>& bytes) {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
-  /// What is longer than a reader takes is cut.
+  /// Cuts a text that is longer than a reader takes.
   void field(const char* name, const std::string& text) {
     const std::size_t size = std::min(text.size(), kMostText);
     field(name, static_cast<std::uint32_t>(size));

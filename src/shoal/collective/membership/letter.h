@@ -23,8 +23,8 @@ struct Ballot {
   auto operator<=>(const Ballot&) const = default;
 };
 
-/// What a step came to. `state` and `samples` are those after the decision: an abort leaves them as
-/// they were.
+/// The decision on a step. `state` and `samples` are those after the decision: an abort leaves them
+/// as they were.
 struct Outcome {
   enum class Kind : std::uint8_t { kCommit, kAbort };
   std::uint64_t step = 0;
@@ -46,7 +46,7 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
-// What a letter may say. Those that are about a slot concern the view that the letter names.
+// The bodies of letters. Those that are about a slot concern the view that the letter names.
 
 /// "I live": to all that watch the sender.
 struct Beat {

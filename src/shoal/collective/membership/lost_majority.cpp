@@ -89,8 +89,7 @@ void Membership::begin_fork() {
 void Membership::take(const Letter& letter, const ForkAsk& ask) {
   if (settings_.on_quorum_loss != OnQuorumLoss::kSurvivors || !is_about_this_view(letter)) return;
   if (!majority_lost_ || now_ - *majority_lost_ < settings_.quorum_patience / 2) return;
-  if (std::find(ask.survivors.begin(), ask.survivors.end(), self_.id) == ask.survivors.end())
-    return;
+  if (!contains(ask.survivors, self_.id)) return;
   if (fork_promised_ && ask.ballot < *fork_promised_) return;
   fork_promised_ = ask.ballot;
   fork_round_ = std::max(fork_round_, ask.ballot.round);
@@ -118,8 +117,7 @@ void Membership::take(const Letter& letter, const ForkAsk& ask) {
 void Membership::take(const Letter& letter, const ForkPromise& promise) {
   const MemberId& from = letter.from;
   if (!fork_ || promise.ballot != fork_->ballot || holding_) return;
-  const std::vector<MemberId>& survivors = fork_->survivors;
-  if (std::find(survivors.begin(), survivors.end(), from) == survivors.end()) return;
+  if (!contains(fork_->survivors, from)) return;
   fork_->places[from] = promise.place;
   if (fork_->places.size() < fork_->survivors.size()) return;
   const Place& farthest =

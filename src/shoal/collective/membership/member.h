@@ -1,24 +1,22 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "shoal/wire/address.h"
+#include "shoal/wire/peer_id.h"
 
 namespace shoal::collective::membership {
 
-/// Who a member is. Every process makes a new one; an id is never used twice, so a member that has
-/// lost its memory is another member.
-struct MemberId {
-  std::array<std::byte, 16> bytes{};
-  /// The first four bytes in hexadecimal, for messages.
-  std::string text() const;
-  auto operator<=>(const MemberId&) const = default;
-};
+/// Every process makes a new id and never uses one twice, so a member that has lost its memory is
+/// another member.
+using MemberId = wire::PeerId;
+
+/// True where `id` is one of `ids`.
+bool contains(const std::vector<MemberId>& ids, const MemberId& id);
 
 /// The ids in brackets, for messages.
 std::string text(const std::vector<MemberId>& ids);

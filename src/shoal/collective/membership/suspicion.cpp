@@ -37,7 +37,7 @@ void Suspicion::heard(const MemberId& from, Clock::time_point now) {
 void Suspicion::accused(const MemberId& by, const std::vector<MemberId>& of) {
   if (of.empty()) {
     accusations_.erase(by);
-  } else if (std::find(everybody_.begin(), everybody_.end(), by) != everybody_.end()) {
+  } else if (contains(everybody_, by)) {
     accusations_[by] = of;
   }
 }
@@ -58,8 +58,7 @@ bool Suspicion::is_edge_broken(const MemberId& a, const MemberId& b, Clock::time
   const auto has_accused = [&](const MemberId& by, const MemberId& of) {
     if (by == self_) return accuses(of, now);
     const auto entry = accusations_.find(by);
-    return entry != accusations_.end() &&
-           std::find(entry->second.begin(), entry->second.end(), of) != entry->second.end();
+    return entry != accusations_.end() && contains(entry->second, of);
   };
   return has_accused(a, b) || has_accused(b, a);
 }
@@ -68,8 +67,7 @@ Suspicion::Accusers Suspicion::accusers(Clock::time_point now) const {
   Accusers accusers;
   const auto add = [&](const MemberId& by, const std::vector<MemberId>& of) {
     for (const MemberId& other : of) {
-      if (by != other && std::find(everybody_.begin(), everybody_.end(), other) != everybody_.end())
-        accusers[other].insert(by);
+      if (by != other && contains(everybody_, other)) accusers[other].insert(by);
     }
   };
   add(self_, accusing(now));
@@ -78,9 +76,8 @@ Suspicion::Accusers Suspicion::accusers(Clock::time_point now) const {
 }
 
 bool Suspicion::are_most_keepers(const std::vector<MemberId>& ids) const {
-  const auto count = std::count_if(keepers_.begin(), keepers_.end(), [&](const MemberId& keeper) {
-    return std::find(ids.begin(), ids.end(), keeper) != ids.end();
-  });
+  const auto count = std::count_if(keepers_.begin(), keepers_.end(),
+                                   [&](const MemberId& keeper) { return contains(ids, keeper); });
   return 2 * static_cast<std::size_t>(count) > keepers_.size();
 }
 

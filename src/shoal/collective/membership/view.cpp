@@ -24,10 +24,8 @@ bool lists(const std::vector<Member>& members, const MemberId& id) {
 
 }  // namespace
 
-std::string MemberId::text() const {
-  return fmt::format("{:02x}{:02x}{:02x}{:02x}", std::to_integer<int>(bytes[0]),
-                     std::to_integer<int>(bytes[1]), std::to_integer<int>(bytes[2]),
-                     std::to_integer<int>(bytes[3]));
+bool contains(const std::vector<MemberId>& ids, const MemberId& id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
 std::string text(const std::vector<MemberId>& ids) {
@@ -40,9 +38,7 @@ bool View::has_member(const MemberId& id) const { return lists(members, id); }
 
 bool View::has_witness(const MemberId& id) const { return lists(witnesses, id); }
 
-bool View::is_kept_by(const MemberId& id) const {
-  return std::find(keepers.begin(), keepers.end(), id) != keepers.end();
-}
+bool View::is_kept_by(const MemberId& id) const { return contains(keepers, id); }
 
 std::vector<Member> View::established() const {
   if (fresh >= members.size()) return members;

@@ -284,10 +284,8 @@ void Membership::start(const View& view) {
       holding_.reset();
     }
     // A joiner learns whom to ask.
-    for (const MemberId& keeper : view.keepers) {
-      if (std::find(contacts_.begin(), contacts_.end(), keeper) == contacts_.end())
-        contacts_.push_back(keeper);
-    }
+    for (const MemberId& keeper : view.keepers)
+      if (!contains(contacts_, keeper)) contacts_.push_back(keeper);
     if (contacts_.size() > kMostContacts)
       contacts_.erase(contacts_.begin(), contacts_.end() - kMostContacts);
     return;
