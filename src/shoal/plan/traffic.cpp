@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shoal/plan/logits_recomputation.h"
 #include "shoal/plan/memory.h"
 #include "shoal/plan/topology.h"
-#include "shoal/schedule/gathers.h"
-#include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
 namespace {
@@ -262,11 +261,8 @@ class StepTraffic {
       const double passes = training_.reshard_after_forward ? 2 : 1;
       return std::vector<double>(stages, micro_batches_ * passes);
     }
-    schedule::Schedule table = schedule::make_schedule(
-        training_.schedule, static_cast<int>(degrees_.pp), static_cast<int>(training_.chunks()),
-        static_cast<int>(training_.micro_batches()));
-    schedule::add_gathers(table, static_cast<int>(training_.gathered_stages));
     std::vector<double> gathers(stages, 0);
+    const schedule::Schedule table = pipeline_table(training_);
     for (const auto& actions : table.table) {
       for (const schedule::Action& action : actions)
         if (action.kind == schedule::Kind::kGather) ++gathers[action.stage];

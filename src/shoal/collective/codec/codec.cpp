@@ -99,6 +99,13 @@ namespace shoal::collective {
 HWY_EXPORT(encode_all);
 HWY_EXPORT(decode_all);
 
+void check_residuals(const Feedback& feedback, std::size_t values, const char* operation) {
+  for (const std::size_t residuals : {feedback.residual.size(), feedback.next.size()}) {
+    SHOAL_USER_CHECK(residuals == 0 || residuals == values, operation, "{} residuals for {} values",
+                     residuals, values);
+  }
+}
+
 void encode(const Coding& coding, std::uint64_t first, std::span<const float> values,
             Feedback feedback, std::span<std::byte> to) {
   check_coding(coding, "encode");
@@ -109,10 +116,7 @@ void encode(const Coding& coding, std::uint64_t first, std::span<const float> va
   const std::size_t bytes = encoded_bytes(coding, values.size());
   SHOAL_USER_CHECK(to.size() == bytes, "encode", "{} values become {} bytes, not {}", values.size(),
                    bytes, to.size());
-  for (const std::size_t residuals : {feedback.residual.size(), feedback.next.size()}) {
-    SHOAL_USER_CHECK(residuals == 0 || residuals == values.size(), "encode",
-                     "{} residuals for {} values", residuals, values.size());
-  }
+  check_residuals(feedback, values.size(), "encode");
   HWY_DYNAMIC_DISPATCH(encode_all)
   (coding, first, values.data(), feedback, to.data(), values.size());
 }

@@ -18,6 +18,9 @@ struct Feedback {
   std::span<float> next;
 };
 
+/// Throws Error(usage) in the name of `operation` unless each array has `values` numbers or none.
+void check_residuals(const Feedback& feedback, std::size_t values, const char* operation);
+
 /// Encodes `values`, of which the first has the global index `first`, a multiple of
 /// `coding.block`. `to` has encoded_bytes(coding, values.size()) bytes.
 ///

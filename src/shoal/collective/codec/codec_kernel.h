@@ -319,7 +319,7 @@ void unpack(const std::uint8_t* from, std::size_t count, std::uint8_t* codes) {
   }
 }
 
-/// What one block needs, in the first-level cache for blocks of usual length.
+/// The buffers of one block: they fit the first-level cache for blocks of usual length.
 struct Scratch {
   alignas(64) float values[kMost];
   alignas(64) float decoded[kMost];

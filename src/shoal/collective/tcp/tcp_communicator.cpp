@@ -78,9 +78,9 @@ bool TcpCommunicator::supports(Kind kind, ElementType type, Reduction reduction)
 
 void TcpCommunicator::validate(const Operation& operation) const {
   check_operation(operation, rank(), size(), "TCP");
+  if (operation.coding.codec == Codec::kNone) return;
   const auto fixed = choice_.fixed(operation.kind);
-  SHOAL_USER_CHECK(operation.coding.codec == Codec::kNone || !fixed || *fixed == Algorithm::kDirect,
-                   name(operation.kind),
+  SHOAL_USER_CHECK(!fixed || *fixed == Algorithm::kDirect, name(operation.kind),
                    "values in {} travel by the direct algorithm only, and {} is set: in another "
                    "one partial sums would be encoded again at every step",
                    name(operation.coding.codec), name(*fixed));
