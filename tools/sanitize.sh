@@ -5,6 +5,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 ((${#@})) || set -- asan-rooms tsan-rooms
 jobs=$(nproc)
 failed=()
+# Of a program that fails, its failures: the names of the hundreds of tests that passed would bury them.
+export GTEST_BRIEF=1
 for preset in "$@"; do
   printf '== %s\n' "$preset"
   # All presets run, whichever fail: what one of them finds says nothing about the others.
