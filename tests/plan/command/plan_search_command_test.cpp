@@ -1,0 +1,110 @@
+// `shoal plan --search` as users and scripts call it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/plan/command/plan_program.h"
+
+namespace shoal::apps::plan_command_test {
+namespace {
+
+using testing::HasSubstr;
+
+/// By value: a loop over a part of a temporary would outlive it.
+nlohmann::json best_of(const std::string& words) { return json_of(words).at("best"); }
+
+TEST(PlanCommand, SearchKeepsWhatIsGiven) {
+  const std::string words =
+      "plan --search --model llama-8b --devices 64 --cluster h100 --global-batch 128 --seq-len "
+      "8192 --count 20 ";
+  for (const auto& one : best_of(words + "--dp 8")) EXPECT_EQ(one.at("dp"), 8);
+  for (const auto& one : best_of(words + "--shard 8")) {
+    EXPECT_EQ(one.at("shard"), 8);
+    EXPECT_GE(one.at("zero"), 1);
+  }
+  for (const auto& one : best_of(words + "--recompute none --micro-batch 2"))
+    EXPECT_EQ(one.at("recompute"), "none");
+  for (const auto& one : best_of(words + "--offload-optimizer"))
+    EXPECT_EQ(one.at("offload_optimizer"), true);
+  const auto run_of = json_of(words + "--tokens 1e12").at("best").at(0);
+  EXPECT_NEAR(run_of.at("run").at("days").get<double>() * 86400 /
+                  (1e12 / (128 * 8192) * run_of.at("step_time_s").get<double>()),
+              1, 0.02)
+      << "goodput";
+  EXPECT_THAT(run(words + "--tp 5").text, HasSubstr("no mesh of 64 devices"));
+  EXPECT_THAT(run(words + "--shard 8").text, HasSubstr("products (shards over 8)"));
+}
+
+// Neither the batch of the job nor how it divides that among its own ranks binds a search, but
+// where nothing else is said its batch is trained.
+TEST(PlanCommand, SearchDividesAJobInItsOwnWays) {
+  const Folder folder;
+  const std::string job =
+      folder.write("job.toml",
+                   "[model]\nname = \"gpt2-1.5b\"\n[training]\nglobal_batch_sequences = "
+                   "6\nmicro_batch = 3\nsteps = 10\n"
+                   "[parallelism]\nranks = 2\nzero_stage = 1\ndata_parallel_replicate_degree = 2\n"
+                   "[activation_checkpoint]\nmode = \"full\"\n");
+  const std::string words =
+      "plan --search --cluster a100 --count 1 --seq-len 1024 --devices 8 --model " + job;
+  const auto of_model = json_of(
+      "plan --search --cluster a100 --count 1 --seq-len 1024 --devices 8 --model gpt2-1.5b "
+      "--global-batch 32 --precision fp32");
+  const auto found = json_of(words + " --global-batch 32 --precision fp32");
+  EXPECT_EQ(found.at("considered"), of_model.at("considered"));
+  EXPECT_EQ(found.at("best"), of_model.at("best"));
+  const auto own = json_of(words).at("best").at(0);
+  EXPECT_EQ(6 % own.at("dp").get<int>(), 0) << own;
+  // Only the data ranks share the batch.
+  EXPECT_EQ(json_of("plan --cluster a100 --devices 8 --tp 4 --set model.heads=16 --zero 1 "
+                    "--global-batch 2 --micro-batch 1 --set "
+                    "parallelism.data_parallel_replicate_degree=1 --model " +
+                    job)
+                .at("mesh")
+                .at("dp"),
+            2);
+}
+
+// One host of eight 32 GB devices: 8 billion parameters in training need the host's memory too.
+TEST(PlanCommand, SearchOffloadsWhatDoesNotFitOtherwise) {
+  const std::string words =
+      "plan --search --model llama-13b --devices 8 --cluster a100-40gb --global-batch 8 --seq-len "
+      "2048 --tp 1 --pp 1 --count 3 ";
+  const auto best = json_of(words + "--zero 2").at("best");
+  ASSERT_FALSE(best.empty());
+  for (const auto& one : best) EXPECT_EQ(one.at("offload_optimizer"), true);
+}
+
+TEST(PlanCommand, AllNamesEverySchedule) {
+  const std::string words =
+      "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full "
+      "--count 1 --schedules ";
+  EXPECT_EQ(json_of(words + "all").at("best"),
+            json_of(words + "gpipe,1f1b,interleaved,zb-h1,zb-h2,zb-v,dualpipe-v").at("best"));
+  EXPECT_THAT(run(words + "1f1b,most").text, HasSubstr("--schedules most: must be among gpipe"));
+}
+
+// 8-bit products are twice as fast on this device, and nothing else differs.
+TEST(PlanCommand, SearchesOverPrecisions) {
+  const auto found = json_of(
+      "plan --search --model gpt2-1.5b --devices 8 --cluster h100 --global-batch 64 --precisions "
+      "fp32,bf16,fp8 --count 1");
+  EXPECT_EQ(found.at("best").at(0).at("precision"), "fp8");
+  EXPECT_THAT(
+      run("plan --search --model gpt2-1.5b --devices 8 --global-batch 64 --precisions fp7").text,
+      HasSubstr("--precisions fp7"));
+}
+
+// A single pipeline of eight ranks: a schedule that fills bubbles with weight gradients beats the
+// one that waits.
+TEST(PlanCommand, SearchesOverSchedules) {
+  const std::string words =
+      "plan --search --model gpt3-13b --devices 8 --pp 8 --global-batch 16 --recompute full "
+      "--count 1 --schedules ";
+  const auto best = json_of(words + "1f1b,zb-v,zb-h1").at("best").at(0);
+  const auto plain = json_of(words + "1f1b").at("best").at(0);
+  EXPECT_NE(best.at("schedule"), "1f1b");
+  EXPECT_LT(best.at("step_time_s").get<double>(), plain.at("step_time_s").get<double>());
+}
+
+}  // namespace
+}  // namespace shoal::apps::plan_command_test
