@@ -10,6 +10,7 @@ import json
 import pathlib
 import re
 import sys
+import textwrap
 
 # (cases, heading, what the peer is)
 SECTIONS = (
@@ -30,10 +31,10 @@ SECTIONS = (
 )
 # The rows of README.md: words for a case. Those that the page lacks are left out there.
 README = (
-    ("collectives/all_reduce/gloo/all", "all-reduce beside Gloo, at the size that suits Gloo best"),
-    ("collectives/all_reduce/mpi/from-1KiB", "all-reduce from 1 KiB on beside Open MPI, likewise"),
-    ("tcp/all_reduce/gloo/to-16KiB", "all-reduce over TCP up to 16 KiB beside Gloo, likewise"),
-    ("tcp/all_reduce/gloo/from-1MiB", "all-reduce over TCP from 1 MiB on beside Gloo, likewise"),
+    ("collectives/all_reduce/gloo/all", "all-reduce in shared memory beside Gloo, the lowest ratio of all sizes"),
+    ("collectives/all_reduce/mpi/from-1KiB", "all-reduce in shared memory beside Open MPI, the lowest ratio from 1 KiB on"),
+    ("tcp/all_reduce/gloo/to-16KiB", "all-reduce over TCP beside Gloo, the lowest ratio up to 16 KiB"),
+    ("tcp/all_reduce/gloo/from-1MiB", "all-reduce over TCP beside Gloo, the lowest ratio from 1 MiB on"),
     ("train_step/ddp/gpt2-124m/fp32/64", "DDP step of GPT-2 124M, 64 tokens a rank, beside PyTorch"),
     ("train_step/fsdp/gpt2-124m/fp32/64", "FSDP step of GPT-2 124M, 64 tokens a rank, beside PyTorch"),
     ("train_memory/fsdp/gpt2-124m/fp32/64", "memory of that FSDP step, beside PyTorch"),
@@ -107,7 +108,9 @@ def readme_table(rows):
     for words, (unit, ours, peer, ratio, spread, _, _, _) in there:
         text += f"| {words} | {ours} {unit} | {peer} {unit} | {ratio} ({spread}) |\n"
     machines = sorted({row[-1] for _, row in there})
-    return f"{text}\nMeasured on {' and on '.join(machines)}.\n\n"
+    below = ("Spread is how far the ratio varied during the measurement, as a part of it: a ratio that differs from 1 by less shows no difference. "
+             f"Measured on {' and on '.join(machines)}.")
+    return f"{text}\n{textwrap.fill(below, 100, break_on_hyphens=False)}\n\n"
 
 
 def with_table(readme, table):

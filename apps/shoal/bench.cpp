@@ -211,9 +211,9 @@ void add_bench_command(CLI::App& program, int& exit_code) {
                    "there and back), message_rate (one of 64 in a row)")
       ->delimiter(',');
   command->add_option("--bytes", options->range, "LEAST:MOST bytes of the full buffer");
-  command->add_option("--factor", a.factor, "From one size to the next")
+  command->add_option("--factor", a.factor, "Each size is the one before times this")
       ->check(CLI::Range(2, 1024));
-  command->add_option("--type", a.type, "Of the elements")
+  command->add_option("--type", a.type, "Type of the elements")
       ->check(CLI::IsMember({"f32", "f64", "f16", "bf16", "u8", "i32", "i64"}));
   command->add_option("--seconds", a.seconds, "Time per size; 5 calls at least, 1000 up to 1 MiB")
       ->check(CLI::PositiveNumber);

@@ -274,7 +274,7 @@ void run_stats(const StatsArguments& arguments) {
 void add_stats(CLI::App& parent) {
   auto arguments = std::make_shared<StatsArguments>();
   CLI::App* command = parent.add_subcommand(
-      "stats", "Count a dataset and measure what n-gram models make of it, in bits per byte");
+      "stats", "Count tokens and documents, and measure n-gram models, in bits per byte");
   command->add_option("folder", arguments->folder, "Folder of the dataset")->required();
   command->add_option("--orders", arguments->orders, "The n of the n-gram models")
       ->check(CLI::Range(1, 8))

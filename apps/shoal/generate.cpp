@@ -42,8 +42,8 @@ void add_generate_command(CLI::App& program, int& exit_code) {
   command->add_option("--threads", options->threads, "Threads that compute; 0: all cores")
       ->check(CLI::Range(0, 4096));
   command->add_option("--check-copies", options->check_copies,
-                      "A token data set: say how many tokens the longest run has that stands in "
-                      "its training split");
+                      "A token data set: report the longest run of tokens that its training split "
+                      "contains too");
   command->add_flag("--no-cache", *no_cache,
                     "Compute every position anew for each token; slower, the same text");
   command->callback([options, no_cache, &exit_code] {

@@ -29,7 +29,7 @@ int flush_output(int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App program("Shoal trains neural networks on many devices.", "shoal");
+  CLI::App program("Shoal trains neural networks on many processes and machines.", "shoal");
   program.set_version_flag("--version", fmt::format("shoal {}", shoal::apps::version()));
   program.require_subcommand(1);
   int exit_code = 0;

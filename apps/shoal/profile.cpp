@@ -33,7 +33,8 @@ std::string read_trace(const std::string& path) {
 
 void add_profile_command(CLI::App& program) {
   auto options = std::make_shared<ProfileOptions>();
-  CLI::App* command = program.add_subcommand("profile", "Say where the steps of a trace went");
+  CLI::App* command =
+      program.add_subcommand("profile", "Show where the time of the recorded steps went");
   command->add_option("trace", options->path, "A run directory, or a trace.json")->required();
   command->add_flag("--units", options->units, "Show the units of the model too");
   command->add_flag("--json", options->json, "Print one JSON object");

@@ -179,7 +179,9 @@ class Tree:
             return ["make", "-n", "-C", self.source, *rest], r"\S"
         if program in ("git", "cd"):
             return None, "is where the clone is already"
-        if program == "pip" and rest == ["install", "tensorboard"]:
+        if program == "." or words[:3] == ["python3", "-m", "venv"]:
+            return None, "PYTHON is in a virtual environment"
+        if program == "pip" and "./python" not in rest:
             return None, "would download it"
         if program in ("pip", "python") and not self.whole_torch:
             return None, "needs a Python with a whole PyTorch"

@@ -180,7 +180,7 @@ void check(const CheckOptions& options) {
 
 void add_check_command(CLI::App& plan_command) {
   auto* command = plan_command.add_subcommand(
-      "check", "Train a few steps of a job and lay memory and step time beside what is planned");
+      "check", "Train a few steps of a job and compare memory and step time with the plan");
   auto options = std::make_shared<CheckOptions>();
   command->add_option("job", options->plan.model, "The job file")->required();
   command->add_option("--cluster", options->plan.cluster,

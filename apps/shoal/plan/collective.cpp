@@ -122,7 +122,7 @@ std::vector<plan::Straggler> stragglers_of(const std::string& text) {
 
 void add_collective_command(CLI::App& plan_command) {
   auto* command = plan_command.add_subcommand(
-      "collective", "Carry out the step table of an all-reduce against a link, with slower ranks");
+      "collective", "Simulate the step table of an all-reduce over a link, with slower ranks");
   auto options = std::make_shared<CollectiveOptions>();
   command->option_defaults()->always_capture_default();
   command->add_option("--algorithm", options->algorithm,

@@ -73,7 +73,7 @@ forecast::Drift measured_drift(const std::string& cluster_file) {
 
 void add_drift_command(CLI::App& plan_command) {
   auto* command = plan_command.add_subcommand(
-      "drift", "How much longer this machine takes now than when a cluster file was written");
+      "drift", "How much slower this machine is now than when a cluster file was written");
   auto options = std::make_shared<DriftOptions>();
   command->add_option("--cluster", options->cluster, "What `shoal plan calibrate` wrote")
       ->required();

@@ -185,8 +185,8 @@ int diagnose_run(const SteerOptions& options) {
 
 void add_steer_commands(CLI::App& program, int& exit_code) {
   auto options = std::make_shared<SteerOptions>();
-  CLI::App* stop = program.add_subcommand("stop", "Let a run save and stop");
-  CLI::App* save = program.add_subcommand("save", "Let a run write a checkpoint and go on");
+  CLI::App* stop = program.add_subcommand("stop", "Ask a run to save and stop");
+  CLI::App* save = program.add_subcommand("save", "Ask a run to save and go on");
   CLI::App* diagnose = program.add_subcommand(
       "diagnose", "Say which rank of a run stands still, and where others wait");
   for (CLI::App* command : {stop, save, diagnose})
