@@ -1,4 +1,4 @@
-#include "shoal/parallel/context/context_plot.h"
+#include "tests/parallel/context_plot.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "shoal/parallel/recipe/recipe_plot.h"
+#include "tests/parallel_recipe/recipe_plot.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "shoal/plan/expert_plot.h"
+#include "tests/plan/expert_plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

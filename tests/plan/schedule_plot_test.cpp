@@ -1,4 +1,4 @@
-#include "shoal/plan/schedule_plot.h"
+#include "tests/plan/schedule_plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

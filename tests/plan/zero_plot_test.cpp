@@ -1,4 +1,4 @@
-#include "shoal/plan/zero_plot.h"
+#include "tests/plan/zero_plot.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

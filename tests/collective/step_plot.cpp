@@ -1,4 +1,4 @@
-#include "shoal/collective/algorithm/step_plot.h"
+#include "tests/collective/step_plot.h"
 
 #include <fmt/format.h>
 

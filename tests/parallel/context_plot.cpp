@@ -1,4 +1,4 @@
-#include "shoal/parallel/context/context_plot.h"
+#include "tests/parallel/context_plot.h"
 
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
