@@ -58,6 +58,7 @@ std::string RunRecord::to_json() const {
                         {"data", data},
                         {"model", nlohmann::json::parse(model::to_json(model))},
                         {"precision", name_of(precision)},
+                        {"instruction_set", instruction_set},
                         {"job", job},
                         {"job_file", job_file}};
   if (loss_scale) {
@@ -111,6 +112,7 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
             .model = model::from_json(object.at("model").dump(), origin),
             .precision = *precision,
             .loss_scale = loss_scale,
+            .instruction_set = object.value("instruction_set", ""),
             .job = object.at("job"),
             .job_file = object.at("job_file")};
   } catch (const nlohmann::json::exception& error) {

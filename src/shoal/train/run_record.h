@@ -19,8 +19,10 @@ struct RunRecord {
   model::ModelSpec model;
   Precision precision = Precision::kFp32;               ///< precision.type as decided: not kAuto
   std::optional<optim::LossScale::State> loss_scale{};  ///< fp16
-  std::string job;                                      ///< the job file as resolved, TOML
-  std::string job_file;                                 ///< its name
+  /// instruction_set_in_use on rank 0; empty in records of earlier versions.
+  std::string instruction_set;
+  std::string job;       ///< the job file as resolved, TOML
+  std::string job_file;  ///< its name
 
   std::string to_json() const;
 };

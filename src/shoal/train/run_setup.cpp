@@ -11,6 +11,7 @@
 #include <optional>
 #include <utility>
 
+#include "shoal/base/instruction_sets.h"
 #include "shoal/checkpoint/format/manifest.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
@@ -24,6 +25,7 @@
 #include "shoal/train/config/source_weights.h"
 #include "shoal/train/config/validate.h"
 #include "shoal/train/fault.h"
+#include "shoal/train/instruction_set_notes.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/precision.h"
 
@@ -44,8 +46,11 @@ void RunSetup::open() {
   run_.total_steps = total_steps(job_, run_.data->samples_per_epoch());
   run_.record = {.data = run_.data->fingerprint(),
                  .model = model_spec(job_, run_.data->sizes()),
+                 .instruction_set = instruction_set_in_use(),
                  .job = to_toml(config_),
                  .job_file = job_.file};
+  const auto sets = instruction_sets_of_ranks(run_.group, run_.record.instruction_set);
+  if (const auto note = describe_unequal_sets(sets)) run_.notes.push_back(*note);
   resume_from_newest();
 }
 
@@ -64,6 +69,8 @@ void RunSetup::resume_from_newest() {
   if (step < 0) return;
   run_.checkpoint = checkpoint::format::step_path(folder, step);
   const RunRecord saved = read_record(*run_.checkpoint);
+  if (const auto note = describe_resumed_set(saved.instruction_set, run_.record.instruction_set))
+    run_.notes.push_back(*note);
   check_same_run(saved, run_.record, *run_.checkpoint);
   // Everything else of the record is this start's: the job may have changed in what it may change.
   run_.record.step = saved.step;
