@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kPage = 4096;
 /// The segment is sparse: only what is used has pages.
 constexpr std::size_t kControlBytes = std::size_t{8} << 30;
-constexpr std::size_t kMostRanks = 1024;
+constexpr std::size_t kMostRanks = HostWorld::kMostRanks;
 /// The time between two looks for peers that have ended: each is a system call.
 constexpr Duration kLookEvery = std::chrono::milliseconds(2);
 /// The time in which the error of a rank that has ended may still arrive.
@@ -93,6 +93,7 @@ HostWorld::HostWorld(int rank, wire::LocalRendezvousResult rendezvous,
             return regions;
           }(),
           rank)) {
+  check_size(size_);
   SHOAL_CHECK(rendezvous_.control.bytes() >= control_bytes(), "a control segment of {} bytes",
               rendezvous_.control.bytes());
 }
@@ -102,7 +103,14 @@ HostWorld::HostWorld(int rank, int size, std::shared_ptr<wire::SharedSegment> co
       size_(size),
       own_control_(std::move(control)),
       control_(own_control_->data()),
-      memory_(MemoryMap::one_address_space()) {}
+      memory_(MemoryMap::one_address_space()) {
+  check_size(size_);
+}
+
+void HostWorld::check_size(int size) {
+  SHOAL_USER_CHECK(size <= static_cast<int>(kMostRanks), "group",
+                   "{} ranks share the memory of one host, and {} can", size, kMostRanks);
+}
 
 HostWorld::Header& HostWorld::header() const { return *reinterpret_cast<Header*>(control_); }
 std::size_t HostWorld::first_block() {
@@ -211,20 +219,16 @@ int HostWorld::cause_rank() const { return ended() ? header().rank : -1; }
 
 void HostWorld::leave() {
   // Stored last, so that it releases everything that this rank has done (invariant 3).
-  if (static_cast<std::size_t>(rank_) < kMostRanks) header().left[rank_].store(1);
+  header().left[rank_].store(1);
 }
 
-bool HostWorld::has_left(int rank) const {
-  return static_cast<std::size_t>(rank) < kMostRanks && header().left[rank].load() != 0;
-}
+bool HostWorld::has_left(int rank) const { return header().left[rank].load() != 0; }
 
 void HostWorld::set_awaited(int rank) {
-  if (static_cast<std::size_t>(rank_) >= kMostRanks) return;
   header().awaited[rank_].store(static_cast<std::uint16_t>(rank + 1), std::memory_order_relaxed);
 }
 
 int HostWorld::awaited(int rank) const {
-  if (static_cast<std::size_t>(rank) >= kMostRanks) return -1;
   // A broken peer may have written any number.
   const int found = header().awaited[rank].load(std::memory_order_relaxed) - 1;
   return found < size_ ? found : -1;
@@ -304,7 +308,7 @@ void HostWorld::check_writer(Clock::time_point now) {
 // marks; all of that is sequentially consistent. So either this rank sees that it must not write,
 // or the others see that it does.
 HostWorld::Touch::Touch(const HostWorld& world)
-    : mark_(world.header().marks[static_cast<std::size_t>(world.rank_) % kMostRanks].touches) {
+    : mark_(world.header().marks[static_cast<std::size_t>(world.rank_)].touches) {
   mark_.store(1);
   allowed_ = world.header().state.load() == kNone;
 }
@@ -313,7 +317,7 @@ HostWorld::Touch::~Touch() { mark_.store(0, std::memory_order_release); }
 
 void HostWorld::await_untouched() const {
   const Deadline end = Deadline::in(kLongestTouch);
-  for (int r = 0; r < std::min<int>(size_, kMostRanks); ++r) {
+  for (int r = 0; r < size_; ++r) {
     const auto& mark = header().marks[static_cast<std::size_t>(r)].touches;
     while (r != rank_ && mark.load() != 0 && !process_ended(r) && !end.passed())
       std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -29,6 +29,8 @@ namespace shoal::collective {
 /// Threads: any, except `check`, which only the thread of the rank may call.
 class HostWorld {
  public:
+  /// The control segment has room for the state of so many; more are refused with Error(usage).
+  static constexpr std::size_t kMostRanks = 1024;
   /// For ranks that are processes and have completed the rendezvous.
   HostWorld(int rank, wire::LocalRendezvousResult rendezvous, const wire::SharedSegment* own_arena);
   /// For ranks that are threads of this process: `control` is zeroed memory that they all use.
@@ -95,6 +97,7 @@ class HostWorld {
  private:
   struct Header;
   Header& header() const;
+  static void check_size(int size);
   [[noreturn]] void throw_cause() const;
   void write_record(const Error& cause);
   void check_writer(Clock::time_point now);
