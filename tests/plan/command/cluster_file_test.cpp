@@ -6,7 +6,7 @@
 #include "shoal/base/error.h"
 #include "shoal/train/config/link_costs.h"
 
-namespace shoal::apps::plan_command_test {
+namespace shoal::apps::cluster_file_test {
 namespace {
 
 using testing::HasSubstr;
@@ -56,4 +56,4 @@ TEST(ClusterFile, MistakesNameFileLineAndKey) {
 }
 
 }  // namespace
-}  // namespace shoal::apps::plan_command_test
+}  // namespace shoal::apps::cluster_file_test

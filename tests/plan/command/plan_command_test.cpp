@@ -13,6 +13,10 @@
 namespace shoal::apps::plan_command_test {
 namespace {
 
+using plan_program::Folder;
+using plan_program::json_of;
+using plan_program::Outcome;
+using plan_program::run;
 using testing::HasSubstr;
 
 TEST(PlanCommand, GivesScriptsTheirFields) {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-namespace shoal::apps::plan_command_test {
+namespace shoal::apps::plan_program {
 
 /// An exit status, and all that was printed.
 struct Outcome {
@@ -51,4 +51,4 @@ struct Folder {
   std::filesystem::path path;
 };
 
-}  // namespace shoal::apps::plan_command_test
+}  // namespace shoal::apps::plan_program

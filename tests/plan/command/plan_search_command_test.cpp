@@ -4,9 +4,12 @@
 
 #include "tests/plan/command/plan_program.h"
 
-namespace shoal::apps::plan_command_test {
+namespace shoal::apps::plan_search_command_test {
 namespace {
 
+using plan_program::Folder;
+using plan_program::json_of;
+using plan_program::run;
 using testing::HasSubstr;
 
 /// By value: a loop over a part of a temporary would outlive it.
@@ -107,4 +110,4 @@ TEST(PlanCommand, SearchesOverSchedules) {
 }
 
 }  // namespace
-}  // namespace shoal::apps::plan_command_test
+}  // namespace shoal::apps::plan_search_command_test
