@@ -100,15 +100,23 @@ def write_page(rows):
     return text
 
 
+def in_words(ratio, spread):
+    """The ratio, with a warning where it differs from 1 by less than half of the width in which it varied."""
+    if not spread:
+        return ratio
+    value, width = float(ratio.rstrip("×").replace(",", "")), float(spread.split()[0]) / 100
+    return f"no difference ({ratio}, {spread})" if abs(value - 1) < width * value / 2 else f"{ratio} ({spread})"
+
+
 def readme_table(rows):
     there = [(words, rows[case]) for case, words in README if case in rows]
     if not there:
         return ""
     text = "\nMedians, measured in alternation with the peer ([all cases](docs/benchmarks.md)):\n\n| | Shoal | peer | ratio (spread) |\n|---|---|---|---|\n"
     for words, (unit, ours, peer, ratio, spread, _, _, _) in there:
-        text += f"| {words} | {ours} {unit} | {peer} {unit} | {ratio} ({spread}) |\n"
+        text += f"| {words} | {ours} {unit} | {peer} {unit} | {in_words(ratio, spread)} |\n"
     machines = sorted({row[-1] for _, row in there})
-    below = ("Spread is how far the ratio varied during the measurement, as a part of it: a ratio that differs from 1 by less shows no difference. "
+    below = ("Spread is how far the ratio varied during the measurement, as a part of it: a ratio that differs from 1 by less than half of that shows no difference. "
              f"Measured on {' and on '.join(machines)}.")
     return f"{text}\n{textwrap.fill(below, 100, break_on_hyphens=False)}\n\n"
 

@@ -58,11 +58,10 @@ double* kernel_number(Cluster& cluster, const std::string& key) {
   const auto& known = plan::kernel_names();
   if (std::find(known.begin(), known.end(), kernel) == known.end()) return nullptr;
   plan::KernelRate& rate = cluster.kernels[kernel];
-  return part == "start_s"    ? &rate.start_s
-         : part == "flop_s"   ? &rate.flop_s
-         : part == "weight_s" ? &rate.weight_s
-         : part == "byte_s"   ? &rate.byte_s
-                              : nullptr;
+  if (part == "start_s") return &rate.start_s;
+  if (part == "flop_s") return &rate.flop_s;
+  if (part == "weight_s") return &rate.weight_s;
+  return part == "byte_s" ? &rate.byte_s : nullptr;
 }
 
 /// "kernels.linear.timed": rows of FLOPs, bytes of weights, bytes, seconds; false for another key.

@@ -156,8 +156,10 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment,
       bound_cores(cores_of_this_process(), cores_of_parent_process(), environment.local_world);
   RankArguments arguments;
   arguments.board = &board.board();
-  arguments.rank = environment.rank, arguments.world = environment.world;
-  arguments.local_rank = environment.local_rank, arguments.local_world = environment.local_world;
+  arguments.rank = environment.rank;
+  arguments.world = environment.world;
+  arguments.local_rank = environment.local_rank;
+  arguments.local_world = environment.local_world;
   arguments.job_key = environment.job_key;
   arguments.rendezvous = environment.rendezvous;
   if (environment.local_world != environment.world &&
@@ -168,7 +170,8 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment,
                             environment.launcher, environment.world, environment.local_world))
         .hint("leave it at \"auto\"");
   }
-  arguments.run_directory = directory, arguments.job_text = train::to_toml(job.config),
+  arguments.run_directory = directory;
+  arguments.job_text = train::to_toml(job.config);
   arguments.job_file = job.file;
   arguments.threads =
       threads_per_rank(cores, sharers, static_cast<int>(parallelism.threads_per_rank));

@@ -97,7 +97,7 @@ inline Result alone(const Preparation& prepare = [](nn::Model&) {}) {
   return result;
 }
 
-/// Where `a` is not `b`: 1e-5 relative over 20 steps is what issue 5 promises in fp32; of a whole
+/// Where `a` is not `b`: 1e-5 relative over 20 steps is the promise for fp32; of a whole
 /// parameter, by its largest element. Empty: nowhere.
 inline std::string difference(const Result& a, const Result& b, double bound = 1e-5) {
   if (a.losses.size() != b.losses.size() || a.weights.size() != b.weights.size())

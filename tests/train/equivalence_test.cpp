@@ -28,7 +28,7 @@ class Equivalence : public ::testing::Test {
   std::string job_;
 };
 
-/// float32 sums in another order: 1e-5 relative is what issue 3 promises over 20 steps.
+/// float32 sums in another order: 1e-5 relative is the promise over 20 steps.
 void expect_same_losses(const std::vector<StepMetrics>& a, const std::vector<StepMetrics>& b,
                         const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;

@@ -429,9 +429,8 @@ plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& clus
   if (!options.precisions.empty())
     space.precisions = known_of("--precisions", options.precisions, plan::precision_names());
   space.hybrid_sharding = true;
-  space.offload = options.offload_optimizer  ? std::vector{true}
-                  : cluster.host.described() ? std::vector{false, true}
-                                             : std::vector{false};
+  space.offload = {options.offload_optimizer};
+  if (!options.offload_optimizer && cluster.host.described()) space.offload.push_back(true);
   return space;
 }
 

@@ -169,13 +169,23 @@ void check(const comm::Group& group, const Case& c) {
                 fmt::format("{} of {} elements gave a wrong answer", c.op, c.count))
         .at(rank, ranks);
   }
-  c.full.zero_(), c.part.zero_();  // zeros stay what they are however often they are summed
+  // Zeros stay what they are however often they are summed.
+  c.full.zero_();
+  c.part.zero_();
   group.barrier();
 }
 
 /// Returns the number of messages that one call moves from rank to rank one after the other.
 int in_a_row(const std::string& op) {
-  return op == "ping_pong" ? 2 : op == "message_rate" ? kBurst : 1;
+  if (op == "ping_pong") return 2;
+  return op == "message_rate" ? kBurst : 1;
+}
+
+/// Percentiles of short calls need many of them.
+std::int64_t least_calls(const Case& c) {
+  const bool small = c.count * static_cast<std::int64_t>(c.full.element_size()) <= 1 << 20;
+  if (!small) return 5;
+  return c.op == "message_rate" ? 100 : 1000;
 }
 
 /// Returns the seconds of one of several messages in a row, on the rank that knows it.
@@ -198,12 +208,9 @@ at::Tensor measure(const comm::Group& group, const Case& c, double seconds) {
   // The number of calls must be the same on all ranks, or they would wait for one another for ever:
   // it follows from the slowest estimate.
   group.all_reduce(estimate, {.reduction = comm::Reduction::kMax});
-  // Percentiles of short calls need many of them.
-  const bool small = c.count * static_cast<std::int64_t>(c.full.element_size()) <= 1 << 20;
-  const std::int64_t least = !small ? 5 : c.op == "message_rate" ? 100 : 1000;
   const double each = std::max(*estimate.const_data_ptr<double>(), 1e-7) * in_a_row(c.op);
   const auto calls =
-      std::clamp(static_cast<std::int64_t>(seconds / each), least, std::int64_t{20000});
+      std::clamp(static_cast<std::int64_t>(seconds / each), least_calls(c), std::int64_t{20000});
   const at::Tensor times = at::empty({calls}, at::kDouble);
   for (std::int64_t i = 0; i < calls; ++i) times.data_ptr<double>()[i] = seconds_of(group, c);
   // A call is over when its slowest rank has its result.
@@ -233,21 +240,35 @@ std::string way_of(const BenchArguments& a, const comm::Group& group, const Case
     return name(tcp->choice()(kind_of(c.op), bytes));
   if (dynamic_cast<const collective::HierarchicalCommunicator*>(communicator))
     return "hierarchical";
-  const bool small = collective::travels_inline(kind_of(c.op), bytes, a.world);
-  return small ? "inline" : a.arena ? "direct" : "staged";
+  if (collective::travels_inline(kind_of(c.op), bytes, a.world)) return "inline";
+  return a.arena ? "direct" : "staged";
 }
 
-const char* transport_of(const BenchArguments& a) {
-  return a.tcp ? "tcp" : a.hosts > 1 || !a.rendezvous.empty() ? "auto" : "shared_memory";
+comm::Transport transport_of(const BenchArguments& a) {
+  if (a.tcp) return comm::Transport::kTcp;
+  const bool several_hosts = a.hosts > 1 || !a.rendezvous.empty();
+  return several_hosts ? comm::Transport::kAutomatic : comm::Transport::kSharedMemory;
+}
+
+const char* name_of(comm::Transport transport) {
+  if (transport == comm::Transport::kTcp) return "tcp";
+  return transport == comm::Transport::kAutomatic ? "auto" : "shared_memory";
+}
+
+/// Bus bandwidth as nccl-tests define it, the bytes that the slowest link must carry over the time,
+/// is the algorithm's times this.
+double bus_factor(const std::string& op, double ranks) {
+  if (op == "barrier") return 0;
+  if (op == "all_reduce") return 2 * (ranks - 1) / ranks;
+  const bool plain = op == "broadcast" || op == "reduce" || is_of_messages(op);
+  return plain ? 1 : (ranks - 1) / ranks;
 }
 
 comm::WorldOptions world_options(const BenchArguments& a) {
   comm::WorldOptions options{
       .name = a.name, .key = a.name, .rank = a.rank, .size = a.world, .arena = a.arena};
   options.network = a.network;
-  options.transport = a.tcp                                  ? comm::Transport::kTcp
-                      : a.hosts > 1 || !a.rendezvous.empty() ? comm::Transport::kAutomatic
-                                                             : comm::Transport::kSharedMemory;
+  options.transport = transport_of(a);
   options.rendezvous = a.rendezvous;
   if (a.hosts > 1) {
     // Playing several hosts: ranks that say other names share no memory and meet through a file.
@@ -268,13 +289,7 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
   const double n = a.world;
   const std::int64_t whole = c.count * static_cast<std::int64_t>(c.full.element_size());
   const double bytes = static_cast<double>(whole);
-  const bool plain = c.op == "broadcast" || c.op == "reduce" || is_of_messages(c.op);
-  // Bus bandwidth as nccl-tests define it: the bytes that the slowest link must carry, over the
-  // time.
-  const double factor = c.op == "all_reduce" ? 2 * (n - 1) / n
-                        : plain              ? 1
-                        : c.op == "barrier"  ? 0
-                                             : (n - 1) / n;
+  const double factor = bus_factor(c.op, n);
   const double algorithm_gbs = bytes / p50 * 1e-9;
   const std::string way = way_of(a, group, c);
   if (a.json) {
@@ -285,8 +300,9 @@ void print(const BenchArguments& a, const comm::Group& group, const Case& c,
         R"("us_p50": {:.3f}, "us_p99": {:.3f}, "algbw_gbs": {:.3f}, "busbw_gbs": {:.3f}, )"
         R"("iters": {}}})"
         "\n",
-        c.op, a.world, transport_of(a), way, a.arena && !a.tcp ? "arena" : "foreign", a.type, whole,
-        t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs, algorithm_gbs * factor, calls);
+        c.op, a.world, name_of(transport_of(a)), way, a.arena && !a.tcp ? "arena" : "foreign",
+        a.type, whole, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs, algorithm_gbs * factor,
+        calls);
   } else {
     fmt::print("{:<16}{:>12}{:>20}{:>12.2f}{:>12.2f}{:>12.2f}{:>11.3f}{:>11.3f}\n", c.op, whole,
                way, t[0] * 1e6, p50 * 1e6, p99 * 1e6, algorithm_gbs, algorithm_gbs * factor);

@@ -50,16 +50,17 @@ Error nothing_runs(const RunSummary& run) {
                            run.last ? describe_code(run.last->code) : "was killed"));
 }
 
+const char* why_no_answer(const RunSummary& run) {
+  if (!run.holder->is_here()) return " here: it is on another host";
+  if (run.holder_state == ProcessState::kStopped) return ", for a signal has stopped it";
+  return ": it begins, ends or stands still";
+}
+
 Error no_answer(const RunSummary& run) {
-  const bool is_here = run.holder->is_here();
-  const char* why = !is_here ? " here: it is on another host"
-                    : run.holder_state == ProcessState::kStopped
-                        ? ", for a signal has stopped it"
-                        : ": it begins, ends or stands still";
-  Error error(
-      ErrorKind::kTimeout, "watch",
-      fmt::format("{} uses {} and does not answer{}", run.holder->text(), run.directory, why));
-  if (!is_here) error.hint("give the same command on that host");
+  Error error(ErrorKind::kTimeout, "watch",
+              fmt::format("{} uses {} and does not answer{}", run.holder->text(), run.directory,
+                          why_no_answer(run)));
+  if (!run.holder->is_here()) error.hint("give the same command on that host");
   return error;
 }
 

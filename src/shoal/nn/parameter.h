@@ -115,7 +115,6 @@ class Parameter {
   void ready();
   /// Returns how often the gradient accumulates in one backward pass before it is complete: once,
   /// or more often when an operator reports each use itself.
-  int expected_uses() const { return expected_uses_; }
   void set_expected_uses(int uses) { expected_uses_ = uses; }
 
  private:

@@ -134,7 +134,10 @@ void NarrowStochastically(std::uint64_t key, std::uint64_t first, const float* f
       stochastic_group(key, first / kGroup, values, rounded);
       std::memcpy(to, rounded + offset, take * sizeof(std::uint16_t));
     }
-    first += take, from += take, to += take, count -= take;
+    first += take;
+    from += take;
+    to += take;
+    count -= take;
   }
 }
 

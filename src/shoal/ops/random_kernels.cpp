@@ -88,7 +88,9 @@ void fill(std::uint64_t begin, std::uint64_t count, float* out, Group&& group) {
       group(begin / kGroup, buffer);
       std::memcpy(out, buffer + offset, take * sizeof(float));
     }
-    begin += take, count -= take, out += take;
+    begin += take;
+    count -= take;
+    out += take;
   }
 }
 

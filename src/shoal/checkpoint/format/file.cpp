@@ -77,7 +77,9 @@ void File::read(void* data, std::int64_t offset, std::size_t count) const {
       throw Error(ErrorKind::kData, "checkpoint",
                   fmt::format("'{}' ends at byte {}, {} bytes too early", path_, offset, count));
     }
-    out += got, offset += got, count -= got;
+    out += got;
+    offset += got;
+    count -= got;
   }
 }
 

@@ -22,12 +22,11 @@ void fold_all(ElementType type, Reduction reduction, const void* const* source, 
   switch (type) {
     case ElementType::kBool: {
       // One byte, 0 or 1: sum and maximum are "or", product and minimum "and".
-      const bool either = reduction == Reduction::kSum || reduction == Reduction::kMax;
-      const bool both = reduction == Reduction::kProduct || reduction == Reduction::kMin;
-      return fold_reduction<std::uint8_t>(either ? Reduction::kBitOr
-                                          : both ? Reduction::kBitAnd
-                                                 : reduction,
-                                          source, sources, target, targets, count, 1);
+      if (reduction == Reduction::kSum || reduction == Reduction::kMax)
+        reduction = Reduction::kBitOr;
+      if (reduction == Reduction::kProduct || reduction == Reduction::kMin)
+        reduction = Reduction::kBitAnd;
+      return fold_reduction<std::uint8_t>(reduction, source, sources, target, targets, count, 1);
     }
     case ElementType::kU8:
       return fold_reduction<std::uint8_t>(reduction, source, sources, target, targets, count, 1);

@@ -110,8 +110,13 @@ class Transfer {
     const Placement weight = placed_.weight();
     const bool whole = weight == Placement::replicate();
     const bool rows = weight == Placement::shard(0);
-    placed_.needs = whole ? kStream : rows ? kReplicate : kFeatures;
-    placed_.computes = whole ? kStream : rows ? kFeatures : kPartial;
+    if (whole) {
+      placed_.needs = kStream;
+      placed_.computes = kStream;
+    } else {
+      placed_.needs = rows ? kReplicate : kFeatures;
+      placed_.computes = rows ? kFeatures : kPartial;
+    }
     placed_.input = says_input_.value_or(placed_.needs);
     if (placed_.input == kPartial) {
       fail("input partial: only the residual stream sums what ranks give in parts",
