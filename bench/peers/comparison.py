@@ -62,10 +62,11 @@ def run_ranks(commands, environments=None, timeout=900, started=None):
     return printed
 
 
-def torch_ranks(script, options, world=2, port=29641, started=None):
-    """Runs a PyTorch script as torchrun would, one pinned process a rank; returns what rank 0 printed. `started` as for run_ranks."""
+def torch_ranks(script, options, world=2, port=29641, started=None, environment=None):
+    """Runs a PyTorch script as torchrun would, one pinned process a rank, with `environment` added; returns what rank 0 printed. `started` as for
+    run_ranks."""
     commands = [[PYTHON, PEERS / script, *options]] * world
-    shared = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared = {**(environment or {}), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return run_ranks(commands, [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)], started=started)
 
 

@@ -58,6 +58,7 @@ def main():
     a.add_argument("--accum", type=int, default=1)
     a.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast (ddp) or MixedPrecisionPolicy (fsdp2)")
     a.add_argument("--compile", action="store_true")
+    a.add_argument("--set-to-none", choices=("yes", "no"), help="what zero_grad does with gradients; default: no for ddp, whose buckets hold them")
     a.add_argument("--device", default="cpu")
     a.add_argument("--init", help="file of float32: every parameter in named_parameters() order, to start from given weights")
     a.add_argument("--tokens", help="file of int32: step by step, rank by rank, micro-batch by micro-batch, batch x (seq + 1) tokens")
@@ -110,7 +111,7 @@ def main():
             step_loss += loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()
-        opt.zero_grad(set_to_none=a.mode != "ddp")
+        opt.zero_grad(set_to_none=a.mode != "ddp" if a.set_to_none is None else a.set_to_none == "yes")
         if dev.type == "cuda":
             torch.cuda.synchronize()
         if step >= a.warmup:
