@@ -60,6 +60,21 @@ void set_option(int fd, int level, int option) {
   setsockopt(fd, level, option, &on, sizeof on);
 }
 
+/// A socket on loopback may connect to itself when it tries a free port of the ephemeral range.
+bool connects_to_itself(int socket) {
+  sockaddr_storage own{};
+  sockaddr_storage peer{};
+  socklen_t own_size = sizeof own;
+  socklen_t peer_size = sizeof peer;
+  getsockname(socket, reinterpret_cast<sockaddr*>(&own), &own_size);
+  getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &peer_size);
+  std::uint16_t own_port = 0;
+  std::uint16_t peer_port = 0;
+  const auto own_host = numeric(reinterpret_cast<sockaddr*>(&own), own_size, &own_port);
+  return own_host == numeric(reinterpret_cast<sockaddr*>(&peer), peer_size, &peer_port) &&
+         own_port == peer_port;
+}
+
 /// Connects within `deadline`; returns an empty descriptor when this address does not answer.
 Descriptor try_connect(const addrinfo& to, Deadline deadline) {
   Descriptor fd(socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -82,19 +97,7 @@ Descriptor try_connect(const addrinfo& to, Deadline deadline) {
     if (getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
       return Descriptor();
   }
-  // A socket on loopback may connect to itself when it tries a free port of the ephemeral range.
-  sockaddr_storage own{};
-  sockaddr_storage peer{};
-  socklen_t own_size = sizeof own;
-  socklen_t peer_size = sizeof peer;
-  getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &own_size);
-  getpeername(fd.get(), reinterpret_cast<sockaddr*>(&peer), &peer_size);
-  std::uint16_t own_port = 0;
-  std::uint16_t peer_port = 0;
-  const auto own_host = numeric(reinterpret_cast<sockaddr*>(&own), own_size, &own_port);
-  if (own_host == numeric(reinterpret_cast<sockaddr*>(&peer), peer_size, &peer_port) &&
-      own_port == peer_port)
-    return Descriptor();
+  if (connects_to_itself(fd.get())) return Descriptor();
   set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY);
   return fd;
 }
@@ -215,6 +218,46 @@ Descriptor connect_to(const Endpoint& to, Deadline deadline) {
 Descriptor connect_once(const Endpoint& to, Deadline deadline) {
   int error = 0;
   return try_connect(to, deadline, &error);
+}
+
+Descriptor begin_connect(const Endpoint& to) {
+  int error = 0;
+  const Addresses addresses = resolve(to.host, to.port, AI_NUMERICHOST, &error);
+  if (!addresses) {
+    throw Error(ErrorKind::kConfig, "connect",
+                fmt::format("'{}' is not a numeric address: {}", to.host, gai_strerror(error)));
+  }
+  Descriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) throw no_descriptors("connect", "cannot open another connection", errno);
+  if (connect(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 && errno != EINPROGRESS)
+    throw system_error(ErrorKind::kPeerLost, "connect", "cannot connect to " + to.text());
+  return fd;
+}
+
+void check_connected(int socket, const Endpoint& to) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+  if (error != 0) {
+    errno = error;
+    throw system_error(ErrorKind::kPeerLost, "connect", "nobody answers at " + to.text());
+  }
+  if (connects_to_itself(socket))
+    throw Error(ErrorKind::kPeerLost, "connect", "nobody answers at " + to.text());
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY);
+}
+
+std::vector<Endpoint> resolve_all(const Endpoint& name) {
+  int error = 0;
+  std::vector<Endpoint> found;
+  const Addresses addresses = resolve(name.host, name.port, 0, &error);
+  for (const addrinfo* a = addresses.get(); a; a = a->ai_next)
+    found.push_back({numeric(a->ai_addr, a->ai_addrlen), name.port});
+  if (found.empty()) {
+    throw Error(ErrorKind::kConfig, "connect",
+                fmt::format("cannot resolve '{}': {}", name.host, gai_strerror(error)));
+  }
+  return found;
 }
 
 namespace {

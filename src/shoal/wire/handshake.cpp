@@ -20,6 +20,8 @@ constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '3'};
 using Proof = std::array<std::byte, 32>;
 constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce);
 constexpr std::size_t kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
+/// All that a listener says: its greeting, hello and proof.
+constexpr std::size_t kWholeReply = kGreeting + sizeof(Hello) + sizeof(Proof);
 
 Nonce random_nonce() {
   Nonce nonce;
@@ -118,33 +120,62 @@ Hello ListenerHandshake::hello() const {
   return hello;
 }
 
-Hello handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline,
-                          const std::function<void()>& check) {
-  std::array<std::byte, kGreeting> greeting;
-  exchange(socket, greeting.data(), greeting.size(), false, deadline, check);
-  if (std::memcmp(greeting.data(), kMagic.data(), kMagic.size()) != 0) {
+CallerHandshake::CallerHandshake(std::string key, const Hello& own)
+    : key_(std::move(key)), own_hello_(own), own_(random_nonce()) {}
+
+std::size_t CallerHandshake::wanted() const {
+  return (received_.size() < kGreeting ? kGreeting : kWholeReply) - received_.size();
+}
+
+void CallerHandshake::feed(std::span<const std::byte> bytes) {
+  append(received_, bytes.data(), std::min(bytes.size(), wanted()));
+  if (std::memcmp(received_.data(), kMagic.data(), std::min(received_.size(), kMagic.size())) !=
+      0) {
     throw Error(ErrorKind::kPeerLost, "handshake",
                 "the program that listens there does not speak this protocol");
   }
-  const auto listener = std::span<const std::byte>(greeting).subspan(kMagic.size());
-  const Nonce own = random_nonce();
-  // The proof covers `hello`, so that nobody without the key can change the rank that it names.
-  const Proof mine = prove(key, "caller", {listener, own, hello});
-  std::vector<std::byte> answer;
-  append(answer, kMagic.data(), kMagic.size());
-  append(answer, own.data(), own.size());
-  append(answer, hello.data(), hello.size());
-  append(answer, mine.data(), mine.size());
-  exchange(socket, answer.data(), answer.size(), true, deadline, check);
-  // The listener proves itself last: it shows nothing to a caller that does not know the key.
-  Hello heard;
-  Proof theirs;
-  exchange(socket, heard.data(), heard.size(), false, deadline, check);
-  exchange(socket, theirs.data(), theirs.size(), false, deadline, check);
-  const Proof want = prove(key, "listener", {listener, own, hello, heard});
-  if (CRYPTO_memcmp(theirs.data(), want.data(), want.size()) != 0)
+  if (!done()) return;
+  const auto received = std::span<const std::byte>(received_);
+  const Proof want = prove(key_, "listener",
+                           {received.subspan(kMagic.size(), sizeof(Nonce)), own_, own_hello_,
+                            received.subspan(kGreeting, sizeof(Hello))});
+  if (CRYPTO_memcmp(received_.data() + kGreeting + sizeof(Hello), want.data(), want.size()) != 0)
     throw Error(ErrorKind::kPeerLost, "handshake", "the other side does not know the job key");
-  return heard;
+}
+
+std::vector<std::byte> CallerHandshake::answer() const {
+  std::vector<std::byte> answer;
+  if (received_.size() < kGreeting) return answer;
+  const auto listener = std::span<const std::byte>(received_).subspan(kMagic.size(), sizeof(Nonce));
+  // The proof covers the hello, so that nobody without the key can change who it names.
+  const Proof mine = prove(key_, "caller", {listener, own_, own_hello_});
+  append(answer, kMagic.data(), kMagic.size());
+  append(answer, own_.data(), own_.size());
+  append(answer, own_hello_.data(), own_hello_.size());
+  append(answer, mine.data(), mine.size());
+  return answer;
+}
+
+Hello CallerHandshake::hello() const {
+  Hello hello;
+  std::memcpy(hello.data(), received_.data() + kGreeting, hello.size());
+  return hello;
+}
+
+Hello handshake_as_caller(int socket, const std::string& key, const Hello& hello, Deadline deadline,
+                          const std::function<void()>& check) {
+  CallerHandshake handshake(key, hello);
+  const auto receive = [&] {
+    std::vector<std::byte> bytes(handshake.wanted());
+    exchange(socket, bytes.data(), bytes.size(), false, deadline, check);
+    handshake.feed(bytes);
+  };
+  receive();
+  // The listener proves itself last: it shows nothing to a caller that does not know the key.
+  std::vector<std::byte> answer = handshake.answer();
+  exchange(socket, answer.data(), answer.size(), true, deadline, check);
+  receive();
+  return handshake.hello();
 }
 
 void complete_handshake(Channel& channel, Deadline deadline, const std::function<void()>& check) {

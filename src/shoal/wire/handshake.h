@@ -49,6 +49,29 @@ class ListenerHandshake {
   std::vector<std::byte> received_;
 };
 
+/// The caller's side, fed as bytes come. It never waits.
+class CallerHandshake {
+ public:
+  CallerHandshake(std::string key, const Hello& own);
+  /// Returns how many bytes are needed next: of the greeting, then of the listener's proof. 0:
+  /// done.
+  std::size_t wanted() const;
+  /// Takes at most `wanted()` bytes. Throws Error(peer_lost) where the listener speaks another
+  /// protocol, or does not know the key.
+  void feed(std::span<const std::byte> bytes);
+  /// Returns what is to be sent once the greeting has come, and until then nothing.
+  std::vector<std::byte> answer() const;
+  bool done() const { return wanted() == 0; }
+  /// Returns the listener's hello, once done.
+  Hello hello() const;
+
+ private:
+  std::string key_;
+  Hello own_hello_;
+  Nonce own_;
+  std::vector<std::byte> received_;
+};
+
 /// Performs the caller's side on a connected non-blocking socket, and returns the listener's hello.
 /// Throws Error(peer_lost) when the listener does not know the key, Error(timeout). Calls `check`,
 /// which may throw to give up, at least every quarter of a second while it waits.

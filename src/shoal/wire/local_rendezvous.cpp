@@ -33,7 +33,7 @@ constexpr std::size_t kMaxStrangers = 64;
 using Token = std::array<std::byte, 32>;
 
 /// A rank's first message after it has connected; its arena's descriptor comes along.
-struct Hello {
+struct RankHello {
   std::uint32_t magic = kMagic;
   std::int32_t rank = 0;
   std::int32_t size = 0;
@@ -179,7 +179,7 @@ class Leader {
   /// Returns 1 when the caller is a member, 0 when it was turned away. Throws Error(usage) when it
   /// knows the key and comes as a rank that is not expected: then two jobs have one name.
   int read_hello(Descriptor caller) {
-    Hello hello;
+    RankHello hello;
     std::vector<Descriptor> descriptors;
     if (!receive_with(caller.get(), &hello, sizeof hello, descriptors,
                       Deadline::in(Duration::zero())))
@@ -271,7 +271,7 @@ LocalRendezvousResult join_leader(const LocalRendezvousOptions& options, const s
   }
   // Both sides check: the key must not reach a program of another user.
   if (!same_user(leader.get())) throw fail("another user listens at " + path);
-  Hello hello{.rank = options.rank, .size = options.size, .shares = options.arena != nullptr};
+  RankHello hello{.rank = options.rank, .size = options.size, .shares = options.arena != nullptr};
   std::memcpy(hello.key.data(), options.key.data(), std::min(options.key.size(), hello.key.size()));
   if (!send_with(leader.get(), &hello, sizeof hello,
                  options.arena ? std::vector{options.arena->fd()} : std::vector<int>{}))

@@ -121,6 +121,11 @@ std::string TcpTransport::key_of_address(int rank) const {
   return fmt::format("peers/{}/{}", options_.name, rank);
 }
 
+void TcpTransport::check_and_ask() const {
+  check();
+  if (options_.may_go_on) options_.may_go_on();
+}
+
 Error TcpTransport::did_not_come(const std::string& ranks) const {
   const std::string what = "these ranks did not come:" + ranks;
   if (const int error = acceptor_->refused(); error != 0)
@@ -134,7 +139,7 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
   std::vector<std::string> keys;
   for (int r = first; r < last; ++r) keys.push_back(key_of_address(r));
   // A rank that is connected may report that another has failed.
-  const auto addresses = store.wait_all(keys, deadline, [this] { check(); });
+  const auto addresses = store.wait_all(keys, deadline, [this] { check_and_ask(); });
   const auto address_of = [&](int r) { return addresses[static_cast<std::size_t>(r - first)]; };
   std::string missing;
   for (int r = first; r < last; ++r)
@@ -206,7 +211,7 @@ std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, Peer
   std::string why;
   int closed = 0;
   const auto may_go_on = [this] {
-    check();
+    check_and_ask();
     if (redials_end_) throw Error(ErrorKind::kAborted, "connect", "this rank ends");
   };
   for (;;) {
@@ -324,7 +329,7 @@ void TcpTransport::await_all(Deadline deadline) {
     }
     if (missing.empty()) return;
     // A rank that did come may report why the missing ones did not.
-    check();
+    check_and_ask();
     if (deadline.passed()) throw did_not_come(missing);
     wait_for_event(seen,
                    std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), kMaxWait));

@@ -67,6 +67,9 @@ class TcpTransport final : public Transport {
     /// Connections that run TLS. Ranks that disagree refuse each other with Error(usage), which
     /// names them.
     TlsMode tls = TlsMode::kAuto;
+    /// Is called now and then while this rank connects, by any of its threads. It may throw an
+    /// Error to give up.
+    std::function<void()> may_go_on = {};
   };
   /// Connects to the other ranks, whose addresses are in the store. Throws Error(timeout), which
   /// names the ranks that have not connected by `deadline`.
@@ -148,6 +151,7 @@ class TcpTransport final : public Transport {
   static constexpr Duration kMaxWait = std::chrono::milliseconds(250);
 
   std::string key_of_address(int rank) const;
+  void check_and_ask() const;
   Error did_not_come(const std::string& ranks) const;
   void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
   PeerHello connect_first_rail(int rank, const Endpoint& address, Deadline deadline);

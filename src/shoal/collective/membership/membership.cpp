@@ -15,6 +15,7 @@ namespace {
 constexpr std::uint64_t kBeatsBetweenRemoved = 4;
 /// A relayed letter takes so many ways.
 constexpr std::size_t kRelays = 2;
+constexpr std::size_t kMostContacts = 16;
 
 template <class What, class... Kinds>
 constexpr bool kIsOneOf = (std::same_as<What, Kinds> || ...);
@@ -80,6 +81,7 @@ std::vector<Letter> Membership::on(const Event& event, Clock::time_point now) {
     if (std::holds_alternative<StepReady>(event) || std::holds_alternative<StepFailed>(event))
       report(event);
     if (std::holds_alternative<JoinerReady>(event)) ready_ = true;
+    if (const auto* contact = std::get_if<ContactFound>(&event)) add_contact(contact->who);
     if (std::holds_alternative<LeaveAsked>(event)) {
       leaving_ = true;
       next_beat_ = now_;
@@ -239,6 +241,14 @@ void Membership::take(const Letter& letter, const Join& join) {
     return;
   }
   if (!view_->is_kept_by(self_.id)) send(letter.from, Start{*view_});
+}
+
+// A joiner asks at once, and the newest ones are kept: those of earlier views may have left.
+void Membership::add_contact(const MemberId& who) {
+  if (view_ || who == self_.id || contains(contacts_, who)) return;
+  contacts_.push_back(who);
+  if (contacts_.size() > kMostContacts) contacts_.erase(contacts_.begin());
+  next_beat_ = now_;
 }
 
 void Membership::beat() {

@@ -59,7 +59,12 @@ struct StepFailed {
 struct JoinerReady {};
 /// This member wants to go.
 struct LeaveAsked {};
-using Event = std::variant<Tick, Received, StepReady, StepFailed, JoinerReady, LeaveAsked>;
+/// A joiner has found somebody who may know the view.
+struct ContactFound {
+  MemberId who;
+};
+using Event =
+    std::variant<Tick, Received, StepReady, StepFailed, JoinerReady, LeaveAsked, ContactFound>;
 
 // What a member learns.
 
@@ -118,6 +123,7 @@ class Membership {
   void take(const Letter& letter);
   void tick();
   void beat();
+  void add_contact(const MemberId& who);
   void send(const MemberId& to, Body body);
   void send_to_all(const std::vector<MemberId>& to, const Body& body);
   void relay(const Letter& letter);

@@ -59,7 +59,7 @@ wire::Bytes canonical_bytes(const View& view) {
   return writer.take();
 }
 
-Digest digest(const wire::Bytes& bytes) {
+Digest digest(std::span<const std::byte> bytes) {
   Digest digest;
   unsigned size = 0;
   const bool made =

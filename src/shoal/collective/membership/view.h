@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "shoal/collective/membership/member.h"
@@ -50,7 +51,7 @@ struct View {
 /// The bytes of a view, equal for equal views on every machine, and their digest.
 wire::Bytes canonical_bytes(const View& view);
 Digest digest(const View& view);
-Digest digest(const wire::Bytes& bytes);
+Digest digest(std::span<const std::byte> bytes);
 
 /// The first odd number of candidates, at most kMostKeepers: those of `members`, then those of
 /// `witnesses`.

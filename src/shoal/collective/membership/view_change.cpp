@@ -9,12 +9,6 @@
 #include "shoal/collective/membership/membership.h"
 
 namespace shoal::collective::membership {
-namespace {
-
-constexpr std::size_t kMostContacts = 16;
-
-}  // namespace
-
 bool Membership::must_change(const std::set<MemberId>& gone) const {
   // A witness that is gone is removed as well, whether it is a keeper or not.
   return !gone.empty() || aborted_ || held_ || (register_ && register_->sealed());
@@ -284,10 +278,7 @@ void Membership::start(const View& view) {
       holding_.reset();
     }
     // A joiner learns whom to ask.
-    for (const MemberId& keeper : view.keepers)
-      if (!contains(contacts_, keeper)) contacts_.push_back(keeper);
-    if (contacts_.size() > kMostContacts)
-      contacts_.erase(contacts_.begin(), contacts_.end() - kMostContacts);
+    for (const MemberId& keeper : view.keepers) add_contact(keeper);
     return;
   }
   const bool is_next = view.lineage == place_.lineage && view.epoch > place_.epoch;

@@ -1,0 +1,207 @@
+// Training with processes that come and go. README.md has the commands.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "examples/15_elastic/tiny_model.h"
+#include "shoal/base/hex.h"
+#include "shoal/collective/elastic/elastic_group.h"
+
+namespace {
+
+using namespace shoal;
+using namespace shoal::collective;
+using elastic::ElasticGroup;
+
+constexpr std::uint64_t kSamplesOfMember = 8;
+
+volatile std::sig_atomic_t asked_to_leave = 0;
+void ask_to_leave(int) { asked_to_leave = 1; }
+
+struct Arguments {
+  std::string key = "not a secret";
+  std::string listen = "127.0.0.1";
+  std::vector<wire::Endpoint> contacts;  ///< empty: this process begins the group
+  std::string address_file;              ///< gets the address at which the others find this one
+  std::string lineage;                   ///< gets a line for each step that is committed
+  std::size_t members = 1;               ///< before the first step
+  std::uint64_t steps = 1000;
+  std::chrono::milliseconds pause{0};   ///< in each step, for those who watch
+  std::optional<std::uint64_t> die_at;  ///< in the middle of this step's reduce
+  std::chrono::seconds suspect_after{2};
+};
+
+Arguments parse(int count, char** words) {
+  Arguments arguments;
+  for (int i = 1; i + 1 < count; i += 2) {
+    const std::string_view option = words[i];
+    const std::string value = words[i + 1];
+    if (option == "--key")
+      arguments.key = value;
+    else if (option == "--listen")
+      arguments.listen = value;
+    else if (option == "--join")
+      arguments.contacts.push_back(wire::parse_endpoint(value));
+    else if (option == "--address-file")
+      arguments.address_file = value;
+    else if (option == "--lineage")
+      arguments.lineage = value;
+    else if (option == "--members")
+      arguments.members = std::stoul(value);
+    else if (option == "--steps")
+      arguments.steps = std::stoull(value);
+    else if (option == "--pause-ms")
+      arguments.pause = std::chrono::milliseconds(std::stol(value));
+    else if (option == "--die-at")
+      arguments.die_at = std::stoull(value);
+    else if (option == "--suspect-after-s")
+      arguments.suspect_after = std::chrono::seconds(std::stol(value));
+    else
+      throw Error(ErrorKind::kUsage, "elastic", fmt::format("unknown option {}", option));
+  }
+  return arguments;
+}
+
+class Trainer {
+ public:
+  explicit Trainer(const Arguments& arguments)
+      : arguments_(arguments), lineage_(arguments.lineage, std::ios::app) {
+    ElasticGroup::Options options;
+    options.network.key = arguments.key;
+    options.network.host = arguments.listen;
+    options.network.membership.suspect_after = arguments.suspect_after;
+    options.state.write = [this] { return tiny::bytes_of(state_); };
+    options.state.read = [this](std::span<const std::byte> bytes) {
+      if (bytes.size() == sizeof state_) std::memcpy(&state_, bytes.data(), sizeof state_);
+    };
+    options.on_fault = [](const Error& error) { std::fprintf(stderr, "%s\n", error.what()); };
+    // Joining takes the state from a member that has it, whatever step the others are at. They wait
+    // for that long.
+    group_ = arguments.contacts.empty()
+                 ? ElasticGroup::found(std::move(options))
+                 : ElasticGroup::join(std::move(options), arguments.contacts);
+    std::fprintf(stderr, "member %s listens at %s, and begins with step %llu\n",
+                 group_->self().text().c_str(), group_->endpoint().text().c_str(),
+                 static_cast<unsigned long long>(group_->next_step()));
+    if (!arguments.address_file.empty()) write_address();
+    group_->wait_for_members(arguments.members, Deadline::in(std::chrono::minutes(30)));
+  }
+
+  void train() {
+    while (group_->next_step() < arguments_.steps && asked_to_leave == 0) {
+      const elastic::StepResult result = group_->step(
+          group_->next_step(),
+          [this](const std::shared_ptr<Communicator>& group, const elastic::Roster& roster) {
+            return attempt(*group, roster);
+          },
+          [this] { state_ = next_; });
+      record(result);
+    }
+    // The others go on at once, without finding out from silence.
+    const bool left = group_->leave();
+    std::printf("%s at step %llu with state %s\n", left ? "left" : "gone",
+                static_cast<unsigned long long>(group_->next_step()),
+                hex(digest_of(state_)).c_str());
+  }
+
+ private:
+  static elastic::Digest digest_of(const tiny::State& state) {
+    return elastic::StateAccess::sha256(tiny::bytes_of(state));
+  }
+
+  // One attempt. It changes nothing but scratch: `sums_` and `next_`.
+  elastic::Attempt attempt(Communicator& group, const elastic::Roster& roster) {
+    // G, zero gradients. Nothing is lost with a member that dies here, or joins: the step has not
+    // begun. PCCL has this letter last; an attempt that is repeated needs it first.
+    sums_ = {};
+
+    // F, forward and backward, over this member's part of the step's samples. A member that dies
+    // here leaves its part undone: the next attempt divides the step's samples among those that are
+    // left, from the same first sample on.
+    const auto rank = static_cast<std::uint64_t>(roster.rank);
+    tiny::add_samples(state_, roster.samples + rank * kSamplesOfMember, kSamplesOfMember, sums_);
+    std::this_thread::sleep_for(arguments_.pause);
+
+    // R, reduce. A member that dies here leaves the others with one sum and without the other: the
+    // second collective throws, nothing is decided, and all attempt the step again without it.
+    add_up(group, sums_.loss_and_samples);
+    if (arguments_.die_at == roster.step) std::raise(SIGKILL);
+    add_up(group, sums_.gradient);
+
+    // O, optimize, into `next_`. A member that dies here has added its part, but has not said that
+    // its attempt is done: the step is attempted again without it. Once all have said so, and most
+    // keepers have noted it, the step is committed, and stays so whoever dies. Then, and only then,
+    // `next_` becomes the state. Joiners enter between two steps.
+    next_ = tiny::updated(state_, sums_);
+    return {.state = digest_of(next_), .samples = kSamplesOfMember};
+  }
+
+  static void add_up(Communicator& group, std::span<double> numbers) {
+    group.wait(group.start(
+        {.kind = Kind::kAllReduce,
+         .type = ElementType::kF64,
+         .buffer = {.input = numbers.data(), .output = numbers.data(), .count = numbers.size()}}));
+  }
+
+  // A line has all that a replay needs: whose samples were added up, and in which order.
+  void record(const elastic::StepResult& result) {
+    if (arguments_.lineage.empty()) return;
+    std::string members;
+    std::string ranges;
+    std::uint64_t first = result.first_sample;
+    for (const auto& member : result.view.members) {
+      const std::string comma = members.empty() ? "" : ",";
+      members += comma + '"' + member.id.text() + '"';
+      ranges += fmt::format("{}[{},{}]", comma, first, first + kSamplesOfMember);
+      first += kSamplesOfMember;
+    }
+    lineage_
+        << fmt::format(
+               R"({{"step":{},"epoch":{},"keepers":{},"members":[{}],"samples":[{}],"state":"{}"}})",
+               result.step, result.view.epoch, result.view.keepers.size(), members, ranges,
+               hex(result.state))
+        << std::endl;
+  }
+
+  void write_address() const {
+    const std::string incomplete = arguments_.address_file + ".new";
+    std::ofstream(incomplete) << group_->endpoint().text() << "\n" << group_->self().text() << "\n";
+    std::rename(incomplete.c_str(), arguments_.address_file.c_str());
+  }
+
+  const Arguments arguments_;
+  std::ofstream lineage_;
+  tiny::State state_;
+  tiny::Sums sums_;
+  tiny::State next_;
+  std::unique_ptr<ElasticGroup> group_;
+};
+
+}  // namespace
+
+int main(int count, char** words) {
+  try {
+    std::signal(SIGTERM, ask_to_leave);
+    std::signal(SIGINT, ask_to_leave);
+    Trainer(parse(count, words)).train();
+    return 0;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return exit_code(error.kind());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,285 @@
+#include "shoal/collective/elastic/elastic_group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <variant>
+
+#include "shoal/base/check.h"
+
+namespace shoal::collective::elastic {
+namespace {
+
+/// What ends a view, and is over with the next one. Anything else is a mistake of the program, or
+/// of this host, and would come again.
+bool passes(const Error& error) {
+  return error.kind() == ErrorKind::kPeerLost || error.kind() == ErrorKind::kTimeout ||
+         error.kind() == ErrorKind::kAborted;
+}
+
+}  // namespace
+
+ElasticGroup::ElasticGroup(Options options, std::unique_ptr<LetterCarrier> carrier, bool has_state)
+    : options_(std::move(options)), carrier_(std::move(carrier)), has_state_(has_state) {}
+
+std::unique_ptr<ElasticGroup> ElasticGroup::found(Options options) {
+  const Digest state = options.state.digest(options.state.write());
+  auto carrier = LetterCarrier::found(options.network, state);
+  std::unique_ptr<ElasticGroup> group(
+      new ElasticGroup(std::move(options), std::move(carrier), true));
+  group->take_all_news();
+  return group;
+}
+
+std::unique_ptr<ElasticGroup> ElasticGroup::join(Options options,
+                                                 const std::vector<wire::Endpoint>& contacts) {
+  auto carrier = LetterCarrier::join(options.network, contacts);
+  std::unique_ptr<ElasticGroup> group(
+      new ElasticGroup(std::move(options), std::move(carrier), false));
+  try {
+    group->enter_view(Deadline::in(group->options_.step_timeout));
+  } catch (...) {
+    // The others need not wait until it is silent for long.
+    group->leave(Deadline::in(std::chrono::seconds(10)));
+    throw;
+  }
+  return group;
+}
+
+ElasticGroup::~ElasticGroup() {
+  retire_world();
+  for (Ending& ending : endings_) ending.thread.join();
+}
+
+// A world ends in a thread of its own: a peer that is gone without a word may take it seconds.
+void ElasticGroup::retire_world() {
+  if (!world_) return;
+  world_->close();
+  for (auto it = endings_.begin(); it != endings_.end();) {
+    if (*it->done) {
+      it->thread.join();
+      it = endings_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  auto done = std::make_shared<std::atomic<bool>>(false);
+  endings_.push_back({done, std::thread([world = std::move(world_), done]() mutable {
+                        world.reset();
+                        *done = true;
+                      })});
+  world_ = nullptr;
+}
+
+// The silence of a member is noticed in that time, and the next view decided.
+Duration ElasticGroup::patience() const {
+  const membership::Settings& settings = options_.network.membership;
+  return settings.suspect_after + 3 * settings.beat + settings.stand_in;
+}
+
+Error ElasticGroup::too_late(const std::string& what) const {
+  return Error(ErrorKind::kTimeout, "elastic",
+               fmt::format("{} (member {}, epoch {}, step {})", what, self().text(), view_.epoch,
+                           next_step_))
+      .hint("Look at the logs of the other members: " + membership::text(view_.everybody()));
+}
+
+void ElasticGroup::check_alive() const {
+  const MemberStatus status = carrier_->status();
+  if (status.ended) throw Error(*status.ended);
+  if (status.left) {
+    throw Error(ErrorKind::kUsage, "elastic",
+                fmt::format("member {} has left the group", self().text()))
+        .hint("Join again under a new id.");
+  }
+}
+
+ElasticGroup::Arrival ElasticGroup::take_news(Deadline deadline) {
+  const auto news = carrier_->take_news(deadline);
+  if (!news) return Arrival::kNothing;
+  if (const auto* started = std::get_if<membership::ViewStarted>(&*news)) {
+    view_ = started->view;
+    return Arrival::kView;
+  }
+  const auto& decided = std::get<membership::StepDecided>(*news);
+  const bool is_commit = decided.outcome.kind == membership::Outcome::Kind::kCommit;
+  if (!is_commit) options_.on_fault(Error(ErrorKind::kAborted, "step", decided.outcome.cause));
+  if (!is_commit || decided.outcome.step != next_step_) return take_news(Deadline::in({}));
+  committed_ = decided.outcome;
+  return Arrival::kCommit;
+}
+
+void ElasticGroup::take_all_news() {
+  while (take_news(Deadline::in(Duration::zero())) != Arrival::kNothing) {
+  }
+}
+
+void ElasticGroup::enter_view(Deadline deadline) {
+  while (!try_to_enter(deadline)) {
+    if (deadline.passed()) throw too_late("the members of no view could all be connected");
+  }
+}
+
+bool ElasticGroup::try_to_enter(Deadline deadline) {
+  take_all_news();
+  check_alive();
+  if (view_.members.empty()) {
+    if (take_news(deadline) == Arrival::kNothing && deadline.passed())
+      throw too_late("no member has let this one join: is one at the contacts, with this key?");
+    return false;
+  }
+  const bool is_current =
+      world_ && world_->view().epoch == view_.epoch && world_->view().lineage == view_.lineage;
+  if (is_current) return true;
+  retire_world();
+  try {
+    const Deadline meeting =
+        Deadline::in(std::min<Duration>(deadline.left(), options_.meeting_timeout));
+    world_ = std::make_unique<ViewWorld>(*carrier_, view_, options_.world, meeting);
+    exchange_state(*world_->group(), view_, has_state_, options_.state, options_.on_fault);
+  } catch (const Error& error) {
+    if (passes(error)) {
+      live_through(error, deadline);
+      return false;
+    }
+    fail_attempt(error);
+    throw;
+  } catch (const std::exception& error) {
+    fail_attempt(Error(ErrorKind::kAborted, "state", error.what()));
+    throw;
+  }
+  if (!has_state_) {
+    has_state_ = true;
+    next_step_ = view_.first_step;
+    samples_ = view_.samples;
+  }
+  return true;
+}
+
+// A member that is gone is removed by the view that follows. Where none follows, all are there and
+// something else went wrong, on the way between two of them perhaps: then this member says that it
+// has failed, which leads to another view of the same members.
+void ElasticGroup::live_through(const Error& cause, Deadline deadline) {
+  options_.on_fault(cause);
+  const std::uint64_t epoch = view_.epoch;
+  retire_world();
+  if (await_next_view(epoch, Deadline::in(std::min<Duration>(patience(), deadline.left())))) return;
+  carrier_->post(membership::StepFailed{
+      .epoch = epoch, .step = has_state_ ? next_step_ : view_.first_step, .cause = cause.what()});
+  if (!await_next_view(epoch, deadline))
+    throw too_late(fmt::format("no view has followed the one that ended with: {}", cause.what()));
+}
+
+bool ElasticGroup::await_next_view(std::uint64_t epoch, Deadline deadline) {
+  const std::uint64_t lineage = view_.lineage;
+  while (view_.epoch == epoch && view_.lineage == lineage) {
+    if (take_news(deadline) != Arrival::kNothing) continue;
+    check_alive();
+    if (deadline.passed()) return false;
+  }
+  return true;
+}
+
+// The others must not wait for this member's part of a collective.
+void ElasticGroup::fail_attempt(const Error& cause) {
+  if (world_) {
+    world_->abort(Error(ErrorKind::kAborted, "elastic",
+                        fmt::format("member {} has failed: {}", self().text(), cause.what())));
+  }
+  carrier_->post(membership::StepFailed{.epoch = view_.epoch,
+                                        .step = has_state_ ? next_step_ : view_.first_step,
+                                        .cause = cause.what()});
+  retire_world();
+}
+
+void ElasticGroup::wait_for_members(std::size_t members, Deadline deadline) {
+  for (;;) {
+    const bool entered = try_to_enter(deadline);
+    if (entered && view_.members.size() >= members) return;
+    if (deadline.passed()) {
+      throw too_late(fmt::format("{} members are there, of {}", view_.members.size(), members));
+    }
+    if (entered) take_news(deadline);
+  }
+}
+
+std::optional<Attempt> ElasticGroup::try_attempt(
+    const std::function<Attempt(const std::shared_ptr<Communicator>&, const Roster&)>& attempt,
+    int attempts, Deadline deadline) {
+  enter_view(deadline);
+  const View& view = world_->view();
+  try {
+    return attempt(world_->group(), Roster{.view = view,
+                                           .rank = world_->rank(),
+                                           .size = static_cast<int>(view.members.size()),
+                                           .step = next_step_,
+                                           .samples = samples_,
+                                           .attempt = attempts});
+  } catch (const Error& error) {
+    // A peer that has left is no failure of the world, but of the collectives that wait for it.
+    const Error failure = world_->failure().value_or(error);
+    const bool is_of_peers = world_->failure() || error.kind() == ErrorKind::kPeerLost;
+    if (is_of_peers && passes(failure)) {
+      live_through(error, deadline);
+      return std::nullopt;
+    }
+    fail_attempt(error);
+    throw;
+  } catch (const std::exception& error) {
+    fail_attempt(Error(ErrorKind::kAborted, "step", error.what()));
+    throw;
+  }
+}
+
+bool ElasticGroup::await_decision(Deadline deadline) {
+  for (;;) {
+    const Arrival arrival = take_news(deadline);
+    if (arrival != Arrival::kNothing) return arrival == Arrival::kCommit;
+    check_alive();
+    if (deadline.passed()) throw too_late("nothing was decided about the step");
+  }
+}
+
+StepResult ElasticGroup::step(
+    std::uint64_t number,
+    const std::function<Attempt(const std::shared_ptr<Communicator>& group, const Roster& roster)>&
+        attempt,
+    const std::function<void()>& apply) {
+  SHOAL_USER_CHECK(number == next_step_, "step", "step {} is asked for, and {} is the next one",
+                   number, next_step_);
+  const Deadline deadline = Deadline::in(options_.step_timeout);
+  for (int attempts = 1;; ++attempts) {
+    const std::optional<Attempt> made = try_attempt(attempt, attempts, deadline);
+    if (made) {
+      carrier_->post(membership::StepReady{.epoch = world_->view().epoch,
+                                           .step = number,
+                                           .state = made->state,
+                                           .samples = made->samples});
+      if (await_decision(deadline)) {
+        StepResult result{.view = world_->view(),
+                          .rank = world_->rank(),
+                          .step = number,
+                          .first_sample = samples_,
+                          .samples = committed_->samples - samples_,
+                          .state = committed_->state,
+                          .attempts = attempts};
+        samples_ = committed_->samples;
+        ++next_step_;
+        apply();
+        return result;
+      }
+    }
+    if (deadline.passed()) throw too_late("no attempt was committed");
+  }
+}
+
+bool ElasticGroup::leave(Deadline deadline) {
+  carrier_->post(membership::LeaveAsked{});
+  carrier_->wait_for_end(deadline);
+  retire_world();
+  return carrier_->status().left;
+}
+
+}  // namespace shoal::collective::elastic

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shoal/base/clock.h"
+#include "shoal/collective/communicator.h"
+#include "shoal/collective/elastic/letter_carrier.h"
+#include "shoal/collective/elastic/state_exchange.h"
+#include "shoal/collective/elastic/view_world.h"
+
+namespace shoal::collective::elastic {
+
+/// Who takes part in one attempt at a step.
+struct Roster {
+  const View& view;  ///< members by rank
+  int rank = 0;      ///< of this member
+  int size = 1;      ///< members
+  std::uint64_t step = 0;
+  std::uint64_t samples = 0;  ///< of all steps before
+  int attempt = 1;            ///< counts the attempts of this member at this step
+};
+
+/// The outcome of an attempt on one member.
+struct Attempt {
+  Digest state{};             ///< of the state that it leads to, equal on all members
+  std::uint64_t samples = 0;  ///< that this member has used
+};
+
+/// A step that is committed.
+struct StepResult {
+  View view;  ///< of the attempt that was committed
+  int rank = 0;
+  std::uint64_t step = 0;
+  std::uint64_t first_sample = 0;  ///< samples of all steps before
+  std::uint64_t samples = 0;       ///< of this one, from all members
+  Digest state{};
+  int attempts = 1;
+};
+
+/// Members in processes of their own that train together and come and go. What one of them does in
+/// a step becomes true on all or on none: where one is lost in the middle, the others attempt the
+/// step again among themselves.
+///
+///   auto group = ElasticGroup::join(options, {contact});
+///   while (group->next_step() < steps)
+///     group->step(group->next_step(), attempt, apply);
+///   group->leave();
+///
+/// docs/concepts/elastic.md says what is promised. Threads: one at a time.
+class ElasticGroup {
+ public:
+  struct Options {
+    LetterCarrier::Options network;
+    ViewWorld::Options world;
+    StateAccess state;
+    /// For the members of a view to connect to each other.
+    Duration meeting_timeout = std::chrono::seconds(60);
+    /// For one step with all its attempts, and for a joiner's way to its first step.
+    Duration step_timeout = std::chrono::minutes(30);
+    /// Is told of each failure that the group lives through: a lost peer, a wrong state.
+    std::function<void(const Error&)> on_fault = [](const Error&) {};
+  };
+
+  /// Begins a group of this member alone, which others join.
+  static std::unique_ptr<ElasticGroup> found(Options options);
+  /// Joins the group of which a member is found at one of `contacts`, and returns when this member
+  /// has the state. Throws Error(timeout), Error(data) where no member has the right state, and
+  /// Error(mismatch) where the others refuse this member.
+  static std::unique_ptr<ElasticGroup> join(Options options,
+                                            const std::vector<wire::Endpoint>& contacts);
+  /// Stops without leaving: the others find out from silence.
+  ~ElasticGroup();
+  ElasticGroup(const ElasticGroup&) = delete;
+  ElasticGroup& operator=(const ElasticGroup&) = delete;
+
+  const MemberId& self() const { return carrier_->self(); }
+  const wire::Endpoint& endpoint() const { return carrier_->endpoint(); }
+  /// The view that the next attempt is made in, as far as this member knows.
+  const View& view() const { return view_; }
+  /// The step that is attempted next, and the samples of those before.
+  std::uint64_t next_step() const { return next_step_; }
+  std::uint64_t samples() const { return samples_; }
+  LetterCarrier& carrier() { return *carrier_; }
+
+  /// Waits until the view has `members` members, and lets them join meanwhile. Throws
+  /// Error(timeout).
+  void wait_for_members(std::size_t members, Deadline deadline);
+
+  /// Carries out step `number`, which must be `next_step()`: calls `attempt(group, roster)` in one
+  /// view after another, until all members of one have made it with equal digests and that is
+  /// decided. Then it calls `apply`, once, and returns.
+  ///
+  /// `attempt` changes nothing that another attempt, or `write` of the state, depends on. Its
+  /// collectives throw Error(peer_lost), Error(timeout) or Error(aborted) when the view ends, and
+  /// `attempt` lets them pass. Any other exception of `attempt` makes the attempt fail on all
+  /// members, and is thrown: the step may be called again, or given up by `leave`.
+  ///
+  /// Throws Error(timeout) where nothing is decided in `step_timeout`, and what ended this member:
+  /// Error(peer_lost) where the others have removed it, or the majority of keepers is lost.
+  StepResult step(std::uint64_t number,
+                  const std::function<Attempt(const std::shared_ptr<Communicator>& group,
+                                              const Roster& roster)>& attempt,
+                  const std::function<void()>& apply);
+
+  /// Leaves in order: the others go on without delay. Returns false where they have not agreed by
+  /// the deadline. The group is of no more use.
+  bool leave(Deadline deadline = Deadline::in(std::chrono::seconds(30)));
+
+ private:
+  ElasticGroup(Options options, std::unique_ptr<LetterCarrier> carrier, bool has_state);
+  enum class Arrival { kNothing, kView, kCommit };
+  Arrival take_news(Deadline deadline);
+  void take_all_news();
+  void enter_view(Deadline deadline);
+  bool try_to_enter(Deadline deadline);
+  void live_through(const Error& cause, Deadline deadline);
+  bool await_next_view(std::uint64_t epoch, Deadline deadline);
+  std::optional<Attempt> try_attempt(
+      const std::function<Attempt(const std::shared_ptr<Communicator>&, const Roster&)>& attempt,
+      int attempts, Deadline deadline);
+  bool await_decision(Deadline deadline);
+  void fail_attempt(const Error& cause);
+  void retire_world();
+  void check_alive() const;
+  Error too_late(const std::string& what) const;
+  Duration patience() const;
+
+  const Options options_;
+  std::unique_ptr<LetterCarrier> carrier_;
+  bool has_state_ = false;
+  View view_;
+  std::uint64_t next_step_ = 0;
+  std::uint64_t samples_ = 0;
+  std::optional<membership::Outcome> committed_;  ///< the last commit
+  std::unique_ptr<ViewWorld> world_;              ///< of `view_`, once all have entered it
+  /// Worlds of earlier views, which take their time to end.
+  struct Ending {
+    std::shared_ptr<std::atomic<bool>> done;
+    std::thread thread;
+  };
+  std::vector<Ending> endings_;
+};
+
+}  // namespace shoal::collective::elastic

@@ -1,0 +1,164 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "shoal/base/clock.h"
+#include "shoal/base/error.h"
+#include "shoal/collective/membership/membership.h"
+#include "shoal/wire/address.h"
+#include "shoal/wire/event_loop.h"
+#include "shoal/wire/identity.h"
+#include "shoal/wire/peer_links.h"
+#include "shoal/wire/tls_mode.h"
+
+namespace shoal::collective::elastic {
+
+using membership::Digest;
+using membership::MemberId;
+using membership::View;
+
+/// How far a member's part in the agreement has come.
+struct MemberStatus {
+  std::optional<View> view;  ///< that it acts in; a joiner has none at first
+  membership::Place place;
+  std::optional<Error> ended;  ///< why it takes part no longer
+  bool left = false;           ///< as it wanted
+};
+
+/// One member of an elastic group, as far as agreement goes: a Membership, and a thread that tells
+/// it the time and carries its letters to the other members, over connections that come and go
+/// (wire::PeerLinks). A lost connection is replaced and means nothing; that a member is gone is
+/// found by Membership, from silence. Letters may be lost, and what comes from outside is checked:
+/// a letter that cannot be read, or that claims to be from another member than the connection's,
+/// ends that connection.
+///
+/// The members of a view also tell each other short texts through it, such as the addresses at
+/// which they can be reached for the view's collectives.
+///
+/// Whoever knows the key may join. Threads: any thread may call any function.
+class LetterCarrier {
+ public:
+  struct Options {
+    std::string key;                 ///< the cluster's secret
+    std::string cluster = "shoal";   ///< members of others are refused, also with the same key
+    std::string host = "127.0.0.1";  ///< the address to listen on, and that the others are told
+    /// It listens on the first of these that is free, and each view's collectives on another one.
+    wire::PortRange ports;
+    /// Where the others reach this member, if not at the address that it listens on (behind an
+    /// address translator, say). Numeric.
+    std::vector<wire::Endpoint> advertised;
+    wire::TlsMode tls = wire::TlsMode::kAuto;
+    membership::Settings membership;
+    std::uint32_t width = 1;  ///< ranks of the member
+    std::string site;
+  };
+  /// Begins a group, with a view of this member alone. `state`: the digest of what it begins with.
+  /// Throws Error(resource) where it cannot listen.
+  static std::unique_ptr<LetterCarrier> found(Options options, const Digest& state);
+  /// Joins the group that a member at one of these addresses is in. Names are resolved once.
+  /// Returns at once; `take_news` tells the first view. Throws Error(config), Error(resource).
+  static std::unique_ptr<LetterCarrier> join(Options options,
+                                             const std::vector<wire::Endpoint>& contacts);
+  /// Stops. Letters that are on their way out are given a second.
+  ~LetterCarrier();
+  LetterCarrier(const LetterCarrier&) = delete;
+  LetterCarrier& operator=(const LetterCarrier&) = delete;
+
+  const MemberId& self() const { return identity_.id(); }
+  const wire::Endpoint& endpoint() const { return endpoint_; }  ///< that it listens on
+  const Options& options() const { return options_; }
+
+  /// Tells the membership what has happened: StepReady, StepFailed, LeaveAsked.
+  void post(membership::Event event);
+  MemberStatus status() const;
+  /// Returns the next thing that the membership has decided; nothing at the deadline, and nothing
+  /// any more once this member has ended or left, which `status` tells.
+  std::optional<membership::News> take_news(Deadline deadline);
+  /// Waits until this member has ended or left. Returns false at the deadline.
+  bool wait_for_end(Deadline deadline);
+  /// Has `over` called once this member acts in that view no longer: at once, where that is so
+  /// already, else by the carrier's thread. It must not call back. Replaces the one before.
+  void when_over(const Digest& view, std::function<void(const Error& why)> over);
+
+  /// Throws Error(aborted) where this member acts in that view no longer.
+  void check_view(const Digest& view) const;
+
+  /// Tells the other members of a view that `key` has this value. Ignored where the view is over.
+  void tell(const Digest& view, const std::string& key, const std::string& value);
+  /// Returns the value that a member of the view, or this one, has told. Returns nothing after
+  /// `longest`. Throws Error(aborted) where the view is over.
+  std::optional<std::string> told(const Digest& view, const std::string& key, Duration longest);
+
+  wire::PeerLinks::Counts counts() const;
+  /// For tests of what a lost connection does.
+  void disconnect_all();
+
+ private:
+  LetterCarrier(Options options, std::vector<wire::Endpoint> contacts);
+  void start(membership::Membership membership);
+  void run();
+  void run_once();
+  void drain();
+  void send(const membership::Letter& letter);
+  void handle(const membership::Event& event);
+  void received(const MemberId& from, std::uint64_t kind, const wire::Bytes& bytes);
+  void receive_letter(const MemberId& from, const wire::Bytes& bytes);
+  void receive_text(const MemberId& from, const wire::Bytes& bytes);
+  void answer_question(const MemberId& from, const wire::Bytes& bytes);
+  void learn_addresses();
+  void know(const View& view);
+  void find_contacts(Clock::time_point now);
+  void ask_for_texts();
+  void send_texts(const MemberId& to);
+  bool publish();
+  void fail(const Error& error);
+  Error why_over(const Digest& view) const;
+
+  const Options options_;
+  const wire::Identity identity_;
+  const std::vector<wire::Endpoint> contacts_;
+  wire::Endpoint endpoint_;
+
+  // These belong to the thread.
+  wire::EventLoop loop_;
+  std::unique_ptr<wire::PeerLinks> links_;
+  std::optional<membership::Membership> membership_;
+  Clock::time_point next_tick_{};
+  Clock::time_point next_question_{};
+  Clock::time_point next_search_{};
+  std::set<std::tuple<std::uint64_t, std::uint64_t, Digest>> known_views_;
+
+  mutable std::mutex mutex_;  ///< guards what follows
+  std::condition_variable changed_;
+  std::deque<membership::Event> events_;
+  std::deque<membership::News> news_;
+  MemberStatus status_;
+  Digest view_digest_{};  ///< of the view that this member acts in
+  std::function<void(const Error&)> over_;
+  Digest over_view_{};
+  std::map<std::string, std::string> own_texts_;
+  std::map<MemberId, std::map<std::string, std::string>> texts_;
+  bool texts_changed_ = false;  ///< own ones, which the others are to be told
+  int waiting_for_texts_ = 0;
+  bool question_due_ = false;  ///< the others are asked for theirs at once
+  bool disconnect_ = false;
+  wire::PeerLinks::Counts counts_;
+
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace shoal::collective::elastic

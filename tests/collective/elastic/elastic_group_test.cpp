@@ -1,0 +1,285 @@
+// Steps that all members commit or none, joiners that are sent the state, and what each failure
+// costs. Members are threads here; tests/examples has processes that are killed.
+#include "shoal/collective/elastic/elastic_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/collective/elastic/some_carriers.h"
+
+namespace shoal::collective::elastic::elastic_group_test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// A number that each step adds something to.
+struct Member {
+  double value = 1;
+  double next = 0;
+  int applied = 0;
+  std::vector<StepResult> results;
+  std::vector<std::string> faults;
+  std::unique_ptr<ElasticGroup> group;
+
+  static std::vector<std::byte> bytes_of(double value) {
+    std::vector<std::byte> bytes(sizeof value);
+    std::memcpy(bytes.data(), &value, sizeof value);
+    return bytes;
+  }
+  ElasticGroup::Options options(const membership::Settings& settings = patient()) {
+    ElasticGroup::Options options;
+    options.network = network(settings);
+    options.state.write = [this] { return bytes_of(value); };
+    options.state.read = [this](std::span<const std::byte> bytes) {
+      std::memcpy(&value, bytes.data(), sizeof value);
+    };
+    options.on_fault = [this](const Error& error) { faults.emplace_back(error.what()); };
+    return options;
+  }
+  /// Each member contributes its place plus one.
+  Attempt attempt(Communicator& communicator, const Roster& roster) {
+    double sum = roster.rank + 1;
+    communicator.wait(communicator.start(
+        {.kind = Kind::kAllReduce, .type = ElementType::kF64, .buffer = {&sum, &sum, 1}}));
+    next = value + sum;
+    return {StateAccess::sha256(bytes_of(next)), 1};
+  }
+  void apply() {
+    value = next;
+    ++applied;
+  }
+  void step() {
+    results.push_back(group->step(
+        group->next_step(),
+        [this](const std::shared_ptr<Communicator>& communicator, const Roster& roster) {
+          return attempt(*communicator, roster);
+        },
+        [this] { apply(); }));
+  }
+};
+
+/// A thread that is joined at the end of the test.
+class Thread {
+ public:
+  explicit Thread(std::function<void()> body)
+      : thread_([this, body = std::move(body)] {
+          try {
+            body();
+          } catch (const std::exception& thrown) {
+            error = thrown.what();
+          }
+          ended = true;
+        }) {}
+  ~Thread() { join(); }
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+  std::string error;  ///< what it threw; to be read behind `join`
+  std::atomic<bool> ended{false};
+
+ private:
+  std::thread thread_;
+};
+
+TEST(ElasticGroup, CommitsTheStepsOfOneMember) {
+  Member alone;
+  alone.group = ElasticGroup::found(alone.options());
+  for (int i = 0; i < 3; ++i) alone.step();
+  EXPECT_EQ(alone.value, 4);
+  EXPECT_EQ(alone.applied, 3);
+  EXPECT_EQ(alone.group->samples(), 3u);
+  EXPECT_EQ(alone.results[2].step, 2u);
+  EXPECT_EQ(alone.results[2].first_sample, 2u);
+  EXPECT_EQ(alone.results[2].state, StateAccess::sha256(Member::bytes_of(4)));
+  EXPECT_THROW(alone.group->step(7, nullptr, nullptr), Error);
+  EXPECT_TRUE(alone.group->leave());
+  EXPECT_THROW(alone.step(), Error);
+}
+
+TEST(ElasticGroup, GivesTheStateToThoseThatJoin) {
+  Member founder;
+  founder.group = ElasticGroup::found(founder.options());
+  for (int i = 0; i < 3; ++i) founder.step();
+  const wire::Endpoint contact = founder.group->endpoint();
+  const auto join = [&](Member& member) {
+    member.value = -100;
+    member.group = ElasticGroup::join(member.options(), {contact});
+    EXPECT_EQ(member.group->next_step(), 3u);
+    EXPECT_EQ(member.value, 4);
+    member.group->wait_for_members(3, soon());
+    for (int i = 0; i < 4; ++i) member.step();
+  };
+  Member second;
+  Member third;
+  Thread a([&] { join(second); });
+  Thread b([&] { join(third); });
+  founder.group->wait_for_members(3, soon());
+  for (int i = 0; i < 4; ++i) founder.step();
+  a.join();
+  b.join();
+  EXPECT_EQ(a.error, "");
+  EXPECT_EQ(b.error, "");
+  for (const Member* member : {&founder, &second, &third}) {
+    EXPECT_EQ(member->value, 4 + 4 * 6);
+    EXPECT_EQ(member->group->next_step(), 7u);
+    EXPECT_EQ(member->group->samples(), 3u + 4 * 3);
+    EXPECT_EQ(member->results.back().view.members.size(), 3u);
+  }
+  EXPECT_EQ(second.applied, 4);
+}
+
+TEST(ElasticGroup, GoesOnWhenAMemberLeavesInOrder) {
+  Member founder;
+  founder.group = ElasticGroup::found(founder.options());
+  Member second;
+  Thread other([&] {
+    second.group = ElasticGroup::join(second.options(), {founder.group->endpoint()});
+    for (int i = 0; i < 2; ++i) second.step();
+    EXPECT_TRUE(second.group->leave());
+  });
+  founder.group->wait_for_members(2, soon());
+  while (founder.group->next_step() < 5) founder.step();
+  other.join();
+  EXPECT_EQ(other.error, "");
+  EXPECT_EQ(second.value, 1 + 2 * 3);
+  EXPECT_EQ(founder.value, 1 + 2 * 3 + 3 * 1);
+  EXPECT_EQ(founder.applied, 5);
+}
+
+TEST(ElasticGroup, GoesOnWhenAMemberStopsWithoutAWord) {
+  Member founder;
+  founder.group = ElasticGroup::found(founder.options(watchful()));
+  Member second;
+  Thread other([&] {
+    second.group = ElasticGroup::join(second.options(watchful()), {founder.group->endpoint()});
+    for (int i = 0; i < 2; ++i) second.step();
+    second.group = nullptr;
+  });
+  Member third;
+  Thread another([&] {
+    third.group = ElasticGroup::join(third.options(watchful()), {founder.group->endpoint()});
+    third.group->wait_for_members(3, soon());
+    while (third.group->next_step() < 5) third.step();
+  });
+  founder.group->wait_for_members(3, soon());
+  while (founder.group->next_step() < 5) founder.step();
+  other.join();
+  another.join();
+  EXPECT_EQ(other.error, "");
+  EXPECT_EQ(another.error, "");
+  EXPECT_EQ(second.applied, 2);
+  EXPECT_EQ(founder.value, 1 + 2 * 6 + 3 * 3);
+  EXPECT_EQ(third.value, founder.value);
+  EXPECT_EQ(founder.results[2].view.members.size(), 2u);
+  EXPECT_FALSE(founder.faults.empty());
+}
+
+TEST(ElasticGroup, AttemptsAStepAgainWhereOneMemberFailsInIt) {
+  Member founder;
+  founder.group = ElasticGroup::found(founder.options());
+  Member second;
+  Thread other([&] {
+    second.group = ElasticGroup::join(second.options(), {founder.group->endpoint()});
+    second.step();
+    // This one fails behind the sum, so that the founder has surely made an attempt by then.
+    try {
+      second.group->step(
+          1,
+          [&](const std::shared_ptr<Communicator>& group, const Roster& roster) -> Attempt {
+            second.attempt(*group, roster);
+            throw std::runtime_error("no data");
+          },
+          [] { FAIL() << "nothing was committed"; });
+      ADD_FAILURE() << "the exception was not thrown";
+    } catch (const std::runtime_error& error) {
+      EXPECT_STREQ(error.what(), "no data");
+    }
+    second.step();
+  });
+  founder.group->wait_for_members(2, soon());
+  founder.step();
+  founder.step();
+  other.join();
+  EXPECT_EQ(other.error, "");
+  EXPECT_EQ(founder.value, 1 + 2 * 3);
+  EXPECT_EQ(second.value, founder.value);
+  EXPECT_EQ(founder.applied, 2);
+  EXPECT_GE(founder.results[1].attempts, 2);
+  EXPECT_THAT(founder.faults, testing::Contains(HasSubstr("no data")));
+}
+
+TEST(ElasticGroup, AsksTheNextMemberWhereOneGivesAWrongState) {
+  Member founder;
+  founder.group = ElasticGroup::found(founder.options());
+  Member second;
+  Member third;
+  Thread a([&] {
+    second.group = ElasticGroup::join(second.options(), {founder.group->endpoint()});
+    second.group->wait_for_members(2, soon());
+    second.step();
+    second.group->wait_for_members(3, soon());
+    second.step();
+  });
+  founder.group->wait_for_members(2, soon());
+  founder.step();
+  // The founder's memory goes bad between two steps.
+  const double right = founder.value;
+  founder.value = 1e9;
+  Thread b([&] {
+    third.group = ElasticGroup::join(third.options(), {founder.group->endpoint()});
+    EXPECT_EQ(third.value, right);
+    third.step();
+  });
+  founder.group->wait_for_members(3, soon());
+  founder.value = right;
+  founder.step();
+  a.join();
+  b.join();
+  EXPECT_EQ(a.error, "");
+  EXPECT_EQ(b.error, "");
+  EXPECT_EQ(third.value, right + 6);
+  EXPECT_THAT(third.faults, testing::Contains(HasSubstr("member " + founder.group->self().text() +
+                                                        " has sent a state with digest")));
+}
+
+TEST(ElasticGroup, SendsAJoinerAwayWhereNobodyHasTheRightState) {
+  Member founder;
+  founder.group = ElasticGroup::found(founder.options());
+  founder.step();
+  const double right = founder.value;
+  founder.value = 1e9;
+  Member second;
+  Thread other(
+      [&] { second.group = ElasticGroup::join(second.options(), {founder.group->endpoint()}); });
+  // The founder meets the joiner as often as it comes, until that one has given up.
+  for (const Deadline end = soon(); !other.ended && !end.passed();) {
+    try {
+      founder.group->wait_for_members(2, Deadline::in(std::chrono::milliseconds(200)));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kTimeout) << error.what();
+    }
+  }
+  ASSERT_TRUE(other.ended);
+  other.join();
+  EXPECT_THAT(other.error, HasSubstr("no member of the view"));
+  EXPECT_THAT(other.error, HasSubstr(founder.group->self().text()));
+  founder.value = right;
+  founder.step();
+  EXPECT_EQ(founder.value, right + 1);
+}
+
+}  // namespace
+}  // namespace shoal::collective::elastic::elastic_group_test

@@ -1,0 +1,164 @@
+// A communicator for each view, whose failure ends that view's work and nothing else.
+#include "shoal/collective/elastic/view_world.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "tests/collective/elastic/some_carriers.h"
+
+namespace shoal::collective::elastic::view_world_test {
+namespace {
+
+using Carriers = std::vector<std::unique_ptr<LetterCarrier>>;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+/// Runs `body` on a thread for each member. Returns what each threw.
+std::vector<std::optional<Error>> on_all(const Carriers& members,
+                                         const std::function<void(LetterCarrier&)>& body) {
+  std::vector<std::optional<Error>> errors(members.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        body(*members[i]);
+      } catch (const Error& error) {
+        errors[i] = error;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+std::vector<float> gathered_places(ViewWorld& world) {
+  const auto own = static_cast<float>(world.rank());
+  std::vector<float> all(world.view().members.size());
+  world.group()->run({.kind = Kind::kAllGather,
+                      .type = ElementType::kF32,
+                      .buffer = {.input = &own, .output = all.data(), .count = 1}},
+                     soon());
+  return all;
+}
+
+float sum_of(ViewWorld& world, float value) {
+  world.group()->run({.kind = Kind::kAllReduce,
+                      .type = ElementType::kF32,
+                      .buffer = {.input = &value, .output = &value, .count = 1}},
+                     soon());
+  return value;
+}
+
+std::unique_ptr<ViewWorld> world_of(LetterCarrier& member) {
+  return std::make_unique<ViewWorld>(member, *member.status().view, ViewWorld::Options{}, soon());
+}
+
+TEST(ViewWorld, HasTheMembersOfTheViewAsRanks) {
+  const Carriers members = carriers(3);
+  ASSERT_EQ(members.size(), 3u);
+  std::mutex mutex;
+  const auto errors = on_all(members, [&](LetterCarrier& member) {
+    const auto world = world_of(member);
+    const auto places = gathered_places(*world);
+    const std::lock_guard lock(mutex);
+    EXPECT_THAT(places, ElementsAre(0, 1, 2));
+    EXPECT_EQ(member.self(), world->view().members[static_cast<std::size_t>(world->rank())].id);
+    EXPECT_FALSE(world->failure());
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+}
+
+TEST(ViewWorld, OfOneMemberIsAGroupOfOne) {
+  const Carriers members = carriers(1);
+  EXPECT_EQ(sum_of(*world_of(*members[0]), 3), 3);
+}
+
+TEST(ViewWorld, EndsOnAllMembersWhereOneFailsAndLeavesTheNextOneAlone) {
+  const Carriers members = carriers(3);
+  ASSERT_EQ(members.size(), 3u);
+  const auto errors = on_all(members, [&](LetterCarrier& member) {
+    const auto world = world_of(member);
+    sum_of(*world, 1);
+    if (world->rank() == 1) {
+      world->abort(Error(ErrorKind::kAborted, "test", "enough"));
+    } else {
+      sum_of(*world, 1);
+    }
+  });
+  EXPECT_FALSE(errors[1]);
+  for (const int rank : {0, 2}) {
+    ASSERT_TRUE(errors[static_cast<std::size_t>(rank)]);
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)]->what(), HasSubstr("enough"));
+  }
+  // The members are members as before, and the next view has a world of its own.
+  const MemberStatus status = members[0]->status();
+  for (const auto& member : members) {
+    member->post(membership::StepFailed{
+        .epoch = status.view->epoch, .step = status.place.step, .cause = "the world has failed"});
+  }
+  for (const auto& member : members) ASSERT_TRUE(view_of(*member, 3));
+  const auto again =
+      on_all(members, [&](LetterCarrier& member) { EXPECT_EQ(sum_of(*world_of(member), 2), 6); });
+  for (const auto& error : again) EXPECT_FALSE(error) << error->what();
+}
+
+TEST(ViewWorld, EndsWhenAnotherViewBegins) {
+  const Carriers members = carriers(2);
+  ASSERT_EQ(members.size(), 2u);
+  std::unique_ptr<LetterCarrier> third;
+  const auto errors = on_all(members, [&](LetterCarrier& member) {
+    const auto world = world_of(member);
+    if (world->rank() == 1) {
+      // It does not take part in the sum; a third one joins meanwhile.
+      third = LetterCarrier::join(network(), {member.endpoint()});
+      ASSERT_TRUE(view_of(member, 3));
+    } else {
+      sum_of(*world, 1);
+    }
+  });
+  ASSERT_TRUE(errors[0]);
+  EXPECT_EQ(errors[0]->kind(), ErrorKind::kAborted);
+  EXPECT_FALSE(errors[1]);
+}
+
+TEST(ViewWorld, IsGivenUpByThoseThatWaitWhenAnotherViewBegins) {
+  Carriers members = carriers(2);
+  ASSERT_EQ(members.size(), 2u);
+  std::optional<Error> error;
+  // The other member never connects.
+  std::thread waits([&] {
+    try {
+      world_of(*members[0]);
+    } catch (const Error& thrown) {
+      error = thrown;
+    }
+  });
+  members[1]->post(membership::LeaveAsked{});
+  waits.join();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->kind(), ErrorKind::kAborted);
+  EXPECT_THAT(error->what(), HasSubstr("the view is over"));
+}
+
+TEST(ViewWorld, NamesThoseThatDoNotComeInTime) {
+  const Carriers members = carriers(2);
+  ASSERT_EQ(members.size(), 2u);
+  try {
+    ViewWorld(*members[0], *members[0]->status().view, ViewWorld::Options{},
+              Deadline::in(std::chrono::milliseconds(300)));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_THAT(error.what(), HasSubstr("did not come: 1"));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::collective::elastic::view_world_test
