@@ -235,7 +235,8 @@ void RunSetup::generate_through_stages() {
   run_.model->set_around(
       [this_run = &run_, group](nn::Module&, const at::Tensor& x, const nn::Context& context) {
         return parallel::forward_through(this_run->applied.stages, this_run->table, group, x,
-                                         context, this_run->record.model.vocab);
+                                         context, this_run->record.model.vocab,
+                                         this_run->applied.sharding);
       });
 }
 

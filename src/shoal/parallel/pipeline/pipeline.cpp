@@ -8,6 +8,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/span_recorder.h"
+#include "shoal/schedule/gathers.h"
 #include "shoal/schedule/timeline.h"
 
 namespace shoal::parallel {
@@ -48,7 +49,7 @@ Pipeline::Pipeline(comm::Group group, Schedule table, Stages stages, PipelineEve
       events_(std::move(events)),
       type_(type),
       training_(checked(group_, table, stages_), table, type),
-      evaluation_(group_, schedule::forward_only(table), type),
+      evaluation_(group_, schedule::forward_with_gathers(table), type),
       repeatable_(schedule::repeatable(training_.table)[group_.rank()]) {
   const auto& actions = training_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i)
@@ -113,6 +114,7 @@ double Pipeline::evaluate(const std::vector<MicroBatch>& batch) {
   const auto& actions = evaluation_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i) {
     evaluation_.messages.post_ahead(i);
+    move_parameters(actions[i]);
     carry_out(evaluation_.messages, actions[i], batch[actions[i].micro_batch]);
     evaluation_.messages.poll();
   }

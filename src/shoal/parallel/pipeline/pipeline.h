@@ -86,8 +86,9 @@ class Pipeline {
   double run(const std::vector<MicroBatch>& batch);
 
   /// Runs the forward passes of the same table, without recording and in the contexts of `batch`.
-  /// Returns this rank's part of the loss, as `run` does. No event is called, and nothing is
-  /// gathered: this rank's parameters are whole.
+  /// Returns this rank's part of the loss, as `run` does. Where the table gathers stages, each is
+  /// gathered and released here too, and ranks that hold the same stages call this equally often.
+  /// No other event is called.
   double evaluate(const std::vector<MicroBatch>& batch);
 
   const schedule::Schedule& table() const { return training_.table; }
