@@ -230,12 +230,18 @@ TEST_F(PlannedMemory, OfShards) {
 TEST_F(PlannedMemory, OfAModelThatFitsInShardsAlone) {
   constexpr double kBlocks = 32;
   constexpr double kHidden = 128;
-  const Sets deep = kSgd + Sets{"parallelism.zero_stage=3",      "model.layers=32",
-                                "model.hidden=128",              "model.ffn=512",
-                                "model.vocab=264",               "model.sequence=32",
-                                "training.sequence_length=32",   "training.global_batch_sequences=4",
-                                "training.micro_batch=1",        "validation.interval=1",
-                                "validation.batches=3",          "validation.sample_tokens=6",
+  const Sets deep = kSgd + Sets{"parallelism.zero_stage=3",
+                                "model.layers=32",
+                                "model.hidden=128",
+                                "model.ffn=512",
+                                "model.vocab=264",
+                                "model.sequence=32",
+                                "training.sequence_length=32",
+                                "training.global_batch_sequences=4",
+                                "training.micro_batch=1",
+                                "validation.interval=1",
+                                "validation.batches=3",
+                                "validation.sample_tokens=6",
                                 "activation_checkpoint.mode=full"};
   train_job(deep, 4);
   const std::string text = sample_in(said_);
@@ -287,7 +293,8 @@ TEST_F(PlannedMemory, OfPipelines) {
         {2, Sets{schedule + "zb-h2"}},
         {2, Sets{schedule + "zb-h2", post_validation, "training.steps=4"}},
         {2, Sets{schedule + "dualpipe-v"} + kUntied},
-        {4, zero_3 + kTcp}}) {
+        {4, zero_3 + kTcp},
+        {4, zero_3 + kTcp + Sets{post_validation, "training.steps=4"}}}) {
     train_job(kPipeline + sets, ranks);
     EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
   }
