@@ -77,6 +77,30 @@ TEST(Gathers, StandBeforeTheReceive) {
             "1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RESHARD\n");
 }
 
+// The forward passes of a table hold what they use and no more than the table does; those of a
+// table without gathers gather nothing.
+TEST(Gathers, ForwardPassesAloneHoldAsMuchAtMost) {
+  for (const std::string& name : schedule_names()) {
+    const Schedule plain = table_of(name, 4);
+    EXPECT_EQ(forward_with_gathers(plain), forward_only(plain)) << name;
+    for (const int held : {0, 1, 2}) {
+      Schedule table = plain;
+      add_gathers(table, held);
+      const Schedule forward = forward_with_gathers(table);
+      const int chunks = plain.stages() / 4;
+      for (int rank = 0; rank < 4; ++rank) {
+        int most = 0;
+        const int count = gathers_of(forward.table[rank], &most);
+        EXPECT_EQ(most, held == 0 ? chunks : std::min(held, chunks)) << name << " rank " << rank;
+        EXPECT_GE(count, chunks) << name << " rank " << rank;
+        auto others = forward.table[rank];
+        std::erase_if(others, [](const Action& one) { return moves_parameters(one.kind); });
+        EXPECT_EQ(others, forward_only(plain).table[rank]) << name;
+      }
+    }
+  }
+}
+
 TEST(Gathers, DamagedTablesAreRefused) {
   Schedule good = make_schedule("zb-v", 2, 2, 4);
   add_gathers(good, 1);

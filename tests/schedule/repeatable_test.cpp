@@ -29,6 +29,23 @@ TEST(Repeatable, OneForwardOneBackwardRepeatsItsWarmUp) {
   EXPECT_EQ(texts(table.table[2], counts[2]), (std::vector<std::string>{"2RECV_F0"}));
 }
 
+// A table as a file may have it: each rank has two of four stages and runs both for one micro-batch
+// after the other. Rank 1 computes a loss before it sends what rank 0 runs next.
+TEST(Repeatable, EndsInFrontOfWhatIsSentBehindAPart) {
+  Schedule table{"by hand", 2, {0, 1, 0, 1}, {{}, {}}};
+  for (const int micro_batch : {0, 1}) {
+    for (const int stage : {0, 1, 2, 3})
+      table.table[stage % 2].push_back({Kind::kForward, stage, micro_batch});
+  }
+  add_transfers(table);
+  const std::vector<std::size_t> counts = repeatable(table);
+  EXPECT_EQ(texts(table.table[0], counts[0]),
+            (std::vector<std::string>{"0F0", "0SEND_F0", "2RECV_F0", "2F0", "2SEND_F0", "0F1",
+                                      "0SEND_F1"}));
+  EXPECT_EQ(texts(table.table[1], counts[1]),
+            (std::vector<std::string>{"1RECV_F0", "1F0", "1SEND_F0", "3RECV_F0"}));
+}
+
 // What a rank receives in its part, its peer sends in its own: otherwise ranks that all stop at the
 // end of their parts would wait for each other.
 TEST(Repeatable, WhatIsReceivedInItIsSentInIt) {

@@ -52,6 +52,21 @@ TEST(ShardTable, WithNothingToTrainThereIsNoBackward) {
   EXPECT_EQ(actions_of({}), "");
 }
 
+// An inference pass: nothing waits for a backward pass, and a tied unit stays to its last use.
+TEST(ShardTable, AForwardPassAloneReleasesEverything) {
+  ShardPlan plan{.reads = {{}, {0}, {1}, {0, 2}}, .parent = {-1, 0, 0, 0}};
+  EXPECT_EQ(to_string(forward_shard_table(plan)),
+            "gather 0, forward 0, gather 1, forward 1, gather 2, forward 2, release 1, forward 3, "
+            "release 0, release 2");
+  plan.reshard_after_forward = false;
+  plan.ahead = 0;
+  EXPECT_EQ(to_string(forward_shard_table(plan)),
+            "forward 0, gather 0, forward 1, gather 1, forward 2, release 1, gather 2, forward 3, "
+            "release 0, release 2");
+  plan.parent = {-1, 0};
+  EXPECT_THROW(forward_shard_table(plan), Error);
+}
+
 TEST(ShardTable, ListsThatDoNotFitTogetherAreRefused) {
   const auto refused = [](const ShardPlan& plan) {
     try {

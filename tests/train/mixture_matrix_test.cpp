@@ -8,7 +8,7 @@
 #include "tests/train/runs_of_one_job.h"
 
 // What any mesh with experts saved, any other goes on with: experts that were divided otherwise, or
-// not at all, and the biases of routers.
+// not at all, and the biases of routers. Of routers with a sigmoid and with a softmax.
 namespace shoal::train::mixture_matrix_test {
 namespace {
 
@@ -18,27 +18,23 @@ constexpr int kSteps = 4;  // all compare up to it
 
 class MixtureMatrix : public RunsOfOneJob {
  protected:
-  // The first block is dense, the second has experts beside a shared one.
   std::string job() const override {
     return fmt::format(R"(
 [job]
 name = "mixture"
 [model]
-name = "deepseek-moe-tiny"
+name = "moe-tiny"
 layers = 2
 hidden = 16
 heads = 4
 kv_heads = 2
 ffn = 12
 experts = 4
-shared_ffn = 8
-dense_ffn = 24
 vocab = 0
 sequence = 16
 dropout = 0.1
 init_std = 0.2
 balance_loss = 0.01
-router_bias_rate = 0.01
 capacity_factor = 1.2
 [data]
 source = "tokens"
@@ -84,24 +80,49 @@ std::vector<Way> all_ways() {
           {"ep 2 x cp x pp", 4, ep2 + cp + pp}};
 }
 
+struct Router {
+  std::string name;
+  Sets sets;
+};
+
+/// As DeepSeek-V3's, with biases: the first block is dense, the second has experts beside a shared
+/// one. As Mixtral's: both have experts alone.
+const Router kSigmoid{"sigmoid",
+                      {"model.name=deepseek-moe-tiny", "model.shared_ffn=8", "model.dense_ffn=24",
+                       "model.router_bias_rate=0.01"}},
+    kSoftmax{"softmax", {}};
+
+// Each pair of meshes runs with one of the routers, and each mesh saves and loads both: what a
+// checkpoint holds does not depend on who will load it.
 TEST_F(MixtureMatrix, AnyMeshGoesOnWithWhatAnyOtherSaved) {
-  const auto whole = train_until(kSteps, "whole", all_ways().front());
-  ASSERT_EQ(whole.size(), static_cast<std::size_t>(kSteps));
-  expect_steps_differ(whole);
-  const std::string bias = "model.blocks.1.mlp.router.bias";
-  const std::vector<float> moved = values_in_checkpoint(saved("whole", kSaved), bias);
-  EXPECT_THAT(moved, testing::Contains(testing::Gt(0.01f))) << "the biases hardly move";
+  const std::vector<Way> ways = all_ways();
   const Sets at_once{"checkpoint.asynchronous=false"};
-  for (const Way& from : all_ways()) {
-    const auto begun = train_until(kSaved, from.name, from, at_once);
-    expect_same_losses(begun, {whole.begin(), whole.begin() + kSaved}, 0, from.name);
-    EXPECT_EQ(values_in_checkpoint(saved(from.name, kSaved), bias), moved) << from.name;
-    for (const Way& to : all_ways()) {
-      const std::string what = from.name + ", then " + to.name;
-      expect_same_losses(
-          resume_until(kSteps, what, to, from.name, kSaved, {"checkpoint.interval=0"}), whole,
-          kSaved, what);
-      fs::remove_all(path(what));
+  for (const int number : {0, 1}) {
+    const Router& router = number == 0 ? kSigmoid : kSoftmax;
+    const auto whole = train_until(kSteps, router.name, ways.front(), router.sets);
+    ASSERT_EQ(whole.size(), static_cast<std::size_t>(kSteps));
+    expect_steps_differ(whole);
+    const std::string bias = "model.blocks.1.mlp.router.bias";
+    std::vector<float> moved;
+    if (number == 0) {
+      moved = values_in_checkpoint(saved(router.name, kSaved), bias);
+      EXPECT_THAT(moved, testing::Contains(testing::Gt(0.01f))) << "the biases hardly move";
+    }
+    for (std::size_t f = 0; f < ways.size(); ++f) {
+      const std::string from = ways[f].name + ", " + router.name;
+      const auto begun = train_until(kSaved, from, ways[f], at_once + router.sets);
+      expect_same_losses(begun, {whole.begin(), whole.begin() + kSaved}, 0, from);
+      if (number == 0) {
+        EXPECT_EQ(values_in_checkpoint(saved(from, kSaved), bias), moved) << from;
+      }
+      for (std::size_t t = 0; t < ways.size(); ++t) {
+        if (t == f || (f + t / 2) % 2 != static_cast<std::size_t>(number)) continue;
+        const std::string what = from + ", then " + ways[t].name;
+        expect_same_losses(resume_until(kSteps, what, ways[t], from, kSaved,
+                                        router.sets + Sets{"checkpoint.interval=0"}),
+                           whole, kSaved, what);
+        fs::remove_all(path(what));
+      }
     }
   }
 }

@@ -195,6 +195,13 @@ TEST(RouterBalance, MovesBiasesTowardsTheMeanOfAllRanks) {
                                   step;
       EXPECT_TRUE(at::equal(bias->tensor(), expected)) << bias->tensor();
     }
+    // A step whose gradient is not finite has moved nothing, once it is taken back.
+    const at::Tensor twice = bias->tensor().clone();
+    balance.load()->add("blocks.1.mlp.router", at::tensor({9, 0, 0, 0}, at::kLong));
+    balance.update();
+    EXPECT_FALSE(at::equal(bias->tensor(), twice));
+    balance.take_back();
+    EXPECT_TRUE(at::equal(bias->tensor(), twice)) << bias->tensor();
   });
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "shoal/base/error.h"
@@ -68,6 +69,20 @@ std::pair<int, int> clipped(const std::vector<StepMetrics>& steps, double limit)
   return {all, wrong};
 }
 
+/// Returns the norm of these steps that the next one exceeds most often when it is the limit: the
+/// course of norms, and with it their median's place in it, depends on the processor.
+double limit_among(const std::vector<StepMetrics>& steps) {
+  double best = 0;
+  int most = -1;
+  for (const StepMetrics& step : steps) {
+    const int wrong = clipped(steps, step.grad_norm).second;
+    if (wrong > most) best = step.grad_norm;
+    most = std::max(most, wrong);
+  }
+  EXPECT_GT(most, 0) << "norms only fall";
+  return best;
+}
+
 // The limit lies between the norms of this run, so that some updates are right at once, some are
 // taken back, and some steps wait.
 TEST_F(PostValidation, StepsHaveTheBitsOfStepsThatWait) {
@@ -77,17 +92,14 @@ TEST_F(PostValidation, StepsHaveTheBitsOfStepsThatWait) {
       const Sets sets = pipeline(ranks, schedule) + Sets{"optimizer.clip_norm=0.0"};
       const std::string name = fmt::format("{} {}", schedule, ranks);
       const auto free = train(name + " free", sets, ranks);
-      std::vector<double> norms;
-      for (const StepMetrics& step : free) norms.push_back(step.grad_norm);
-      std::sort(norms.begin(), norms.end());
-      const double limit = norms[norms.size() / 2];
+      const double limit = limit_among(free);
       expect_same_bits(train(name + " free early", sets + kEarly, ranks), free, name + " free");
 
       const Sets bounded =
           pipeline(ranks, schedule) + Sets{fmt::format("optimizer.clip_norm={:.6f}", limit)};
       const auto expected = train(name, bounded, ranks);
       const auto [all, wrong] = clipped(expected, limit);
-      EXPECT_GT(wrong, 1) << "no update was wrong: the comparison would show little";
+      EXPECT_GT(wrong, 0) << "no update was wrong: the comparison would show little";
       EXPECT_LT(all, 13) << "all steps waited";
       expect_same_bits(train(name + " early", bounded + kEarly, ranks), expected, name);
     }
@@ -96,14 +108,37 @@ TEST_F(PostValidation, StepsHaveTheBitsOfStepsThatWait) {
 
 TEST_F(PostValidation, DataParallelRanksAndShardsGoOnTogether) {
   const Sets two = pipeline(2, "zb-h2") + Sets{"training.global_batch_sequences=16"};
-  for (const Sets& more : {Sets{}, Sets{"parallelism.zero_stage=1"},
-                           Sets{"parallelism.zero_stage=2"}, Sets{"precision.type=bf16"}}) {
+  for (const Sets& more :
+       {Sets{}, Sets{"parallelism.zero_stage=1"}, Sets{"parallelism.zero_stage=2"},
+        Sets{"parallelism.zero_stage=3"}, Sets{"precision.type=bf16"}}) {
     const std::string name = more.empty() ? "dp" : more[0];
     const Sets sets = two + more;
     const auto free = train(name + " free", sets + Sets{"optimizer.clip_norm=0.0"}, 4);
     const double limit = free[8].grad_norm;
     const Sets bounded = sets + Sets{fmt::format("optimizer.clip_norm={:.6f}", limit)};
     expect_same_bits(train(name + " early", bounded + kEarly, 4), train(name, bounded, 4), name);
+  }
+}
+
+// Stages that are not the last add balance losses of their own, and biases of routers follow the
+// choices of every step, whatever its norm: a step that is made again moves them once.
+TEST_F(PostValidation, MixturesMoveTheirBiasesOnce) {
+  const Sets mixture{
+      "model.name=deepseek-moe-tiny", "model.experts=4",    "model.ffn=24",
+      "model.shared_ffn=16",          "model.dense_ffn=40", "model.balance_loss=0.01",
+      "model.router_bias_rate=0.02",  "model.init_std=0.2"};
+  const Sets divided{"parallelism.expert_parallel_degree=2"};
+  for (const auto& [ranks, more] : {std::pair{2, Sets{}}, {4, divided}}) {
+    const Sets sets = pipeline(2, "zb-h2") + mixture + more;
+    const std::string name = fmt::format("mixture on {}", ranks);
+    const auto free = train(name + " free", sets + Sets{"optimizer.clip_norm=0.0"}, ranks);
+    const double limit = limit_among(free);
+    const Sets bounded = sets + Sets{fmt::format("optimizer.clip_norm={:.6f}", limit)};
+    const auto expected = train(name, bounded, ranks);
+    const auto [all, wrong] = clipped(expected, limit);
+    EXPECT_GT(wrong, 0) << "no update was wrong: the comparison would show little";
+    EXPECT_LT(all, 13) << "all steps waited";
+    expect_same_bits(train(name + " early", bounded + kEarly, ranks), expected, name);
   }
 }
 

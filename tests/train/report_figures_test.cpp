@@ -262,9 +262,9 @@ TEST(LossPlotFigures, LongRunsAreThinned) {
 // ---- memory -----------------------------------------------------------------------------------
 
 TEST(MemoryFigures, AreSumsOfRanks) {
-  MemoryPeak one{.total = 100e6, .staged = 20e6};
+  MemoryPeak one{.total = 100e6, .staged = 20e6, .evaluation = 30e6};
   one.categories[static_cast<std::size_t>(MemoryCategory::kParameters)] = 60e6;
-  MemoryPeak two{.total = 50e6, .staged = 0};
+  MemoryPeak two{.total = 50e6, .staged = 0, .evaluation = 40e6};
   two.categories[static_cast<std::size_t>(MemoryCategory::kParameters)] = 10e6;
   two.categories[static_cast<std::size_t>(MemoryCategory::kTemporary)] = 1.5e6;
   two.categories[static_cast<std::size_t>(MemoryCategory::kActivations)] = 1.4e6;
@@ -285,8 +285,10 @@ TEST(MemoryFigures, AreSumsOfRanks) {
   EXPECT_EQ(json["peak_bytes"], 150e6);
   EXPECT_EQ(json["staged_bytes"], 20e6);
   EXPECT_EQ(json["planned_bytes"], 143e6);
+  EXPECT_EQ(json["evaluation_peak_bytes"], 70e6);
   ASSERT_EQ(json["ranks"].size(), 2u);
   EXPECT_EQ(json["ranks"][1]["peak_bytes"], 50e6);
+  EXPECT_EQ(json["ranks"][1]["evaluation_peak_bytes"], 40e6);
   EXPECT_EQ(json["ranks"][1]["parameters"], 10e6);
   EXPECT_EQ(json["ranks"][0]["temporary"], 0);
   EXPECT_TRUE(nlohmann::json::parse(to_json({one}, std::nullopt))["planned_bytes"].is_null());

@@ -77,6 +77,23 @@ void add_transfers(Schedule& schedule) {
   }
 }
 
+namespace {
+
+/// Returns true if the activation that `receive` waits for is sent by one of the first
+/// `counts[rank]` actions of its sender.
+bool sent_within(const Schedule& schedule, const std::vector<std::size_t>& counts,
+                 const Action& receive) {
+  const auto sender = static_cast<std::size_t>(receive.peer);
+  const auto begin = schedule.table[sender].begin();
+  const auto end = begin + static_cast<std::ptrdiff_t>(counts[sender]);
+  return std::any_of(begin, end, [&](const Action& action) {
+    return action.kind == Kind::kSendActivation && action.stage == receive.stage - 1 &&
+           action.micro_batch == receive.micro_batch;
+  });
+}
+
+}  // namespace
+
 std::vector<std::size_t> repeatable(const Schedule& schedule) {
   const int last = schedule.stages() - 1;
   const auto ends = [last](const Action& action) {
@@ -88,6 +105,21 @@ std::vector<std::size_t> repeatable(const Schedule& schedule) {
   for (const auto& actions : schedule.table) {
     const auto end = std::find_if(actions.begin(), actions.end(), ends);
     counts.push_back(static_cast<std::size_t>(end - actions.begin()));
+  }
+  // What a rank sends behind its own part it sends once: a receiver's part ends in front of it.
+  // That may take something from a third rank, so all are looked at again.
+  for (bool shrunk = true; shrunk;) {
+    shrunk = false;
+    for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+      const auto& actions = schedule.table[rank];
+      for (std::size_t i = 0; i < counts[rank]; ++i) {
+        if (actions[i].kind != Kind::kReceiveActivation ||
+            sent_within(schedule, counts, actions[i]))
+          continue;
+        counts[rank] = i;
+        shrunk = true;
+      }
+    }
   }
   return counts;
 }

@@ -50,6 +50,17 @@ std::vector<Action> with_gathers(const std::vector<Action>& actions, std::size_t
   return result;
 }
 
+/// Returns the largest number of stages that a list holds at a time.
+std::size_t most_held(const std::vector<Action>& actions) {
+  std::size_t held = 0;
+  std::size_t most = 0;
+  for (const Action& action : actions) {
+    if (action.kind == Kind::kGather) most = std::max(most, ++held);
+    if (action.kind == Kind::kRelease) --held;
+  }
+  return most;
+}
+
 }  // namespace
 
 bool has_gathers(const std::vector<Action>& actions) {
@@ -68,6 +79,16 @@ void add_gathers(Schedule& schedule, int held) {
   SHOAL_USER_CHECK(!has_gathers(schedule), "schedule", "{} has gathers already", schedule.name);
   const auto room = held > 0 ? static_cast<std::size_t>(held) : schedule.rank_of_stage.size();
   for (auto& actions : schedule.table) actions = with_gathers(actions, room);
+}
+
+Schedule forward_with_gathers(const Schedule& schedule) {
+  Schedule forward = forward_only(schedule);
+  for (std::size_t rank = 0; rank < forward.table.size(); ++rank) {
+    const auto& actions = schedule.table[rank];
+    if (has_gathers(actions))
+      forward.table[rank] = with_gathers(forward.table[rank], most_held(actions));
+  }
+  return forward;
 }
 
 }  // namespace shoal::schedule

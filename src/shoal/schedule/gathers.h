@@ -20,4 +20,8 @@ void add_gathers(Schedule& schedule, int held);
 bool has_gathers(const std::vector<Action>& actions);
 bool has_gathers(const Schedule& schedule);
 
+/// Returns the forward passes of a table, with gathers where the table has them: no rank holds more
+/// stages at a time than it does in `schedule`.
+Schedule forward_with_gathers(const Schedule& schedule);
+
 }  // namespace shoal::schedule

@@ -86,19 +86,25 @@ class Table {
   std::vector<ShardAction> actions_;
 };
 
-}  // namespace
-
-std::vector<ShardAction> shard_table(const ShardPlan& plan) {
+/// Returns all modules in the order of the forward pass, of a plan whose lists fit together.
+Order forward_order(const ShardPlan& plan) {
   SHOAL_USER_CHECK(plan.parent.size() == plan.reads.size() && plan.ahead >= 0, "shard_table",
                    "{} modules, {} parents, {} ahead", plan.reads.size(), plan.parent.size(),
                    plan.ahead);
   Order forward;
-  Order backward;
   for (int m = 0; m < static_cast<int>(plan.reads.size()); ++m) {
     SHOAL_USER_CHECK(plan.parent[m] >= -1 && plan.parent[m] < m, "shard_table",
                      "module {} inside module {}", m, plan.parent[m]);
     forward.push_back(m);
   }
+  return forward;
+}
+
+}  // namespace
+
+std::vector<ShardAction> shard_table(const ShardPlan& plan) {
+  const Order forward = forward_order(plan);
+  Order backward;
   add_backward(plan, -1, backward);
   Table table(plan);
   // A module around all others reads nothing itself: backward begins with the first one that reads.
@@ -110,6 +116,13 @@ std::vector<ShardAction> shard_table(const ShardPlan& plan) {
            (begins != backward.end() && table.held(*begins).contains(unit));
   });
   table.pass(backward, ShardStep::kBackward, [](int) { return false; });
+  return table.take();
+}
+
+std::vector<ShardAction> forward_shard_table(const ShardPlan& plan) {
+  const Order forward = forward_order(plan);
+  Table table(plan);
+  table.pass(forward, ShardStep::kForward, [](int) { return false; });
   return table.take();
 }
 

@@ -38,6 +38,10 @@ struct ShardPlan {
 /// together.
 std::vector<ShardAction> shard_table(const ShardPlan& plan);
 
+/// Returns the actions of a forward pass that no backward pass follows: every unit is released
+/// behind its last use. Throws as shard_table does.
+std::vector<ShardAction> forward_shard_table(const ShardPlan& plan);
+
 /// Returns "gather 0, gather 1, forward 0, ...".
 std::string to_string(const std::vector<ShardAction>& table);
 

@@ -42,25 +42,22 @@ void add(Sums& sums, nn::Model& model, const Batch& batch, const parallel::Batch
   }
 }
 
-/// Runs batches of token data through a pipeline, as many at a time as its table has micro-batches.
-void add_all(Sums& sums, parallel::Pipeline& pipeline, const std::vector<Batch>& batches,
-             const parallel::BatchShare& share) {
-  const auto at_once = static_cast<std::size_t>(pipeline.table().micro_batches);
-  for (std::size_t i = 0; i < batches.size(); i += at_once) {
-    std::vector<parallel::MicroBatch> micro_batches;
-    for (std::size_t k = i; k < i + at_once; ++k) {
-      // The last round is filled up with a batch of which no label counts.
-      const Batch& batch = batches[std::min(k, batches.size() - 1)];
-      parallel::MicroBatch micro_batch;
-      micro_batch.context.training = false;
-      micro_batch.context.documents = batch.documents;
-      micro_batch.context.labels =
-          k < batches.size() ? batch.labels : at::full_like(batch.labels, kIgnoredLabel);
-      micro_batch.input = share.cut(batch.inputs, micro_batch.context);
-      micro_batches.push_back(std::move(micro_batch));
-    }
-    sums.loss += pipeline.evaluate(micro_batches);
+/// Runs batches of token data through a pipeline, at most as many as its table has micro-batches.
+void add_round(Sums& sums, parallel::Pipeline& pipeline, const std::vector<Batch>& batches,
+               const parallel::BatchShare& share) {
+  std::vector<parallel::MicroBatch> micro_batches;
+  for (std::size_t k = 0; k < static_cast<std::size_t>(pipeline.table().micro_batches); ++k) {
+    // The last round is filled up with a batch of which no label counts.
+    const Batch& batch = batches[std::min(k, batches.size() - 1)];
+    parallel::MicroBatch micro_batch;
+    micro_batch.context.training = false;
+    micro_batch.context.documents = batch.documents;
+    micro_batch.context.labels =
+        k < batches.size() ? batch.labels : at::full_like(batch.labels, kIgnoredLabel);
+    micro_batch.input = share.cut(batch.inputs, micro_batch.context);
+    micro_batches.push_back(std::move(micro_batch));
   }
+  sums.loss += pipeline.evaluate(micro_batches);
   sums.labels += count_labels(batches, share);
   for (const Batch& batch : batches)
     if (share.counts_samples()) sums.bytes += static_cast<double>(batch.bytes);
@@ -85,12 +82,14 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
   // Ranks that run the same samples run as many micro-batches: their collectives meet.
   const std::int64_t begin = count * share.rank() / share.ranks();
   const std::int64_t end = count * (share.rank() + 1) / share.ranks();
-  // Where experts are divided, ranks with different samples run as many micro-batches too: those
-  // that have fewer fill up.
-  const std::int64_t rounds =
-      share.in_step() ? (count + share.ranks() - 1) / share.ranks() : end - begin;
+  // Where experts are divided or parameters gathered, ranks with different samples run as many
+  // micro-batches too: those that have fewer fill up.
+  const std::int64_t rounds = options.in_step || share.in_step()
+                                  ? (count + share.ranks() - 1) / share.ranks()
+                                  : end - begin;
   Sums sums;
-  std::vector<Batch> batches;
+  Sums not_counted;
+  std::vector<Batch> batches;  // of a round of the pipeline
   for (std::int64_t i = begin; i < begin + rounds; i += options.micro_batch) {
     std::vector<std::int64_t> samples;
     // `count` samples spread evenly over the split, the same ones for any number of ranks.
@@ -98,13 +97,17 @@ Evaluation evaluate(nn::Model& model, const DataSource& data, const comm::Group&
       samples.push_back(k * all / count);
     const Batch batch =
         samples.empty() ? uncounted(data, options.split) : data.evaluation(options.split, samples);
-    if (pipeline) {
-      batches.push_back(batch);
-    } else {
-      add(sums, model, batch, share, data.task());
+    if (!pipeline) {
+      add(samples.empty() ? not_counted : sums, model, batch, share, data.task());
+      continue;
     }
+    batches.push_back(batch);
+    const bool last = i + options.micro_batch >= begin + rounds;
+    if (!last && batches.size() < static_cast<std::size_t>(pipeline->table().micro_batches))
+      continue;
+    add_round(sums, *pipeline, batches, share);
+    batches.clear();
   }
-  if (pipeline) add_all(sums, *pipeline, batches, share);
   // One all-reduce for all sums. Ranks without samples of their own come here too: it is
   // collective.
   const at::Tensor total = at::zeros({kSums}, at::kDouble);

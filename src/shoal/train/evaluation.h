@@ -15,6 +15,9 @@ struct EvaluationOptions {
   std::string split = "validation";
   std::int64_t samples = 0;      ///< samples, spread evenly over the split; 0: all of it
   std::int64_t micro_batch = 8;  ///< samples a rank runs at once
+  /// All ranks run as many micro-batches, however many samples each has: they gather parameters
+  /// together. Where experts are divided that is so in any case.
+  bool in_step = false;
 };
 
 /// Runs `model` over samples of a split without gradients or dropout: this rank those of its

@@ -18,8 +18,8 @@ std::int64_t block_of(const std::string& name) {
 }  // namespace
 
 RouterBalance::RouterBalance(const model::ModelSpec& spec,
-                             const std::vector<parallel::OwnedRange>& owned, comm::Group world)
-    : layers_(spec.layers), experts_(spec.experts), world_(std::move(world)) {
+                             const std::vector<parallel::OwnedRange>& owned, comm::Group stage)
+    : layers_(spec.layers), experts_(spec.experts), stage_(std::move(stage)) {
   if (!spec.router_bias) return;
   rate_ = spec.router_bias_rate;
   for (const parallel::OwnedRange& range : owned)
@@ -29,12 +29,14 @@ RouterBalance::RouterBalance(const model::ModelSpec& spec,
 void RouterBalance::update() {
   if (rate_ == 0) return;
   const c10::AutoGradMode not_recording(false);
-  // All layers, also where a pipeline gives this rank only some: one sum for the world.
+  // Those of other stages stay 0: no rank waits for another stage, which may be behind.
   const at::Tensor counts = at::zeros({layers_, experts_}, at::kLong);
   for (const auto& [router, count] : load_.counts())
     counts.select(0, block_of(router)).copy_(count);
   load_.clear();
-  world_.all_reduce(counts);
+  stage_.all_reduce(counts);
+  before_.clear();
+  for (const parallel::OwnedRange& range : biases_) before_.push_back(range.values.clone());
   for (const parallel::OwnedRange& range : biases_) {
     const at::Tensor mine = counts.select(0, block_of(range.parameter->name())).to(at::kDouble);
     const auto* count = mine.const_data_ptr<double>();
@@ -46,6 +48,12 @@ void RouterBalance::update() {
       bias[e - range.begin] += static_cast<float>(rate_ * direction);
     }
   }
+}
+
+void RouterBalance::take_back() {
+  const c10::AutoGradMode not_recording(false);
+  for (std::size_t i = 0; i < before_.size(); ++i)
+    biases_[i].values.detach().copy_(before_[i].view_as(biases_[i].values));
 }
 
 }  // namespace shoal::train

@@ -163,7 +163,8 @@ void RunSetup::build() {
   run_.step.emplace(*run_.model, *run_.optimizer, *run_.applied.reduction, run_.group,
                     key.child("dropout"), run_.loss_scale ? &*run_.loss_scale : nullptr,
                     run_.share);
-  run_.balance.emplace(run_.record.model, run_.applied.reduction->owned(), run_.group);
+  run_.balance.emplace(run_.record.model, run_.applied.reduction->owned(),
+                       run_.mesh.along(plan::kStageAxes));
   run_.step->balance_routers(*run_.balance);
   const auto fault_in = [this](const schedule::Schedule& table) {
     return fault_at_action(
@@ -239,11 +240,11 @@ void RunSetup::allocate_model() {
 void RunSetup::generate_through_stages() {
   // Whoever calls the model gets what all stages give: generation runs on all ranks.
   const comm::Group& group = run_.mesh.along(mesh::Axis::kPipeline);
-  run_.model->set_around(
-      [this_run = &run_, group](nn::Module&, const at::Tensor& x, const nn::Context& context) {
-        return parallel::forward_through(this_run->applied.stages, this_run->table, group, x,
-                                         context, this_run->record.model.vocab);
-      });
+  run_.model->set_around([this_run = &run_, group](nn::Module&, const at::Tensor& x,
+                                                   const nn::Context& context) {
+    return parallel::forward_through(this_run->applied.stages, this_run->table, group, x, context,
+                                     this_run->record.model.vocab, this_run->applied.sharding);
+  });
 }
 
 void RunSetup::make_optimizer() {

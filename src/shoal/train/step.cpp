@@ -145,12 +145,12 @@ void TrainingStep::announce_update() const {
 }
 
 void TrainingStep::write_update(const std::vector<at::Tensor>& gradients, double learning_rate,
-                                double factor) {
+                                double factor, bool balances) {
   // Ranks may share one copy of the parameters: none may still read while owners write, and none
   // may read on before all have written.
   reduction_.begin_update();
   update(gradients, learning_rate, factor);
-  if (balance_) balance_->update();
+  if (balance_ && balances) balance_->update();
   reduction_.end_update();
 }
 
@@ -193,10 +193,14 @@ bool TrainingStep::confirm() {
     // Other ranks may still run forward passes that read the parameters that this one owns.
     reduction_.begin_update();
     undo_->restore();
+    // Biases of routers follow the choices of the step, whatever its norm. What forward passes of
+    // this step have counted, they count again.
+    if (balance_ && !finite) balance_->take_back();
+    if (balance_) balance_->drop();
     reduction_.end_update();
     // Throws where it is not finite, with the parameters of before the step.
     accepted(result.grad_norm, early.input);
-    write_update(early.gradients, early.input.learning_rate, clip);
+    write_update(early.gradients, early.input.learning_rate, clip, false);
   }
   model_.clear_gradients();
   return right;

@@ -139,8 +139,10 @@ class TrainingStep {
   std::pair<double, double> sum_over_ranks(double first, double second) const;
   /// Calls the function of `before_update`.
   void announce_update() const;
-  /// Lets the optimizer write, while no other rank reads what it owns.
-  void write_update(const std::vector<at::Tensor>& gradients, double learning_rate, double factor);
+  /// Lets the optimizer write, while no other rank reads what it owns; `balances`: biases of
+  /// routers move too.
+  void write_update(const std::vector<at::Tensor>& gradients, double learning_rate, double factor,
+                    bool balances = true);
   /// An update whose norm is on its way.
   struct EarlyUpdate {
     StepInput input;

@@ -302,15 +302,17 @@ bool TrainingLoop::evaluation_is_due(std::int64_t step) const {
 Evaluation TrainingLoop::evaluate_now() {
   const ScopedSpan span(SpanKind::kEvaluation, "evaluation");
   show(RunPhase::kEvaluating);
-  // Ranks evaluate different numbers of batches, and no collective may depend on that number: the
-  // parameters are gathered once before and released once after.
-  if (run_.applied.sharding) run_.applied.sharding->unshard();
+  parallel::Sharding* const sharding = run_.applied.sharding;
+  run_.memory.begin_evaluation();
+  if (sharding) sharding->begin_inference();
   const std::int64_t samples = config_.validation.batches * run_.batch.global;
-  const Evaluation evaluation =
-      evaluate(*run_.model, *run_.data, run_.group, run_.share,
-               {.samples = samples, .micro_batch = run_.batch.micro_batch},
-               run_.pipeline ? &*run_.pipeline : nullptr);
-  if (run_.applied.sharding) run_.applied.sharding->reshard();
+  const Evaluation evaluation = evaluate(*run_.model, *run_.data, run_.group, run_.share,
+                                         {.samples = samples,
+                                          .micro_batch = run_.batch.micro_batch,
+                                          .in_step = sharding && sharding->gathers()},
+                                         run_.pipeline ? &*run_.pipeline : nullptr);
+  if (sharding) sharding->end_inference();
+  run_.memory.end_evaluation();
   // The sums are the same on all ranks, so all throw together.
   if (is_finite(evaluation)) return evaluation;
   throw Error(
@@ -421,11 +423,37 @@ void TrainingLoop::finish() {
   totals.peak_flops = total_peak_flops(totals.seconds);
   // Everything collective happens here, before the report, which only rank 0 writes.
   totals.memory = run_.memory.of_all_ranks();
-  if (run_.applied.sharding) run_.applied.sharding->unshard();
+  if (report_.draws_sample()) totals.sample = draw_sample();
+  report_.finish(totals);
+}
+
+/// Every token reads all parameters. They are gathered once where a rank has room for all of them,
+/// and else for each token again, unit by unit, while other ranks run the same.
+std::string TrainingLoop::draw_sample() {
+  parallel::Sharding* const sharding = run_.applied.sharding;
+  const bool gathers = sharding && sharding->gathers();
+  const bool at_once = gathers && model_fits_whole();
+  if (at_once) sharding->unshard();
+  if (gathers && !at_once) sharding->begin_inference();
   // The ranks that divide the model with rank 0 draw the sample with it: where experts are divided,
   // data-parallel ranks too.
-  if (run_.share.generates() || run_.share.in_step()) totals.sample = report_.draw_sample();
-  report_.finish(totals);
+  const bool together = run_.share.in_step() || (gathers && !at_once);
+  std::string sample;
+  if (run_.share.generates() || together) sample = report_.draw_sample();
+  if (at_once) sharding->reshard();
+  if (gathers && !at_once) sharding->end_inference();
+  return sample;
+}
+
+/// Returns true, on all ranks, where on each of them the whole parameters of its stages take nine
+/// tenths or less of what its plan has for everything else than its own shards and states.
+bool TrainingLoop::model_fits_whole() const {
+  double bytes = 0;
+  for (const auto& parameter : run_.model->parameters())
+    bytes += static_cast<double>(parameter->tensor().numel()) * parameter->tensor().element_size();
+  const auto& peak = run_.memory_plan.peak;
+  const bool fits = peak && bytes <= 0.9 * (peak->all() - peak->parameters - peak->optimizer);
+  return run_.group.sum(fits ? 0 : 1) == 0;
 }
 
 /// The ranks measure at the same time, so that they compete for memory and cores as in a step. That

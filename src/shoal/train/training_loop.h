@@ -76,6 +76,8 @@ class TrainingLoop {
 
   int stop(int signal);
   void finish();
+  std::string draw_sample();
+  bool model_fits_whole() const;
   double total_peak_flops(double run_seconds) const;
   void plan_trace();
   void report_step(const StepMetrics& metrics);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/parallel/apply.h"
@@ -27,6 +28,7 @@ struct Combination {
   ShardingOptions::Copies copies;
   int held = 0;
   bool recompute_logits = false;
+  bool asks = false;  ///< the pipeline asks whether values are still the same
 };
 
 std::string to_string(const Combination& way) {
@@ -99,11 +101,21 @@ class ShardedRank {
     pipeline_ = std::make_unique<Pipeline>(pipe_, table_, applied_.stages, events());
   }
 
-  void step(int number, std::int64_t rows = kRows) {
+  /// Changes what this rank owns, as an update does.
+  void change_values() {
+    sharding_->begin_update();
+    for (const OwnedRange& range : sharding_->owned()) range.values.view({-1}).mul_(1.25);
+    sharding_->end_update();
+  }
+  /// In the next step the values change when the pipeline asks for them, behind the first passes.
+  void change_when_asked() { changes_ = true; }
+  int asked() const { return asked_; }
+
+  double step(int number, std::int64_t rows = kRows) {
     auto all = step_of(2 * kMicroBatches, number, rows);
     for (MicroBatch& one : all) one.context.recompute_logits = way_.recompute_logits;
     const auto begin = all.begin() + mesh_.coordinate(mesh::Axis::kShard) * kMicroBatches;
-    pipeline_->run({begin, begin + kMicroBatches});
+    const double loss = pipeline_->run({begin, begin + kMicroBatches});
     sharding_->finish();
     const auto& owned = sharding_->owned();
     std::vector<at::Tensor> gradients = sharding_->gradients();
@@ -115,6 +127,14 @@ class ShardedRank {
     }
     sharding_->end_update();
     model_->clear_gradients();
+    return loss;
+  }
+
+  /// Returns copies of the values that this rank owns.
+  std::vector<at::Tensor> owned_values() const {
+    std::vector<at::Tensor> values;
+    for (const OwnedRange& range : sharding_->owned()) values.push_back(range.values.clone());
+    return values;
   }
 
   void expect_values(const Gradients& expected, const std::string& where) {
@@ -151,6 +171,14 @@ class ShardedRank {
     PipelineEvents events = pipeline_events(*sharding_, stages, {}, sharding_);
     const bool apart = way_.copies == ShardingOptions::Copies::kCopied && !way_.tied &&
                        way_.stage == ShardStage::kParameters && way_.held > 0;
+    if (way_.asks) {
+      events.confirm = [this] {
+        ++asked_;
+        if (!std::exchange(changes_, false)) return true;
+        change_values();
+        return false;
+      };
+    }
     events.action = [this, apart, &stages](const schedule::Action&) {
       if (!apart) return;
       const auto count = std::count_if(stages.begin(), stages.end(),
@@ -168,6 +196,8 @@ class ShardedRank {
   Applied applied_;
   Sharding* sharding_ = nullptr;
   std::unique_ptr<Pipeline> pipeline_;
+  bool changes_ = false;
+  int asked_ = 0;
 };
 
 TEST(ShardedPipeline, TrainsAsOneRank) {
@@ -224,6 +254,40 @@ TEST(ShardedPipeline, AHeadRecomputesItsLogitsFromAGatheredMatrix) {
         rank.step(step, kManyRows);
         rank.expect_values(expected[way.tied ? 1 : 0][step],
                            fmt::format("{} step {}", to_string(way), step));
+      }
+    }
+  });
+}
+
+// Values change after the first forward passes: what was gathered for these is gathered again.
+// Losses and weights are those of ranks whose values had changed before the step.
+TEST(ShardedPipeline, PassesRunAgainWithStagesThatAreGatheredAgain) {
+  using enum ShardStage;
+  using Copies = ShardingOptions::Copies;
+  comm::run_on_threads(threads(4), [&](const comm::Group& world) {
+    for (const char* name : {"1f1b", "zb-h2", "interleaved", "zb-v", kInHalves}) {
+      for (const Copies copies : {Copies::kCopied, Copies::kShared}) {
+        for (const int held : {0, 1}) {
+          Combination way{name, false, kParameters, copies, held};
+          const model::ModelSpec spec = tiny_spec("gpt2-tiny", false);
+          ShardedRank expected(world, way, spec);
+          way.asks = true;
+          ShardedRank found(world, way, spec);
+          for (int step = 0; step < kSteps; ++step) {
+            if (step == 1) {
+              expected.change_values();
+              found.change_when_asked();
+            }
+            const double loss = expected.step(step);
+            EXPECT_EQ(found.step(step), loss) << to_string(way) << " step " << step;
+            EXPECT_EQ(found.asked(), step + 1) << to_string(way);
+          }
+          const auto values = expected.owned_values();
+          const auto others = found.owned_values();
+          ASSERT_EQ(values.size(), others.size());
+          for (std::size_t i = 0; i < values.size(); ++i)
+            EXPECT_TRUE(values[i].equal(others[i])) << to_string(way) << " range " << i;
+        }
       }
     }
   });

@@ -53,6 +53,8 @@ tensorboard = false
                      kLayers, data);
 }
 
+std::string words(const Sets& sets) { return fmt::format("{}", fmt::join(sets, " ")); }
+
 class PlannedMemory : public testing::Test {
  protected:
   void SetUp() override { prepare_small_text(folder_.path() + "/data"); }
@@ -74,6 +76,9 @@ class PlannedMemory : public testing::Test {
     }
     std::ifstream file(RunDirectory(directory).memory());
     memory_ = nlohmann::json::parse(file);
+    // An evaluation gathers and holds no more than a step.
+    EXPECT_GT(evaluated(), 0) << words(sets);
+    EXPECT_LE(evaluated() - staged(), 1.02 * planned()) << words(sets);
   }
 
   apps::testing::Outcome run_program(const Sets& sets, const std::string& directory, int ranks,
@@ -90,6 +95,8 @@ class PlannedMemory : public testing::Test {
   double planned() const { return memory_.at("planned_bytes"); }
   double staged() const { return memory_.at("staged_bytes"); }
   double measured() const { return memory_.at("peak_bytes").get<double>() - staged(); }
+
+  double evaluated() const { return memory_.at("evaluation_peak_bytes"); }
 
   double fullest() const {
     double most = 0;
@@ -138,11 +145,16 @@ const Sets kWhole, kPieces{"training.micro_batch=1"},
     kVisitsAll = kMixture + Sets{"model.experts_per_token=4"},
     kShared{"model.name=\"deepseek-moe-tiny\"", "model.layers=8", "model.ffn=64"};
 
+/// Returns what the job printed behind the head of the sample: its text.
+std::string sample_in(const std::string& said) {
+  const std::string head = "A sample of 6 tokens:";
+  const std::size_t begin = said.find(head);
+  return begin == std::string::npos ? "" : said.substr(begin, said.find("Metrics, ") - begin);
+}
+
 const Sets kDividedExperts{"parallelism.expert_parallel_degree=2"},
     kPipeline{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"},
     kZeroBubble{"parallelism.pipeline_parallel_schedule=zb-h1"};
-
-std::string words(const Sets& sets) { return fmt::format("{}", fmt::join(sets, " ")); }
 
 // 5 % is promised. One rank does the same things in the same order every time, and
 // replicated ones do what one does: 2 %, for padding and what is too small to be counted.
@@ -212,6 +224,44 @@ TEST_F(PlannedMemory, OfShards) {
   }
 }
 
+// Of a narrow, deep model a rank of four has room for its shards and some units, and not for all of
+// them. It trains, evaluates and writes text in that, with the losses and the text of ranks that
+// read one copy.
+TEST_F(PlannedMemory, OfAModelThatFitsInShardsAlone) {
+  constexpr double kBlocks = 32;
+  constexpr double kHidden = 128;
+  const Sets deep = kSgd + Sets{"parallelism.zero_stage=3",
+                                "model.layers=32",
+                                "model.hidden=128",
+                                "model.ffn=512",
+                                "model.vocab=264",
+                                "model.sequence=32",
+                                "training.sequence_length=32",
+                                "training.global_batch_sequences=4",
+                                "training.micro_batch=1",
+                                "validation.interval=1",
+                                "validation.batches=3",
+                                "validation.sample_tokens=6",
+                                "activation_checkpoint.mode=full"};
+  train_job(deep, 4);
+  const std::string text = sample_in(said_);
+  EXPECT_NE(text, "") << said_;
+  const auto shared = read_metrics(RunDirectory(folder_.path() + "/run-0").metrics());
+  constexpr double kLimit = 27e6;
+  const double weights = 4 * kBlocks * 12 * kHidden * kHidden;
+  EXPECT_GT(weights * 5 / 4, 1.1 * kLimit) << "the whole model and a shard would fit";
+  train_job(deep + kTcp + Sets{fmt::format("parallelism.memory_limit_mb={}", kLimit / 1e6)}, 4);
+  EXPECT_NEAR(planned() / measured(), 1, 0.05);
+  EXPECT_LT(planned() / 4, kLimit);
+  EXPECT_EQ(sample_in(said_), text);
+  const auto apart = read_metrics(RunDirectory(folder_.path() + "/run-1").metrics());
+  ASSERT_EQ(apart.size(), shared.size());
+  for (std::size_t i = 0; i < apart.size(); ++i) {
+    ASSERT_TRUE(apart[i].evaluation.has_value());
+    EXPECT_EQ(apart[i].evaluation->loss, shared[i].evaluation->loss) << "step " << i + 1;
+  }
+}
+
 // Two ranks that divide heads, features, vocabulary and the stream, and four of which two pairs do.
 TEST_F(PlannedMemory, OfTensorParallelRanks) {
   const Sets tp{"parallelism.tensor_parallel_degree=2"};
@@ -243,7 +293,8 @@ TEST_F(PlannedMemory, OfPipelines) {
         {2, Sets{schedule + "zb-h2"}},
         {2, Sets{schedule + "zb-h2", post_validation, "training.steps=4"}},
         {2, Sets{schedule + "dualpipe-v"} + kUntied},
-        {4, zero_3 + kTcp}}) {
+        {4, zero_3 + kTcp},
+        {4, zero_3 + kTcp + Sets{post_validation, "training.steps=4"}}}) {
     train_job(kPipeline + sets, ranks);
     EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
   }

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "shoal/base/check.h"
 #include "shoal/base/span_recorder.h"
+#include "shoal/schedule/gathers.h"
 #include "shoal/schedule/timeline.h"
 
 namespace shoal::parallel {
@@ -48,7 +50,7 @@ Pipeline::Pipeline(comm::Group group, Schedule table, Stages stages, PipelineEve
       events_(std::move(events)),
       type_(type),
       training_(checked(group_, table, stages_), table, type),
-      evaluation_(group_, schedule::forward_only(table), type),
+      evaluation_(group_, schedule::forward_with_gathers(table), type),
       repeatable_(schedule::repeatable(training_.table)[group_.rank()]) {
   const auto& actions = training_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i)
@@ -74,15 +76,9 @@ double Pipeline::run(const std::vector<MicroBatch>& batch) {
   begin(training_, batch);
   if (events_.begin) events_.begin();
   const auto& actions = training_.table.table[group_.rank()];
-  bool confirmed = !events_.confirm;
+  confirmed_ = !events_.confirm;
   for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (!confirmed && i == repeatable_) {
-      confirmed = true;
-      if (!events_.confirm()) {
-        take_back();
-        i = 0;
-      }
-    }
+    if (!confirmed_ && i == repeatable_ && !confirm()) i = 0;
     const Action& action = actions[i];
     training_.messages.post_ahead(i);
     if (events_.action) events_.action(action);
@@ -98,8 +94,29 @@ double Pipeline::run(const std::vector<MicroBatch>& batch) {
   return finish(training_);
 }
 
+/// Asks whether the parameters are those with which the step began. If not, everything that it has
+/// done so far is forgotten.
+bool Pipeline::confirm() {
+  // Who learns that an update was wrong writes other values at once: no peer may still fetch the
+  // old ones.
+  for (const int stage : std::exchange(arriving_, {}))
+    if (events_.gathered) events_.gathered(stage);
+  confirmed_ = true;
+  if (!events_.confirm()) {
+    take_back();
+    return false;
+  }
+  for (const auto& [micro_batch, loss] : std::exchange(untold_losses_, {}))
+    if (events_.loss) events_.loss(micro_batch, loss);
+  return true;
+}
+
 /// Forgets the forward passes of this step, before any of them had a backward pass.
 void Pipeline::take_back() {
+  // The same stages on all ranks that hold them: they follow one list.
+  for (const int stage : std::exchange(gathered_, {}))
+    if (events_.release) events_.release(stage);
+  untold_losses_.clear();
   training_.messages.take_back();
   passes_.clear();
   inputs_.clear();
@@ -113,6 +130,7 @@ double Pipeline::evaluate(const std::vector<MicroBatch>& batch) {
   const auto& actions = evaluation_.table.table[group_.rank()];
   for (std::size_t i = 0; i < actions.size(); ++i) {
     evaluation_.messages.post_ahead(i);
+    move_parameters(actions[i]);
     carry_out(evaluation_.messages, actions[i], batch[actions[i].micro_batch]);
     evaluation_.messages.poll();
   }
@@ -148,9 +166,11 @@ double Pipeline::finish(Program& program) {
 void Pipeline::move_parameters(const Action& action) {
   const int stage = action.stage;
   if (action.kind == Kind::kGather) {
+    gathered_.insert(stage);
     arriving_.insert(stage);
     if (events_.gather) events_.gather(stage);
   } else if (action.kind == Kind::kRelease) {
+    gathered_.erase(stage);
     arriving_.erase(stage);
     if (events_.release) events_.release(stage);
   } else if (schedule::is_compute(action.kind) && arriving_.erase(stage) > 0 && events_.gathered) {
@@ -216,7 +236,12 @@ void Pipeline::forward(const Action& action, const MicroBatch& batch) {
     outgoing_activations_[pass] = std::move(output);
   }
   losses_[action.micro_batch] += loss;
-  if (trains && (last || loss != 0) && events_.loss) events_.loss(action.micro_batch, loss);
+  if (!trains || (!last && loss == 0)) return;
+  if (!confirmed_) {
+    untold_losses_.emplace_back(action.micro_batch, loss);
+  } else if (events_.loss) {
+    events_.loss(action.micro_batch, loss);
+  }
 }
 
 void Pipeline::backward(const Action& action) {

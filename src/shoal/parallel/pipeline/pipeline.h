@@ -47,8 +47,10 @@ struct PipelineEvents {
   /// over the ranks that hold it while other stages still compute.
   std::function<void(int stage)> let_go;
   /// Called once in each step of training, before the first loss or gradient is computed or
-  /// received. Returns false when parameters have changed since the step began: its forward passes
-  /// then run again. It must return the same on every rank. Not for tables that gather stages.
+  /// received; what layers of earlier stages add to a loss is told behind it. Returns false when
+  /// parameters have changed since the step began: stages that were gathered are then released and
+  /// gathered again, and the forward passes run again. It must return the same on every rank. No
+  /// gather is in flight while it runs.
   std::function<bool()> confirm;
   /// Called when the table gathers a stage, before an action that reads its parameters, and when
   /// the table releases it.
@@ -86,8 +88,9 @@ class Pipeline {
   double run(const std::vector<MicroBatch>& batch);
 
   /// Runs the forward passes of the same table, without recording and in the contexts of `batch`.
-  /// Returns this rank's part of the loss, as `run` does. No event is called, and nothing is
-  /// gathered: this rank's parameters are whole.
+  /// Returns this rank's part of the loss, as `run` does. Where the table gathers stages, each is
+  /// gathered and released here too, and ranks that hold the same stages call this equally often.
+  /// No other event is called.
   double evaluate(const std::vector<MicroBatch>& batch);
 
   const schedule::Schedule& table() const { return training_.table; }
@@ -108,6 +111,7 @@ class Pipeline {
   };
 
   void advance_in_backward();
+  bool confirm();
   void take_back();
   void begin(Program& program, const std::vector<MicroBatch>& batch);
   double finish(Program& program);
@@ -133,8 +137,11 @@ class Pipeline {
   std::map<Pass, at::Tensor> inputs_;     ///< have arrived, or come from another stage of this rank
   std::map<Pass, at::Tensor> gradients_;  ///< of outputs, likewise
   std::map<Pass, at::Tensor> outgoing_activations_, outgoing_gradients_;  ///< until they are sent
-  std::set<int> arriving_;      ///< stages of which a gather was started
+  std::set<int> gathered_;      ///< stages that the table has gathered and not released
+  std::set<int> arriving_;      ///< those among them whose gather was not waited for
   std::vector<double> losses_;  ///< by micro-batch: this rank's part
+  bool confirmed_ = true;
+  std::vector<std::pair<int, double>> untold_losses_;  ///< of passes that may run again
   bool failed_ = false;
 };
 

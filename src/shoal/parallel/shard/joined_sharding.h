@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "shoal/parallel/data/joined_reduction.h"
@@ -20,6 +21,16 @@ class JoinedSharding final : public Joined<Sharding> {
   }
   void reshard() override {
     for (const auto& part : parts()) part->reshard();
+  }
+  bool gathers() const override {
+    return std::any_of(parts().begin(), parts().end(),
+                       [](const auto& part) { return part->gathers(); });
+  }
+  void begin_inference() override {
+    for (const auto& part : parts()) part->begin_inference();
+  }
+  void end_inference() override {
+    for (const auto& part : parts()) part->end_inference();
   }
   void gather(const Parameters& parameters) override {
     for (const auto& part : parts()) part->gather(parameters);

@@ -142,6 +142,18 @@ class ShardedDataParallel final : public Sharding {
     if (slots_) slots_->keep_new(true);
   }
 
+  bool gathers() const override { return !resident(); }
+
+  void begin_inference() override {
+    rest_of_table();
+    inference_ = true;
+  }
+
+  void end_inference() override {
+    rest_of_table();
+    inference_ = false;
+  }
+
   void gather(const Parameters& parameters) override {
     for (const std::size_t u : units_of(parameters))
       if (uses_[u]++ == 0) memory_[u]->gather();
@@ -306,6 +318,7 @@ class ShardedDataParallel final : public Sharding {
     }
     plan.first_trained = first_trained();
     table_ = schedule::shard_table(plan);
+    inference_table_ = schedule::forward_shard_table(plan);
     reads_ = plan.reads;
     for (std::size_t m = 0; m < modules_.size(); ++m) {
       const auto enter_if_alive = [this, m, alive = std::weak_ptr(alive_)](
@@ -328,6 +341,11 @@ class ShardedDataParallel final : public Sharding {
             return at::Tensor();
           });
     }
+    modules_.front().module->on_post_forward(
+        [this, alive = std::weak_ptr(alive_)](nn::Module&, const at::Tensor&, const nn::Context&) {
+          if (!alive.expired() && inference_) rest_of_table();
+          return at::Tensor();
+        });
   }
 
   /// Autograd does not see what owners write to parameters. These hooks refuse a backward pass that
@@ -355,11 +373,16 @@ class ShardedDataParallel final : public Sharding {
   /// turn (recomputed, or run twice) gets only the units that it reads.
   void enter(ShardStep step, int module, bool recomputing) {
     if (held_) return;
+    // The model is around all others: an inference pass begins and ends with it.
+    if (inference_ && module == 0) {
+      rest_of_table();
+      passing_ = true;
+    }
     in_backward_ = in_backward_ || recomputing || step == ShardStep::kBackward;
     if (!in_backward_ || step == ShardStep::kBackward) {
-      const auto found =
-          std::find(table_.begin() + cursor_, table_.end(), ShardAction{step, module});
-      if (found != table_.end()) do_until(found - table_.begin() + 1);
+      const auto& table = pass_table();
+      const auto found = std::find(table.begin() + cursor_, table.end(), ShardAction{step, module});
+      if (found != table.end()) do_until(found - table.begin() + 1);
     }
     for (int m = module; m >= 0; m = modules_[static_cast<std::size_t>(m)].parent) {
       for (const int unit : reads_[static_cast<std::size_t>(m)]) {
@@ -369,9 +392,13 @@ class ShardedDataParallel final : public Sharding {
     }
   }
 
+  const std::vector<ShardAction>& pass_table() const {
+    return inference_ ? inference_table_ : table_;
+  }
+
   void do_until(std::ptrdiff_t end) {
     for (; cursor_ < end; ++cursor_) {
-      const ShardAction& action = table_[static_cast<std::size_t>(cursor_)];
+      const ShardAction& action = pass_table()[static_cast<std::size_t>(cursor_)];
       if (action.step == ShardStep::kGather)
         memory_[static_cast<std::size_t>(action.index)]->gather();
       if (action.step == ShardStep::kRelease)
@@ -396,7 +423,7 @@ class ShardedDataParallel final : public Sharding {
   /// rank in their gathers; then releases everything and starts again at the top.
   void rest_of_table() {
     if (resident() || by_caller() || held_) return;
-    if (passing_) do_until(static_cast<std::ptrdiff_t>(table_.size()));
+    if (passing_) do_until(static_cast<std::ptrdiff_t>(pass_table().size()));
     for (const auto& unit : memory_) unit->release();
     cursor_ = 0;
     in_backward_ = false;
@@ -420,14 +447,16 @@ class ShardedDataParallel final : public Sharding {
   std::vector<OwnedRange> owned_;
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<ShardAction> table_;
+  std::vector<ShardAction> inference_table_;
   std::vector<std::vector<int>> reads_;  ///< by module: units
   std::vector<int> uses_;                ///< by unit: gathers by the caller that are not released
   std::ptrdiff_t cursor_ = 0;
   std::uint64_t updates_ = 0;  ///< the epoch of the parameters
   bool passing_ = false;       ///< a micro-batch has begun whose table is not done
   bool in_backward_ = false;
-  bool held_ = false;     ///< between `unshard` and `reshard`
-  bool trained_ = false;  ///< a training step has begun
+  bool held_ = false;       ///< between `unshard` and `reshard`
+  bool inference_ = false;  ///< between `begin_inference` and `end_inference`
+  bool trained_ = false;    ///< a training step has begun
 };
 
 }  // namespace

@@ -67,9 +67,18 @@ class Sharding : public GradientReduction {
   /// Collective.
   virtual void reset_parameters(Key key) = 0;
   /// Makes the parameters whole on every rank until `reshard`, so that a rank may compute without
-  /// the others (evaluation, generation). Collective.
+  /// the others. Collective.
   virtual void unshard() = 0;
   virtual void reshard() = 0;
+  /// Returns true where parameters are gathered for their use: the ranks that hold shards of them
+  /// must then run the model equally often.
+  virtual bool gathers() const = 0;
+  /// Between these two calls forward passes of the model have no backward pass (evaluation,
+  /// generation). Each gathers the units one after the other, `ahead` of their modules, and
+  /// releases them behind their last use; where nothing is gathered, and with Gathers::kByCaller,
+  /// passes run as ever. Collective, as the passes are.
+  virtual void begin_inference() = 0;
+  virtual void end_inference() = 0;
   /// With Gathers::kByCaller. Starts to gather the units in which `parameters` lie; `wait_for`
   /// returns when they are there, and `release` frees them once it was called as often as `gather`.
   /// Tensors that autograd has saved are valid again after the next gather. Nothing is done for

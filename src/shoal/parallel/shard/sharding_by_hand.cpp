@@ -78,6 +78,9 @@ class ShardingByHand final : public Sharding {
   void reshard() override {
     if (stage_ == ShardStage::kParameters) release();
   }
+  bool gathers() const override { return stage_ == ShardStage::kParameters; }
+  void begin_inference() override { unshard(); }
+  void end_inference() override { reshard(); }
   // All is there from begin to finish.
   void gather(const Parameters&) override {}
   void wait_for(const Parameters&) override {}

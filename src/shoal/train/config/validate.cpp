@@ -350,7 +350,7 @@ void validate_experts(const Job& job, const model::ModelSpec& spec) {
 }
 
 /// Ranks that go on early have to take back an update, and forward passes: both must be possible.
-void validate_post_validation(const Job& job, const model::ModelSpec& spec) {
+void validate_post_validation(const Job& job) {
   const JobConfig& config = job.config;
   if (!config.parallelism.pipeline_parallel_post_validation) return;
   const char* const key = "parallelism.pipeline_parallel_post_validation";
@@ -358,16 +358,6 @@ void validate_post_validation(const Job& job, const model::ModelSpec& spec) {
     throw config_error(job, key,
                        "needs a step whose loss scale is known beforehand: fp16 adapts it to the "
                        "gradient of every step; bf16 has none");
-  }
-  if (spec.experts > 0) {
-    throw config_error(job, key,
-                       "is not for mixtures of experts: their stages have losses and biases of "
-                       "their own, which follow the update at once");
-  }
-  if (config.parallelism.zero_stage == 3) {
-    throw config_error(job, key,
-                       "is for parameters that stay in place: with zero_stage = 3 they would be "
-                       "gathered again");
   }
   if (!config.optimizer.state_folder.empty()) {
     throw config_error(job, key,
@@ -411,7 +401,7 @@ void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
     if (p.reshard_after_forward != unchanged.reshard_after_forward)
       throw config_error(job, "parallelism.reshard_after_forward", why);
   }
-  validate_post_validation(job, spec);
+  validate_post_validation(job);
   if (p.zero_stage == 0) return;
   if (p.reduce_every_micro_batch) {
     throw config_error(job, "parallelism.reduce_every_micro_batch",

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "shoal/base/units.h"
@@ -12,7 +13,7 @@
 namespace shoal::train {
 namespace {
 
-constexpr std::int64_t kColumns = kMemoryCategories + 2;
+constexpr std::int64_t kColumns = kMemoryCategories + 3;
 
 }  // namespace
 
@@ -76,6 +77,16 @@ bool MemoryWatch::end_step() {
   return steps_left_ > 0 && --steps_left_ == 0;
 }
 
+void MemoryWatch::begin_evaluation() {
+  if (active()) comm::installed_arena()->reset_peaks();
+}
+
+void MemoryWatch::end_evaluation() {
+  if (!active()) return;
+  const auto peak = static_cast<double>(comm::installed_arena()->ledger().total.peak);
+  peak_.evaluation = std::max(peak_.evaluation, peak);
+}
+
 void MemoryWatch::keep(const wire::Ledger& ledger) {
   // Only a new peak counts, with the categories as they were at that moment.
   if (static_cast<double>(ledger.total.peak) <= peak_.total) return;
@@ -92,14 +103,15 @@ std::vector<MemoryPeak> MemoryWatch::of_all_ranks() const {
   double* own = table.data_ptr<double>() + group_.rank() * kColumns;
   own[0] = peak_.total;
   own[1] = peak_.staged;
-  std::copy(peak_.categories.begin(), peak_.categories.end(), own + 2);
+  own[2] = peak_.evaluation;
+  std::copy(peak_.categories.begin(), peak_.categories.end(), own + 3);
   group_.all_reduce(table);
   std::vector<MemoryPeak> ranks;
   for (int rank = 0; rank < group_.size(); ++rank) {
     const double* row = table.const_data_ptr<double>() + rank * kColumns;
     if (row[0] == 0) continue;
-    ranks.push_back({row[0], row[1], {}});
-    std::copy(row + 2, row + kColumns, ranks.back().categories.begin());
+    ranks.push_back({row[0], row[1], row[2], {}});
+    std::copy(row + 3, row + kColumns, ranks.back().categories.begin());
   }
   return ranks;
 }
@@ -109,6 +121,7 @@ MemoryPeak sum(const std::vector<MemoryPeak>& ranks) {
   for (const MemoryPeak& rank : ranks) {
     all.total += rank.total;
     all.staged += rank.staged;
+    all.evaluation += rank.evaluation;
     for (int c = 0; c < kMemoryCategories; ++c) all.categories[c] += rank.categories[c];
   }
   return all;
@@ -139,10 +152,12 @@ std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> 
   nlohmann::ordered_json json{{"peak_bytes", all.total},
                               {"staged_bytes", all.staged},
                               {"planned_bytes", nullptr},
+                              {"evaluation_peak_bytes", all.evaluation},
                               {"ranks", nlohmann::ordered_json::array()}};
   if (planned_bytes) json["planned_bytes"] = *planned_bytes;
   for (const MemoryPeak& rank : ranks) {
-    json["ranks"].push_back({{"peak_bytes", rank.total}});
+    json["ranks"].push_back(
+        {{"peak_bytes", rank.total}, {"evaluation_peak_bytes", rank.evaluation}});
     for (int c = 0; c < kMemoryCategories; ++c)
       json["ranks"].back()[name(static_cast<MemoryCategory>(c))] = rank.categories[c];
   }

@@ -18,7 +18,8 @@ namespace shoal::train {
 /// Bytes of tensors at the worst moment of a step: the total and its categories.
 struct MemoryPeak {
   double total = 0;
-  double staged = 0;  ///< part of it that checkpoints had copied when the step began
+  double staged = 0;      ///< part of it that checkpoints had copied when the step began
+  double evaluation = 0;  ///< the total at the worst moment of an evaluation
   MemoryByCategory categories{};
 };
 
@@ -40,6 +41,10 @@ class MemoryWatch {
   void mark(const std::string& where);
   /// Returns true after the last step that is recorded.
   bool end_step();
+
+  /// Stand around an evaluation, which is between steps: its peak is a figure of its own.
+  void begin_evaluation();
+  void end_evaluation();
 
   /// Returns the worst moment so far; zero where this rank does not record.
   const MemoryPeak& peak() const { return peak_; }
@@ -67,7 +72,8 @@ MemoryPeak sum(const std::vector<MemoryPeak>& ranks);
 /// for all ranks together. Copies for checkpoints are named; the plan does not contain them.
 std::string describe(const MemoryPeak& measured, std::optional<double> planned_bytes);
 /// Returns one JSON object: peak_bytes, the staged_bytes among them, planned_bytes, which contains
-/// no staged bytes (null: not planned), and by rank peak_bytes with its categories.
+/// no staged bytes (null: not planned), evaluation_peak_bytes, and by rank peak_bytes with its
+/// categories and evaluation_peak_bytes.
 std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes);
 
 }  // namespace shoal::train

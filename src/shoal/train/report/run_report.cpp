@@ -272,9 +272,12 @@ std::string RunReport::describe_work(double tokens_per_s, double peak_flops) con
   return fmt::format("{}, {:.0f} % of the {}.", work, 100 * rate / peak_flops, best);
 }
 
+bool RunReport::draws_sample() const {
+  return config_.validation.sample_tokens > 0 && run_.data->task() == Task::kTokens;
+}
+
 std::string RunReport::draw_sample() const {
   const std::int64_t tokens = config_.validation.sample_tokens;
-  if (tokens == 0 || run_.data->task() != Task::kTokens) return {};
   const auto tokenizer = job_tokenizer(config_);
   const GenerationOptions options{.tokens = tokens, .sampling = {.temperature = 0.8}};
   const Key key = Key(static_cast<std::uint64_t>(config_.debug.seed)).child("sample");

@@ -46,6 +46,8 @@ class RunReport {
   /// Lets the model continue the prompt of the job; empty without token data, or when the job wants
   /// none. Needs all parameters. Collective among the ranks that run the same samples.
   std::string draw_sample() const;
+  /// Returns true where the job asks for a sample.
+  bool draws_sample() const;
   /// Reports that the run is complete, with plots, totals and the sample.
   void finish(const RunTotals& totals);
 
