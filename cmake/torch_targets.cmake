@@ -4,10 +4,12 @@
 if(NOT EXISTS ${SHOAL_TORCH}/include/ATen/core/Tensor.h)
   message(FATAL_ERROR "No Torch at '${SHOAL_TORCH}' (looked for include/ATen/core/Tensor.h). In Shoal's own tree run tools/setup.sh; elsewhere name one with -DSHOAL_TORCH=<dir>.")
 endif()
-# Which classes a header describes changes with every version.
+# Which classes a header describes changes with every version. The rooms and programs are tested with this one; python/ alone takes
+# newer ones too (SHOAL_NEWER_TORCH).
 file(STRINGS ${SHOAL_TORCH}/include/torch/headeronly/version.h shoal_torch_version REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
 string(REGEX REPLACE "[^0-9;]" "" shoal_torch_version "${shoal_torch_version}")
-if(NOT "${shoal_torch_version}" STREQUAL "2;11")
+string(REPLACE ";" "." shoal_torch_version "${shoal_torch_version}")
+if(NOT shoal_torch_version VERSION_EQUAL 2.11 AND NOT (SHOAL_NEWER_TORCH AND shoal_torch_version VERSION_GREATER 2.11))
   message(FATAL_ERROR "Torch at ${SHOAL_TORCH} is version ${shoal_torch_version}; Shoal is built against 2.11.")
 endif()
 message(STATUS "Torch: ${SHOAL_TORCH}")

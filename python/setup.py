@@ -1,4 +1,5 @@
 """Builds the extension module with CMake against the Torch of this Python."""
+import importlib.metadata
 import os
 import pathlib
 import subprocess
@@ -11,22 +12,40 @@ from setuptools.command.build_ext import build_ext
 HERE = pathlib.Path(__file__).resolve().parent
 
 
+OLDEST = (2, 11)
+
+
+def torch_version():
+    """(major, minor) of the PyTorch of this Python; None where there is none."""
+    try:
+        major, minor = importlib.metadata.version("torch").split(".")[:2]
+        return int(major), int(minor)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def torch_folder():
-    """The installed Torch, which must be 2.11: c10d's C++ interface changes with every version."""
+    """The installed PyTorch. c10d's C++ interface changes with every version, so a wheel is for the version that it is built against."""
     try:
         import torch
     except ImportError as error:
-        sys.exit(f"shoal: building needs PyTorch 2.11 in this Python ({error}). Install it, then: pip install --no-build-isolation ./python")
-    if torch.__version__.split("+")[0].split(".")[:2] != ["2", "11"]:
-        sys.exit(f"shoal: this is PyTorch {torch.__version__}; shoal builds against 2.11 only, every other version is refused.")
+        sys.exit(f"shoal: building needs PyTorch 2.11 or newer in this Python ({error}). Install it, then: pip install --no-build-isolation ./python")
+    if torch_version() < OLDEST:
+        sys.exit(f"shoal: this is PyTorch {torch.__version__}; shoal builds against 2.11 and newer versions.")
     return pathlib.Path(torch.__file__).parent
+
+
+def dependencies():
+    """PyTorch 2.15.1 has the interface of 2.15.0."""
+    version = torch_version()
+    return [f"torch=={version[0]}.{version[1]}.*" if version else "torch>=2.11"]
 
 
 class CMakeBuild(build_ext):
     def build_extension(self, ext):
         target = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
         # Two folders below the root, like the build trees of the project: ccache compares paths relative to the folder in which the compiler runs.
-        work = HERE.parent / "build" / f"wheel-{sysconfig.get_config_var('SOABI')}"
+        work = HERE.parent / "build" / "wheel-{}-torch-{}.{}".format(sysconfig.get_config_var("SOABI"), *torch_version())
         work.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         configure = ["cmake", "-S", str(HERE), "-B", str(work), f"-DSHOAL_TORCH={torch_folder()}",
@@ -36,4 +55,4 @@ class CMakeBuild(build_ext):
         subprocess.run(["cmake", "--build", str(work), "--parallel", str(min(os.cpu_count() or 1, 8))], check=True)
 
 
-setup(ext_modules=[Extension("shoal._c10d", sources=[])], cmdclass={"build_ext": CMakeBuild})
+setup(install_requires=dependencies(), ext_modules=[Extension("shoal._c10d", sources=[])], cmdclass={"build_ext": CMakeBuild})

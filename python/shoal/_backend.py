@@ -6,8 +6,12 @@ import os
 import torch
 import torch.distributed as dist
 
-if torch.__version__.split("+")[0].split(".")[:2] != ["2", "11"]:
-    raise ImportError(f"shoal is built for PyTorch 2.11 and this is {torch.__version__}: no other version is supported")
+from shoal import _built_for
+
+# c10d's C++ interface changes with every version: what was built for another one would not fail here but anywhere.
+if torch.__version__.split("+")[0].split(".")[:2] != _built_for.TORCH.split("."):
+    raise ImportError(f"this shoal was built for PyTorch {_built_for.TORCH} and this is {torch.__version__}; build it anew, in Shoal's folder: "
+                      "pip install --no-build-isolation ./python")
 
 from shoal import _c10d, _first_cause
 from shoal._c10d import Options, error, fail, in_arena, install_arena, memory

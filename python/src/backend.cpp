@@ -216,6 +216,23 @@ ShoalBackend::Works ShoalBackend::gather(std::vector<Tensors>& outputs, Tensors&
   return run(std::move(call));
 }
 
+ShoalBackend::Works ShoalBackend::gather_single(at::Tensor& output, at::Tensor& input,
+                                                const c10d::GatherOptions& options) {
+  Call call(OpType::GATHER, "shoal:gather", options.asyncOp, options.timeout);
+  const auto own = call.read(input);
+  at::Tensor all;
+  if (options.rootRank == rank_) {
+    SHOAL_USER_CHECK(output.numel() == input.numel() * size_, "gather",
+                     "output of {} elements for {} ranks with {} each", output.numel(), size_,
+                     input.numel());
+    all = call.write(output);
+    Tensors outputs{output};
+    call.result(outputs);
+  }
+  call.add(Kind::kGather, own, all, count_of(own)).peer = static_cast<int>(options.rootRank);
+  return run(std::move(call));
+}
+
 ShoalBackend::Works ShoalBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                           const c10d::ScatterOptions& options) {
   check_one(outputs, "scatter");

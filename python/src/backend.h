@@ -73,6 +73,9 @@ class ShoalBackend final : public c10d::Backend {
                                         const c10d::AllgatherOptions& options) override;
   Works gather(std::vector<Tensors>& outputs, Tensors& inputs,
                const c10d::GatherOptions& options) override;
+  /// Gathers into one tensor of the root. PyTorch 2.11 knows no such function and never calls it.
+  virtual Works gather_single(at::Tensor& output, at::Tensor& input,
+                              const c10d::GatherOptions& options);
   Works scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                 const c10d::ScatterOptions& options) override;
   Works reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,

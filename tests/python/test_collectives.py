@@ -81,6 +81,11 @@ def movements(rank, size):
                 if rank == root:
                     for output, want in zip(outputs, every):
                         same(output, want, f"gather {dtype} {count}")
+                if hasattr(dist, "gather_single"):  # not in PyTorch 2.11
+                    output = torch.empty(count * size, dtype=dtype) if rank == root else None
+                    dist.gather_single(mine, output, root)
+                    if rank == root:
+                        same(output, torch.cat(every), f"gather_single {dtype} {count}")
                 parts = [value(r, count, dtype, 3) for r in ranks]
                 output = torch.empty_like(mine)
                 dist.scatter(output, parts if rank == root else None, root)

@@ -1,4 +1,4 @@
-"""The whole of c10d::Backend as PyTorch 2.11 declares it: what no other test calls."""
+"""The whole of c10d::Backend as this PyTorch declares it: what no other test calls."""
 import datetime
 import os
 import pathlib
@@ -17,8 +17,17 @@ from torch.distributed.fsdp import fully_shard
 import shoal
 
 # What c10d does itself is right for memory of the CPU: nothing to connect to, a name to keep, no model of what NCCL's kernels take.
-LEFT_TO_C10D = {"eagerConnectSingleDevice", "setGroupUid", "supportsTimeEstimation"}
+LEFT_TO_C10D = {"eagerConnectSingleDevice", "setGroupUid", "supportsTimeEstimation", "getBoundDeviceId", "setBoundDeviceId", "isInitialized", "clone"}
+# Newer names of functions that are ours under the old name: c10d calls the old one.
+LEFT_TO_C10D |= {"all_gather_single", "all_gather_single_coalesced", "reduce_scatter_single", "reduce_scatter_single_coalesced", "all_to_all_single",
+                 "gather_into_tensor"}
+# What newer versions of PyTorch ask for only where a backend says that it has it, and what they allow it to leave out: windows, changing members,
+# hooks by number (the one hook of 2.11 is ours), estimates, memory that is given back between steps, a timeout for one operation.
+LEFT_TO_C10D |= {"supportsWindow", "new_window", "supportsReconfigure", "get_reconfigure_handle", "reconfigure", "supportsAbortHooks",
+                 "registerAbortHook", "unregisterAbortHook", "supportsCompletionHooks", "registerCompletionHook", "unregisterCompletionHook",
+                 "startTimeEstimate", "endTimeEstimate", "suspend", "resume", "getMemoryStats", "addEphemeralTimeout"}
 WORK_LEFT_TO_C10D = {"isSuccess", "exception"}  # they read what finish() was given
+WORK_LEFT_TO_C10D |= {"getTimeout", "getCompletionKey"}  # of newer versions: the limit of one work is not told, and the key is for numbered hooks
 
 
 def backend_of(group):
@@ -32,7 +41,7 @@ def virtuals(header):
 
 def overridden(header):
     text = (pathlib.Path(__file__).parents[2] / "python/src" / header).read_text()
-    return set(re.findall(r"\b(\w+)\([^;{]*?\)\s*(?:const\s+)?override\b", text))
+    return set(re.findall(r"\b(\w+)\([^;{]*?\)\s*(?:const\s+)?override\b", text)) | set(re.findall(r"\bvirtual Works (\w+)\(", text))
 
 
 def sparse_sums(rank, size):
