@@ -131,11 +131,12 @@ TEST(ViewWorld, EndsWhenAnotherViewBegins) {
 TEST(ViewWorld, IsGivenUpByThoseThatWaitWhenAnotherViewBegins) {
   Carriers members = carriers(2);
   ASSERT_EQ(members.size(), 2u);
+  const View view = *members[0]->status().view;
   std::optional<Error> error;
   // The other member never connects.
   std::thread waits([&] {
     try {
-      world_of(*members[0]);
+      ViewWorld(*members[0], view, ViewWorld::Options{}, soon());
     } catch (const Error& thrown) {
       error = thrown;
     }
