@@ -22,8 +22,6 @@ constexpr std::uint32_t kPurpose = 0x4b4e4c50;
 /// The pauses between calls of a peer that does not answer.
 constexpr Duration kShortestPause = std::chrono::milliseconds(50);
 constexpr Duration kLongestPause = std::chrono::seconds(1);
-/// A connection whose other end acknowledges nothing for so long is closed, and another one made.
-constexpr int kMostUnacknowledgedMs = 5'000;
 
 /// What each side says in its handshake.
 struct LinkHello {
@@ -130,7 +128,8 @@ std::unique_ptr<Channel> PeerLinks::channel_of_caller(Descriptor socket, const H
 void PeerLinks::add(std::unique_ptr<Channel> channel, const Hello& hello) {
   const PeerId id = decode(hello).id;
   const int fd = channel->fd();
-  const int limit = kMostUnacknowledgedMs;
+  const auto limit = static_cast<int>(
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.unacknowledged).count());
   const int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
@@ -164,9 +163,13 @@ void PeerLinks::know(const PeerId& peer, std::vector<Endpoint> endpoints) {
   calls.pause = Duration::zero();
 }
 
+// The turn goes on where it was: the first contact may never answer.
 void PeerLinks::find(std::vector<Endpoint> contacts) {
-  contacts_ = Calls{};
-  contacts_.endpoints = std::move(contacts);
+  if (contacts_.endpoints != contacts) {
+    contacts_.endpoints = std::move(contacts);
+    contacts_.next = 0;
+    contacts_.pause = Duration::zero();
+  }
   finding_ = !contacts_.endpoints.empty();
 }
 
@@ -208,7 +211,9 @@ void PeerLinks::send(const PeerId& to, std::uint64_t kind, Bytes message) {
   peer.queue.push_back({kind, std::move(message)});
   while (peer.queue.size() > kMostQueued || peer.queued_bytes > kMostQueuedBytes) drop_oldest(peer);
   pump(peer);
-  if (peer.connections.empty()) call(to, Clock::now());
+  // A connection that broke may have been the only way to this peer.
+  const auto left = peers_.find(to);
+  if (left != peers_.end() && left->second.connections.empty()) call(to, Clock::now());
 }
 
 void PeerLinks::drop_oldest(Peer& peer) {
@@ -285,11 +290,8 @@ void PeerLinks::lose(int fd) {
     Peer& peer = entry->second;
     std::erase(peer.connections, fd);
     // A caller without an address that is gone cannot be reached any more.
-    const bool has_way = !peer.connections.empty() || !peer.calls.endpoints.empty();
-    if (!has_way) {
-      peer.queue.clear();
-      peer.queued_bytes = 0;
-    }
+    if (peer.connections.empty() && peer.calls.endpoints.empty() && !peer.calls.calling)
+      peers_.erase(entry);
   }
 }
 

@@ -50,6 +50,9 @@ class PeerLinks {
     PeerId self;
     TlsMode tls = TlsMode::kAuto;
     std::shared_ptr<const TlsContext> context;  ///< of `self`; null: connections without TLS alone
+    /// A connection whose other end acknowledges nothing for so long is closed, and another one
+    /// made: somebody on the way may have forgotten it.
+    Duration unacknowledged = std::chrono::seconds(5);
     /// Called with each message, its kind, and who sent it. May call any function of PeerLinks.
     /// When it throws an Error, the sender has sent what makes no sense, and is disconnected.
     std::function<void(const PeerId& from, std::uint64_t kind, Bytes message)> received;
@@ -68,8 +71,9 @@ class PeerLinks {
 
   /// Says where a peer may be called; numeric addresses, which replace those known before.
   void know(const PeerId& peer, std::vector<Endpoint> endpoints);
-  /// Calls whoever listens at one of these numeric addresses, again and again, until one of them
-  /// has answered and is connected.
+  /// Calls whoever listens at one of these numeric addresses, one after the other, again and again,
+  /// until one of them has answered and is connected. With the same addresses as before it goes on
+  /// with the next one.
   void find(std::vector<Endpoint> contacts);
   /// Returns the peers that were found, or have called, since the last call.
   std::vector<PeerId> take_arrivals();
@@ -86,6 +90,7 @@ class PeerLinks {
   void tick(Clock::time_point now);
   /// Returns true where the kernel has all messages to those that are connected.
   bool idle() const;
+  bool is_connected() const { return !connections_.empty(); }
   bool is_connected(const PeerId& peer) const;
   bool is_encrypted(const PeerId& peer) const;
   const Counts& counts() const { return counts_; }
@@ -132,6 +137,7 @@ class PeerLinks {
   void serve(int fd, std::uint32_t events);
   void pump(Peer& peer);
   bool write(int fd);
+  /// May forget the peer.
   void lose(int fd);
   void drop_oldest(Peer& peer);
 

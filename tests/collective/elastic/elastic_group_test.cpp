@@ -42,6 +42,7 @@ struct Member {
   ElasticGroup::Options options(const membership::Settings& settings = patient()) {
     ElasticGroup::Options options;
     options.network = network(settings);
+    options.step_timeout = std::chrono::minutes(2);
     options.state.write = [this] { return bytes_of(value); };
     options.state.read = [this](std::span<const std::byte> bytes) {
       std::memcpy(&value, bytes.data(), sizeof value);
@@ -267,7 +268,7 @@ TEST(ElasticGroup, SendsAJoinerAwayWhereNobodyHasTheRightState) {
   // The founder meets the joiner as often as it comes, until that one has given up.
   for (const Deadline end = soon(); !other.ended && !end.passed();) {
     try {
-      founder.group->wait_for_members(2, Deadline::in(std::chrono::milliseconds(200)));
+      founder.group->wait_for_members(2, Deadline::in(std::chrono::seconds(10)));
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kTimeout) << error.what();
     }

@@ -20,6 +20,8 @@ constexpr std::uint64_t kQuestionKind = 3;
 /// Of one member, in one view.
 constexpr std::size_t kMostTexts = 16;
 constexpr std::size_t kMostTextBytes = 1024;
+/// That are remembered at a time.
+constexpr std::size_t kMostJoiners = 4096;
 
 [[noreturn]] void refuse(const MemberId& from, const std::string& what) {
   throw Error(ErrorKind::kData, "membership", fmt::format("{} has sent {}", from.text(), what));
@@ -61,6 +63,7 @@ void LetterCarrier::receive_letter(const MemberId& from, const wire::Bytes& byte
   // Whoever asks to join says where it is reached; and a joiner learns whom it may ask.
   if (const auto* join = std::get_if<membership::Join>(&letter.body); join && !letter.relayed) {
     if (join->who.id != from) refuse(from, "a wish to join of " + join->who.id.text());
+    if (joiners_.size() < kMostJoiners || joiners_.contains(from)) joiners_[from] = Clock::now();
     links_->know(from, join->who.endpoints);
   }
   const View* const view = view_in(letter);
@@ -117,19 +120,20 @@ void LetterCarrier::send_texts(const MemberId& to) {
   }
 }
 
-// Texts may be lost, and those that came before this member was in the view were not kept.
+// Texts may be lost, and those that came before this member was in the view were not kept. Who has
+// said something may have said more.
 void LetterCarrier::ask_for_texts() {
-  std::vector<MemberId> silent;
+  std::vector<MemberId> others;
   FieldWriter writer;
   {
     const std::lock_guard lock(mutex_);
     if (waiting_for_texts_ == 0 || !status_.view) return;
     writer.field("view", view_digest_);
     for (const membership::Member& member : status_.view->members)
-      if (member.id != self() && !texts_.contains(member.id)) silent.push_back(member.id);
+      if (member.id != self()) others.push_back(member.id);
   }
   const wire::Bytes question = writer.take();
-  for (const MemberId& member : silent) links_->send(member, kQuestionKind, question);
+  for (const MemberId& member : others) links_->send(member, kQuestionKind, question);
 }
 
 void LetterCarrier::tell(const Digest& view, const std::string& key, const std::string& value) {

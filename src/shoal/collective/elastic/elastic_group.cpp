@@ -49,6 +49,7 @@ std::unique_ptr<ElasticGroup> ElasticGroup::join(Options options,
 }
 
 ElasticGroup::~ElasticGroup() {
+  carrier_->stop();
   retire_world();
   for (Ending& ending : endings_) ending.thread.join();
 }
@@ -66,11 +67,19 @@ void ElasticGroup::retire_world() {
     }
   }
   auto done = std::make_shared<std::atomic<bool>>(false);
-  endings_.push_back({done, std::thread([world = std::move(world_), done]() mutable {
-                        world.reset();
-                        *done = true;
-                      })});
-  world_ = nullptr;
+  std::shared_ptr<ViewWorld> world = std::move(world_);
+  try {
+    endings_.push_back({done, {}});
+    endings_.back().thread = std::thread([world, done]() mutable {
+      world.reset();
+      *done = true;
+    });
+    world.reset();
+  } catch (const std::exception&) {
+    // There is no thread to be had: this one waits.
+    if (!endings_.empty() && endings_.back().done == done) endings_.pop_back();
+    world.reset();
+  }
 }
 
 // The silence of a member is noticed in that time, and the next view decided.
@@ -94,6 +103,11 @@ void ElasticGroup::check_alive() const {
                 fmt::format("member {} has left the group", self().text()))
         .hint("Join again under a new id.");
   }
+}
+
+// As long as a view change may take after the silence of a member, and the loss of the majority.
+Duration ElasticGroup::decision_time() const {
+  return 2 * patience() + options_.network.membership.quorum_patience;
 }
 
 ElasticGroup::Arrival ElasticGroup::take_news(Deadline deadline) {
@@ -123,6 +137,9 @@ void ElasticGroup::enter_view(Deadline deadline) {
 }
 
 bool ElasticGroup::try_to_enter(Deadline deadline) {
+  SHOAL_USER_CHECK(!reported_, "elastic",
+                   "step {} has been attempted and is not decided: call `step` again first",
+                   next_step_);
   take_all_news();
   check_alive();
   if (view_.members.empty()) {
@@ -138,7 +155,8 @@ bool ElasticGroup::try_to_enter(Deadline deadline) {
     const Deadline meeting =
         Deadline::in(std::min<Duration>(deadline.left(), options_.meeting_timeout));
     world_ = std::make_unique<ViewWorld>(*carrier_, view_, options_.world, meeting);
-    exchange_state(*world_->group(), view_, has_state_, options_.state, options_.on_fault);
+    exchange_state(*world_->group(), view_, has_state_, options_.state, options_.on_fault,
+                   deadline);
   } catch (const Error& error) {
     if (passes(error)) {
       live_through(error, deadline);
@@ -221,7 +239,7 @@ std::optional<Attempt> ElasticGroup::try_attempt(
     // A peer that has left is no failure of the world, but of the collectives that wait for it.
     const Error failure = world_->failure().value_or(error);
     const bool is_of_peers = world_->failure() || error.kind() == ErrorKind::kPeerLost;
-    if (is_of_peers && passes(failure)) {
+    if (is_of_peers && passes(failure) && passes(error)) {
       live_through(error, deadline);
       return std::nullopt;
     }
@@ -251,28 +269,44 @@ StepResult ElasticGroup::step(
                    number, next_step_);
   const Deadline deadline = Deadline::in(options_.step_timeout);
   for (int attempts = 1;; ++attempts) {
-    const std::optional<Attempt> made = try_attempt(attempt, attempts, deadline);
-    if (made) {
-      carrier_->post(membership::StepReady{.epoch = world_->view().epoch,
-                                           .step = number,
-                                           .state = made->state,
-                                           .samples = made->samples});
-      if (await_decision(deadline)) {
-        StepResult result{.view = world_->view(),
-                          .rank = world_->rank(),
-                          .step = number,
-                          .first_sample = samples_,
-                          .samples = committed_->samples - samples_,
-                          .state = committed_->state,
-                          .attempts = attempts};
-        samples_ = committed_->samples;
-        ++next_step_;
-        apply();
-        return result;
-      }
+    if (!reported_) report_attempt(attempt, attempts, deadline);
+    // What was reported may be committed, so this member must learn what became of it, also where
+    // the attempts have used up the time.
+    if (reported_ && await_decision(Deadline::in(std::max(deadline.left(), decision_time())))) {
+      StepResult result = *std::exchange(reported_, std::nullopt);
+      result.samples = committed_->samples - samples_;
+      result.state = committed_->state;
+      samples_ = committed_->samples;
+      ++next_step_;
+      apply();
+      return result;
     }
+    reported_.reset();
     if (deadline.passed()) throw too_late("no attempt was committed");
   }
+}
+
+void ElasticGroup::report_attempt(
+    const std::function<Attempt(const std::shared_ptr<Communicator>&, const Roster&)>& attempt,
+    int attempts, Deadline deadline) {
+  const std::optional<Attempt> made = try_attempt(attempt, attempts, deadline);
+  if (!made) return;
+  if (deadline.passed()) {
+    const Error error = too_late("the attempt took longer than step_timeout");
+    fail_attempt(error);
+    throw Error(error);
+  }
+  reported_ = StepResult{.view = world_->view(),
+                         .rank = world_->rank(),
+                         .step = next_step_,
+                         .first_sample = samples_,
+                         .samples = 0,
+                         .state = {},
+                         .attempts = attempts};
+  carrier_->post(membership::StepReady{.epoch = world_->view().epoch,
+                                       .step = next_step_,
+                                       .state = made->state,
+                                       .samples = made->samples});
 }
 
 bool ElasticGroup::leave(Deadline deadline) {

@@ -102,8 +102,11 @@ class ElasticGroup {
   /// `attempt` lets them pass. Any other exception of `attempt` makes the attempt fail on all
   /// members, and is thrown: the step may be called again, or given up by `leave`.
   ///
-  /// Throws Error(timeout) where nothing is decided in `step_timeout`, and what ended this member:
-  /// Error(peer_lost) where the others have removed it, or the majority of keepers is lost.
+  /// Throws Error(timeout) where nothing is decided in `step_timeout`. The others may know of the
+  /// last attempt then, and commit it: so the next call of `step` first waits for what becomes of
+  /// that one and, where it is committed, applies it. Until then what it has made stays as it is.
+  /// Throws what ended this member: Error(peer_lost) where the others have removed it, or the
+  /// majority of keepers is lost.
   StepResult step(std::uint64_t number,
                   const std::function<Attempt(const std::shared_ptr<Communicator>& group,
                                               const Roster& roster)>& attempt,
@@ -131,6 +134,10 @@ class ElasticGroup {
   void check_alive() const;
   Error too_late(const std::string& what) const;
   Duration patience() const;
+  Duration decision_time() const;
+  void report_attempt(
+      const std::function<Attempt(const std::shared_ptr<Communicator>&, const Roster&)>& attempt,
+      int attempts, Deadline deadline);
 
   const Options options_;
   std::unique_ptr<LetterCarrier> carrier_;
@@ -138,6 +145,8 @@ class ElasticGroup {
   View view_;
   std::uint64_t next_step_ = 0;
   std::uint64_t samples_ = 0;
+  /// The attempt that the others know of, until it is decided.
+  std::optional<StepResult> reported_;
   std::optional<membership::Outcome> committed_;  ///< the last commit
   std::unique_ptr<ViewWorld> world_;              ///< of `view_`, once all have entered it
   /// Worlds of earlier views, which take their time to end.

@@ -15,11 +15,21 @@ namespace {
 using membership::Letter;
 using membership::Membership;
 
-/// A joiner that is connected to nobody looks for its contacts again after so long.
+/// A joiner that is in no view looks for its contacts again after so long: those that it is
+/// connected to may be joiners too.
 constexpr Duration kSearchPause = std::chrono::seconds(1);
+constexpr Duration kSearchPauseWhenConnected = std::chrono::seconds(10);
+/// How often the addresses of others than the members are looked through, and how long somebody
+/// who has asked to join is remembered.
+constexpr Duration kForgetPause = std::chrono::seconds(10);
+constexpr Duration kRememberJoiner = std::chrono::minutes(1);
 constexpr Duration kDrainLimit = std::chrono::seconds(1);
 /// Views whose addresses have been noted; the set begins anew when there are more.
 constexpr std::size_t kMostKnownViews = 64;
+
+/// A broken connection is replaced before the silence on it is taken for a death.
+constexpr Duration kLeastUnacknowledged = std::chrono::milliseconds(500);
+constexpr Duration kMostUnacknowledged = std::chrono::seconds(5);
 
 membership::Member description(const LetterCarrier::Options& options, const MemberId& self,
                                const wire::Endpoint& endpoint) {
@@ -38,12 +48,22 @@ std::vector<wire::Endpoint> numeric(const std::vector<wire::Endpoint>& names) {
   return addresses;
 }
 
+LetterCarrier::Options with_numeric_addresses(LetterCarrier::Options options) {
+  options.advertised = numeric(options.advertised);
+  return options;
+}
+
 }  // namespace
 
 LetterCarrier::LetterCarrier(Options options, std::vector<wire::Endpoint> contacts)
-    : options_(std::move(options)), contacts_(std::move(contacts)) {
+    : options_(with_numeric_addresses(std::move(options))), contacts_(std::move(contacts)) {
   wire::Descriptor listener = wire::listen_on(options_.host, options_.ports);
   endpoint_ = wire::local_endpoint(listener.get());
+  const bool everywhere = endpoint_.host == "0.0.0.0" || endpoint_.host == "::";
+  SHOAL_USER_CHECK(!everywhere || !options_.advertised.empty(), "elastic",
+                   "host {} is no address at which others reach this member: name one, or set "
+                   "`advertised`",
+                   endpoint_.host);
   std::shared_ptr<const wire::TlsContext> context;
   if (options_.tls != wire::TlsMode::kOff)
     context = std::make_shared<const wire::TlsContext>(identity_);
@@ -55,6 +75,8 @@ LetterCarrier::LetterCarrier(Options options, std::vector<wire::Endpoint> contac
           .self = self(),
           .tls = options_.tls,
           .context = std::move(context),
+          .unacknowledged = std::clamp<Duration>(options_.membership.suspect_after / 3,
+                                                 kLeastUnacknowledged, kMostUnacknowledged),
           .received = [this](const MemberId& from, std::uint64_t kind, const wire::Bytes& bytes) {
             received(from, kind, bytes);
           }});
@@ -91,7 +113,9 @@ void LetterCarrier::start(Membership membership) {
   thread_ = std::thread([this] { run(); });
 }
 
-LetterCarrier::~LetterCarrier() {
+LetterCarrier::~LetterCarrier() { stop(); }
+
+void LetterCarrier::stop() {
   stop_ = true;
   loop_.wake();
   if (thread_.joinable()) thread_.join();
@@ -181,6 +205,7 @@ void LetterCarrier::run_once() {
   handle(membership::Tick{});
   find_contacts(now);
   links_->tick(now);
+  if (membership_->view() && now >= next_forgetting_) forget_others(now);
   const std::lock_guard lock(mutex_);
   counts_ = links_->counts();
 }
@@ -196,7 +221,7 @@ void LetterCarrier::drain() {
 
 void LetterCarrier::find_contacts(Clock::time_point now) {
   if (membership_->view() || contacts_.empty() || now < next_search_) return;
-  next_search_ = now + kSearchPause;
+  next_search_ = now + (links_->is_connected() ? kSearchPauseWhenConnected : kSearchPause);
   links_->find(contacts_);
 }
 
@@ -204,12 +229,23 @@ void LetterCarrier::handle(const membership::Event& event) {
   const std::vector<Letter> letters = membership_->on(event, Clock::now());
   learn_addresses();
   for (const Letter& letter : letters) send(letter);
-  if (!publish()) return;
-  // Those that are of no view any more are reached only as long as they stay connected.
+  if (publish()) forget_others(Clock::now());
+}
+
+// Those that are of no view any more are reached only as long as they stay connected.
+void LetterCarrier::forget_others(Clock::time_point now) {
+  next_forgetting_ = now + kForgetPause;
+  std::erase_if(joiners_, [&](const auto& one) { return now - one.second > kRememberJoiner; });
   std::set<MemberId> kept;
-  for (const MemberId& id : membership_->view()->everybody()) kept.insert(id);
-  for (const membership::Member& removed : membership_->view()->removed) kept.insert(removed.id);
+  for (const auto* view : {&membership_->view(), &membership_->held(), &membership_->fork_held()}) {
+    if (!*view) continue;
+    for (const MemberId& id : (*view)->everybody()) kept.insert(id);
+    for (const membership::Member& removed : (*view)->removed) kept.insert(removed.id);
+  }
+  for (const auto& [id, asked] : joiners_) kept.insert(id);
   links_->keep_only(kept);
+  // Somebody who was forgotten may be of a view that was noted before.
+  known_views_.clear();
 }
 
 // Views say where their members are reached. Each is noted once, before letters go to them.
@@ -229,6 +265,7 @@ void LetterCarrier::know(const View& view) {
 void LetterCarrier::fail(const Error& error) {
   const std::lock_guard lock(mutex_);
   if (!status_.ended) status_.ended = error;
+  failed_ = true;
   stop_ = true;
   if (over_) std::exchange(over_, nullptr)(error);
   changed_.notify_all();
@@ -237,15 +274,16 @@ void LetterCarrier::fail(const Error& error) {
 // Tells the callers what the membership has come to. Returns true where a view begins.
 bool LetterCarrier::publish() {
   std::vector<membership::News> news = membership_->take_news();
-  const bool has_ended = membership_->ended() || membership_->has_left();
   const bool begins = std::any_of(news.begin(), news.end(), [](const membership::News& one) {
     return std::holds_alternative<membership::ViewStarted>(one);
   });
   const std::lock_guard lock(mutex_);
   const bool was_over = status_.ended || status_.left;
   status_.place = membership_->place();
-  status_.ended = membership_->ended();
+  // Letters that come while the last ones go out change nothing of a failure.
+  if (!failed_) status_.ended = membership_->ended();
   status_.left = membership_->has_left();
+  const bool has_ended = status_.ended || status_.left;
   if (begins) {
     status_.view = membership_->view();
     view_digest_ = membership::digest(*status_.view);

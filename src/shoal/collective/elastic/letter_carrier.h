@@ -58,7 +58,7 @@ class LetterCarrier {
     /// It listens on the first of these that is free, and each view's collectives on another one.
     wire::PortRange ports;
     /// Where the others reach this member, if not at the address that it listens on (behind an
-    /// address translator, say). Numeric.
+    /// address translator, or where `host` is 0.0.0.0). Names are resolved once.
     std::vector<wire::Endpoint> advertised;
     wire::TlsMode tls = wire::TlsMode::kAuto;
     membership::Settings membership;
@@ -72,8 +72,10 @@ class LetterCarrier {
   /// Returns at once; `take_news` tells the first view. Throws Error(config), Error(resource).
   static std::unique_ptr<LetterCarrier> join(Options options,
                                              const std::vector<wire::Endpoint>& contacts);
-  /// Stops. Letters that are on their way out are given a second.
   ~LetterCarrier();
+  /// Stops without leaving: nothing is heard of this member any more. Letters that are on their way
+  /// out are given a second. Called once, by whoever owns it.
+  void stop();
   LetterCarrier(const LetterCarrier&) = delete;
   LetterCarrier& operator=(const LetterCarrier&) = delete;
 
@@ -119,6 +121,7 @@ class LetterCarrier {
   void receive_text(const MemberId& from, const wire::Bytes& bytes);
   void answer_question(const MemberId& from, const wire::Bytes& bytes);
   void learn_addresses();
+  void forget_others(Clock::time_point now);
   void know(const View& view);
   void find_contacts(Clock::time_point now);
   void ask_for_texts();
@@ -139,6 +142,8 @@ class LetterCarrier {
   Clock::time_point next_tick_{};
   Clock::time_point next_question_{};
   Clock::time_point next_search_{};
+  Clock::time_point next_forgetting_{};
+  std::map<MemberId, Clock::time_point> joiners_;  ///< when they last asked to join
   std::set<std::tuple<std::uint64_t, std::uint64_t, Digest>> known_views_;
 
   mutable std::mutex mutex_;  ///< guards what follows
@@ -146,6 +151,7 @@ class LetterCarrier {
   std::deque<membership::Event> events_;
   std::deque<membership::News> news_;
   MemberStatus status_;
+  bool failed_ = false;   ///< the thread has ended by an error
   Digest view_digest_{};  ///< of the view that this member acts in
   std::function<void(const Error&)> over_;
   Digest over_view_{};

@@ -18,34 +18,41 @@ constexpr std::size_t kPartBytes = 16 << 20;
 
 std::string short_text(const Digest& digest) { return hex(std::span(digest).first<8>()); }
 
+/// Of an operation: never nothing, which would stand for the time of the group.
+Duration time_left(Deadline deadline) {
+  return std::max<Duration>(deadline.left(), std::chrono::milliseconds(1));
+}
+
 /// Which ranks have the state.
-std::vector<std::uint8_t> who_has_it(Communicator& group, bool has_state) {
+std::vector<std::uint8_t> who_has_it(Communicator& group, bool has_state, Deadline deadline) {
   const std::uint8_t own = has_state ? 1 : 0;
   std::vector<std::uint8_t> all(static_cast<std::size_t>(group.size()));
   group.wait(group.start({.kind = Kind::kAllGather,
                           .type = ElementType::kU8,
-                          .buffer = {.input = &own, .output = all.data(), .count = 1}}));
+                          .buffer = {.input = &own, .output = all.data(), .count = 1},
+                          .timeout = time_left(deadline)}));
   return all;
 }
 
-void broadcast(Communicator& group, void* data, std::size_t bytes) {
+void broadcast(Communicator& group, void* data, std::size_t bytes, Deadline deadline) {
   group.wait(group.start({.kind = Kind::kBroadcast,
                           .type = ElementType::kU8,
                           .buffer = {.input = data, .output = data, .count = bytes},
-                          .peer = 0}));
+                          .peer = 0,
+                          .timeout = time_left(deadline)}));
 }
 
 /// From rank 0 to the others.
-std::vector<std::byte> pass_on(Communicator& group, const StateAccess& state) {
+std::vector<std::byte> pass_on(Communicator& group, const StateAccess& state, Deadline deadline) {
   std::vector<std::byte> bytes;
   if (group.rank() == 0) bytes = state.write();
   std::uint64_t size = bytes.size();
-  broadcast(group, &size, sizeof size);
+  broadcast(group, &size, sizeof size, deadline);
   // Memory grows with what has arrived, not with what was announced.
   for (std::uint64_t at = 0; at < size;) {
     const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(kPartBytes, size - at));
     if (group.rank() != 0) bytes.resize(bytes.size() + part);
-    broadcast(group, bytes.data() + at, part);
+    broadcast(group, bytes.data() + at, part, deadline);
     at += part;
   }
   return bytes;
@@ -60,8 +67,9 @@ bool all_of(const std::vector<std::uint8_t>& flags) {
 Digest StateAccess::sha256(std::span<const std::byte> bytes) { return membership::digest(bytes); }
 
 void exchange_state(Communicator& group, const membership::View& view, bool has_state,
-                    const StateAccess& state, const std::function<void(const Error&)>& report) {
-  const std::vector<std::uint8_t> providers = who_has_it(group, has_state);
+                    const StateAccess& state, const std::function<void(const Error&)>& report,
+                    Deadline deadline) {
+  const std::vector<std::uint8_t> providers = who_has_it(group, has_state, deadline);
   if (all_of(providers)) return;
   std::string failed;
   for (int provider = 0; provider < group.size(); ++provider) {
@@ -69,7 +77,7 @@ void exchange_state(Communicator& group, const membership::View& view, bool has_
     const bool provides = provider == group.rank();
     const auto part = group.split(provides || !has_state ? 0 : -1, provides ? 0 : 1);
     if (part) {
-      const std::vector<std::byte> bytes = pass_on(*part, state);
+      const std::vector<std::byte> bytes = pass_on(*part, state, deadline);
       const Digest digest = provides ? view.state : state.digest(bytes);
       if (!provides && digest == view.state) {
         state.read(bytes);
@@ -86,7 +94,7 @@ void exchange_state(Communicator& group, const membership::View& view, bool has_
                    .hint("Another member is asked. That one should be started again."));
       }
     }
-    if (all_of(who_has_it(group, has_state))) return;
+    if (all_of(who_has_it(group, has_state, deadline))) return;
   }
   if (has_state) {
     throw Error(ErrorKind::kAborted, "state", "a member of the view could be given no right state")

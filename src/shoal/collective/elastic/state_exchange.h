@@ -30,9 +30,10 @@ struct StateAccess {
 /// verifies what it gets against the digest that the view carries; a wrong state is passed to
 /// `report` as an Error(data) that names the provider, and the next one that has the state is
 /// asked. Everybody waits until that is done. Collective: all members of `group`, whose ranks are
-/// the places in `view`. Throws what collectives throw. Where no provider had the right state:
-/// Error(data) on those without it, Error(aborted) on the others.
+/// the places in `view`. Throws what collectives throw, Error(timeout) at the deadline. Where no
+/// provider had the right state: Error(data) on those without it, Error(aborted) on the others.
 void exchange_state(Communicator& group, const membership::View& view, bool has_state,
-                    const StateAccess& state, const std::function<void(const Error&)>& report);
+                    const StateAccess& state, const std::function<void(const Error&)>& report,
+                    Deadline deadline);
 
 }  // namespace shoal::collective::elastic
