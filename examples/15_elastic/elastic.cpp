@@ -143,7 +143,8 @@ class Trainer {
     // O, optimize, into `next_`. A member that dies here has added its part, but has not said that
     // its attempt is done: the step is attempted again without it. Once all have said so, and most
     // keepers have noted it, the step is committed, and stays so whoever dies. Then, and only then,
-    // `next_` becomes the state. Joiners enter between two steps.
+    // `next_` becomes the state. A joiner enters between two steps, or this one is made again with
+    // it.
     next_ = tiny::updated(state_, sums_);
     return {.state = digest_of(next_), .samples = kSamplesOfMember};
   }

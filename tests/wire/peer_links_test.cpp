@@ -126,6 +126,29 @@ TEST(PeerLinks, FindWhoListensAtAnAddress) {
   ASSERT_TRUE(run_until({&a, &b}, [&] { return !b.received.empty(); }));
 }
 
+/// A port whose queue of callers is full: the kernel drops whoever calls, as a host that is gone
+/// does.
+struct DeafPort {
+  DeafPort() : listener(listen_on("127.0.0.1", {})), endpoint(local_endpoint(listener.get())) {
+    ::listen(listener.get(), 0);
+    for (int i = 0; i < 3; ++i) callers.push_back(begin_connect(endpoint));
+  }
+  Descriptor listener;
+  Endpoint endpoint;
+  std::vector<Descriptor> callers;
+};
+
+// It is asked to find somebody again and again, as by whoever waits for that.
+TEST(PeerLinks, FindWhoComesBehindAContactThatNeverAnswers) {
+  const DeafPort deaf;
+  Node a;
+  Node b;
+  EXPECT_TRUE(run_until({&a, &b}, [&] {
+    a.links.find({deaf.endpoint, b.endpoint});
+    return a.links.is_connected(b.id);
+  }));
+}
+
 TEST(PeerLinks, FindNobodyInThemselves) {
   Node a;
   a.links.find({a.endpoint});

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace shoal::schedule {
@@ -79,17 +80,16 @@ void add_transfers(Schedule& schedule) {
 
 namespace {
 
-/// Returns true if the activation that `receive` waits for is sent by one of the first
-/// `counts[rank]` actions of its sender.
-bool sent_within(const Schedule& schedule, const std::vector<std::size_t>& counts,
-                 const Action& receive) {
-  const auto sender = static_cast<std::size_t>(receive.peer);
-  const auto begin = schedule.table[sender].begin();
-  const auto end = begin + static_cast<std::ptrdiff_t>(counts[sender]);
-  return std::any_of(begin, end, [&](const Action& action) {
-    return action.kind == Kind::kSendActivation && action.stage == receive.stage - 1 &&
-           action.micro_batch == receive.micro_batch;
-  });
+/// Where a rank's list sends the activation of each stage and micro-batch.
+using Sends = std::map<std::pair<int, int>, std::size_t>;
+
+Sends sends_of(const std::vector<Action>& actions) {
+  Sends sends;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (actions[i].kind == Kind::kSendActivation)
+      sends.emplace(std::pair{actions[i].stage, actions[i].micro_batch}, i);
+  }
+  return sends;
 }
 
 }  // namespace
@@ -106,6 +106,14 @@ std::vector<std::size_t> repeatable(const Schedule& schedule) {
     const auto end = std::find_if(actions.begin(), actions.end(), ends);
     counts.push_back(static_cast<std::size_t>(end - actions.begin()));
   }
+  std::vector<Sends> sends;
+  for (const auto& actions : schedule.table) sends.push_back(sends_of(actions));
+  // Whether what `receive` waits for is sent by the part of its sender.
+  const auto is_sent_within = [&](const Action& receive) {
+    const auto sender = static_cast<std::size_t>(receive.peer);
+    const auto found = sends[sender].find({receive.stage - 1, receive.micro_batch});
+    return found != sends[sender].end() && found->second < counts[sender];
+  };
   // What a rank sends behind its own part it sends once: a receiver's part ends in front of it.
   // That may take something from a third rank, so all are looked at again.
   for (bool shrunk = true; shrunk;) {
@@ -113,9 +121,7 @@ std::vector<std::size_t> repeatable(const Schedule& schedule) {
     for (std::size_t rank = 0; rank < counts.size(); ++rank) {
       const auto& actions = schedule.table[rank];
       for (std::size_t i = 0; i < counts[rank]; ++i) {
-        if (actions[i].kind != Kind::kReceiveActivation ||
-            sent_within(schedule, counts, actions[i]))
-          continue;
+        if (actions[i].kind != Kind::kReceiveActivation || is_sent_within(actions[i])) continue;
         counts[rank] = i;
         shrunk = true;
       }

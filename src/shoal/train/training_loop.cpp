@@ -451,8 +451,15 @@ bool TrainingLoop::model_fits_whole() const {
   double bytes = 0;
   for (const auto& parameter : run_.model->parameters())
     bytes += static_cast<double>(parameter->tensor().numel()) * parameter->tensor().element_size();
+  // The plan is that of the worst rank; this one may hold more shards and states than that.
+  double held = 0;
+  for (const parallel::OwnedRange& range : run_.applied.reduction->owned())
+    held += static_cast<double>(range.values.nbytes());
+  for (const optim::State& state : run_.optimizer->states())
+    held += static_cast<double>(state.tensor.nbytes());
   const auto& peak = run_.memory_plan.peak;
-  const bool fits = peak && bytes <= 0.9 * (peak->all() - peak->parameters - peak->optimizer);
+  const bool fits =
+      peak && bytes <= 0.9 * (peak->all() - std::max(held, peak->parameters + peak->optimizer));
   return run_.group.sum(fits ? 0 : 1) == 0;
 }
 

@@ -222,6 +222,34 @@ TEST(ElasticGroup, AttemptsAStepAgainWhereOneMemberFailsInIt) {
   EXPECT_THAT(founder.faults, testing::Contains(HasSubstr("no data")));
 }
 
+// The other member says that its attempt is done when the time of this one is over. As this one has
+// said so in time, the step is committed, and it must not miss that.
+TEST(ElasticGroup, LearnsOfACommitThatTakesLongerThanTheStepMay) {
+  Member founder;
+  ElasticGroup::Options options = founder.options();
+  options.step_timeout = std::chrono::seconds(4);
+  founder.group = ElasticGroup::found(std::move(options));
+  Member second;
+  Thread other([&] {
+    second.group = ElasticGroup::join(second.options(), {founder.group->endpoint()});
+    second.results.push_back(second.group->step(
+        0,
+        [&](const std::shared_ptr<Communicator>& group, const Roster& roster) {
+          const Attempt made = second.attempt(*group, roster);
+          std::this_thread::sleep_for(std::chrono::seconds(6));
+          return made;
+        },
+        [&] { second.apply(); }));
+  });
+  founder.group->wait_for_members(2, soon());
+  founder.step();
+  other.join();
+  EXPECT_EQ(other.error, "");
+  EXPECT_EQ(founder.applied, 1);
+  EXPECT_EQ(founder.value, second.value);
+  EXPECT_EQ(founder.results[0].state, second.results[0].state);
+}
+
 TEST(ElasticGroup, AsksTheNextMemberWhereOneGivesAWrongState) {
   Member founder;
   founder.group = ElasticGroup::found(founder.options());
