@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -24,6 +26,8 @@ namespace {
 using namespace shoal;
 using namespace shoal::collective;
 using elastic::ElasticGroup;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 constexpr std::uint64_t kSamplesOfMember = 8;
 
@@ -44,34 +48,27 @@ struct Arguments {
 };
 
 Arguments parse(int count, char** words) {
-  Arguments arguments;
-  for (int i = 1; i + 1 < count; i += 2) {
-    const std::string_view option = words[i];
-    const std::string value = words[i + 1];
-    if (option == "--key")
-      arguments.key = value;
-    else if (option == "--listen")
-      arguments.listen = value;
-    else if (option == "--join")
-      arguments.contacts.push_back(wire::parse_endpoint(value));
-    else if (option == "--address-file")
-      arguments.address_file = value;
-    else if (option == "--lineage")
-      arguments.lineage = value;
-    else if (option == "--members")
-      arguments.members = std::stoul(value);
-    else if (option == "--steps")
-      arguments.steps = std::stoull(value);
-    else if (option == "--pause-ms")
-      arguments.pause = std::chrono::milliseconds(std::stol(value));
-    else if (option == "--die-at")
-      arguments.die_at = std::stoull(value);
-    else if (option == "--suspect-after-s")
-      arguments.suspect_after = std::chrono::seconds(std::stol(value));
-    else
-      throw Error(ErrorKind::kUsage, "elastic", fmt::format("unknown option {}", option));
+  Arguments a;
+  using Take = std::function<void(const std::string&)>;
+  const std::map<std::string_view, Take> options{
+      {"--key", [&](const auto& value) { a.key = value; }},
+      {"--listen", [&](const auto& value) { a.listen = value; }},
+      {"--join", [&](const auto& value) { a.contacts.push_back(wire::parse_endpoint(value)); }},
+      {"--address-file", [&](const auto& value) { a.address_file = value; }},
+      {"--lineage", [&](const auto& value) { a.lineage = value; }},
+      {"--members", [&](const auto& value) { a.members = std::stoul(value); }},
+      {"--steps", [&](const auto& value) { a.steps = std::stoull(value); }},
+      {"--pause-ms", [&](const auto& value) { a.pause = milliseconds(std::stol(value)); }},
+      {"--die-at", [&](const auto& value) { a.die_at = std::stoull(value); }},
+      {"--suspect-after-s",
+       [&](const auto& value) { a.suspect_after = seconds(std::stol(value)); }}};
+  for (int i = 1; i < count; i += 2) {
+    const auto found = options.find(words[i]);
+    if (found == options.end() || i + 1 == count)
+      throw Error(ErrorKind::kUsage, "elastic", fmt::format("{}: unknown, or no value", words[i]));
+    found->second(words[i + 1]);
   }
-  return arguments;
+  return a;
 }
 
 class Trainer {
