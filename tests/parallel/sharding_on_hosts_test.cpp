@@ -179,8 +179,8 @@ TEST(ShardingOnHosts, WhatIsGatheredExistsOncePerHost) {
     bool good = true;
     for (const ShardStage stage : kStages) {
       double ignored = 0;
-      const Step copied = measure(world, {.stage = stage, .copies = Copies::kCopied}, ignored),
-                 shared = measure(world, {.stage = stage}, ignored);
+      const Step copied = measure(world, {.stage = stage, .copies = Copies::kCopied}, ignored);
+      const Step shared = measure(world, {.stage = stage}, ignored);
       double all = 0;
       for (const model::ParameterSpec& parameter : model::parameters(larger()))
         all += 4 * parameter.count();

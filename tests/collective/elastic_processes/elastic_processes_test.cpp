@@ -112,10 +112,11 @@ class ElasticProcesses : public testing::Test {
         next_sample = end;
         tiny::Sums one;
         tiny::add_samples(state, first, end - first, one);
-        if (member == 0)
+        if (member == 0) {
           all = one;
-        else
+        } else {
           all += one;
+        }
       }
       state = tiny::updated(state, all);
       const std::string digest = hex(StateAccess::sha256(tiny::bytes_of(state)));
