@@ -160,6 +160,8 @@ class Tree:
         if program.startswith(PROGRAMS):
             name = program.removeprefix(PROGRAMS)
             return [self.build / "bin" / name, *rest], r"\[  PASSED  \] [1-9]" if name.endswith("_test") else ""
+        if program == "." or words[:3] == ["python3", "-m", "venv"]:
+            return None, "PYTHON is in a virtual environment"
         if program == "python3":
             return [sys.executable, *rest], ""
         if program == "mpirun":
@@ -179,8 +181,6 @@ class Tree:
             return ["make", "-n", "-C", self.source, *rest], r"\S"
         if program in ("git", "cd"):
             return None, "is where the clone is already"
-        if program == "." or words[:3] == ["python3", "-m", "venv"]:
-            return None, "PYTHON is in a virtual environment"
         if program == "pip" and "./python" not in rest:
             return None, "would download it"
         if program in ("pip", "python") and not self.whole_torch:
