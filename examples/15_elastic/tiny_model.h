@@ -22,7 +22,7 @@ struct State {
   Weights momentum{};
 };
 
-/// What members add up: the gradient of the sum of squared errors, that sum, and the number of
+/// Members add these up: the gradient of the sum of squared errors, that sum, and the number of
 /// samples.
 struct Sums {
   Weights gradient{};

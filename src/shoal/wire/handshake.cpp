@@ -19,9 +19,8 @@ namespace {
 constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '3'};
 using Proof = std::array<std::byte, 32>;
 constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce);
+/// All that a caller says, and all that a listener says: the greeting, the hello and the proof.
 constexpr std::size_t kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
-/// All that a listener says: its greeting, hello and proof.
-constexpr std::size_t kWholeReply = kGreeting + sizeof(Hello) + sizeof(Proof);
 
 Nonce random_nonce() {
   Nonce nonce;
@@ -124,7 +123,7 @@ CallerHandshake::CallerHandshake(std::string key, const Hello& own)
     : key_(std::move(key)), own_hello_(own), own_(random_nonce()) {}
 
 std::size_t CallerHandshake::wanted() const {
-  return (received_.size() < kGreeting ? kGreeting : kWholeReply) - received_.size();
+  return (received_.size() < kGreeting ? kGreeting : kAnswer) - received_.size();
 }
 
 void CallerHandshake::feed(std::span<const std::byte> bytes) {

@@ -93,12 +93,17 @@ Hello PeerLinks::own_hello(int socket) const {
   return encode(words);
 }
 
+bool PeerLinks::is_of_another(const Hello& hello) const {
+  const LinkHello words = decode(hello);
+  return words.purpose == kPurpose && words.version == 1 && words.cluster == cluster_ &&
+         words.tls == options_.tls && words.id != options_.self;
+}
+
 // The answer is proved by the key; with TLS the certificate must be that of the id.
 std::unique_ptr<Channel> PeerLinks::channel_to(Descriptor socket, const Hello& answer,
                                                const PeerId* meant) {
   const LinkHello words = decode(answer);
-  const bool fits = words.purpose == kPurpose && words.version == 1 && words.cluster == cluster_ &&
-                    words.tls == options_.tls && words.id != options_.self;
+  const bool fits = is_of_another(answer);
   if (!fits || (meant && words.id != *meant)) {
     throw Error(ErrorKind::kPeerLost, "links",
                 fits ? "another process answers there" : "it is not of this cluster");
@@ -114,8 +119,7 @@ std::unique_ptr<Channel> PeerLinks::channel_to(Descriptor socket, const Hello& a
 std::unique_ptr<Channel> PeerLinks::channel_of_caller(Descriptor socket, const Hello& hello) {
   const LinkHello words = decode(hello);
   const bool plain = words.encrypted == 0 && !wants_tls(options_.tls, socket.get());
-  const bool fits = words.purpose == kPurpose && words.version == 1 && words.cluster == cluster_ &&
-                    words.tls == options_.tls && words.id != options_.self;
+  const bool fits = is_of_another(hello);
   const bool has_room = peers_.size() < kMostPeers || peers_.contains(words.id);
   if (!fits || !has_room || (!plain && (words.encrypted != 1 || !options_.context))) {
     ++counts_.refused;

@@ -127,6 +127,8 @@ class PeerLinks {
   };
 
   Hello own_hello(int socket) const;
+  /// Returns true for what another process of this cluster says, with the same mode of TLS.
+  bool is_of_another(const Hello& hello) const;
   std::unique_ptr<Channel> channel_to(Descriptor socket, const Hello& answer, const PeerId* meant);
   std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& hello);
   void add(std::unique_ptr<Channel> channel, const Hello& hello);

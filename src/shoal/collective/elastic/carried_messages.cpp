@@ -1,4 +1,4 @@
-// What a LetterCarrier receives: letters, and the texts that the members of a view tell each other.
+// A LetterCarrier receives letters, and the texts that the members of a view tell each other.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,10 +17,10 @@ using membership::Letter;
 constexpr std::uint64_t kLetterKind = 1;
 constexpr std::uint64_t kTextKind = 2;
 constexpr std::uint64_t kQuestionKind = 3;
-/// Of one member, in one view.
+/// A member keeps so many texts of another one in a view, each of so many bytes.
 constexpr std::size_t kMostTexts = 16;
 constexpr std::size_t kMostTextBytes = 1024;
-/// That are remembered at a time.
+/// A member remembers so many joiners at a time.
 constexpr std::size_t kMostJoiners = 4096;
 
 [[noreturn]] void refuse(const MemberId& from, const std::string& what) {
@@ -53,7 +53,7 @@ void LetterCarrier::send(const Letter& letter) {
   links_->send(letter.hop, kLetterKind, membership::encode(letter));
 }
 
-// Where connections run TLS, `from` is proved. A member may pass on letters of another one.
+// TLS proves `from`; without it the id is believed. A member may pass on letters of another one.
 void LetterCarrier::receive_letter(const MemberId& from, const wire::Bytes& bytes) {
   const Letter letter = membership::decode_letter(bytes);
   if (letter.from != from && !letter.relayed)

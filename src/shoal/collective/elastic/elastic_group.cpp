@@ -12,8 +12,8 @@
 namespace shoal::collective::elastic {
 namespace {
 
-/// What ends a view, and is over with the next one. Anything else is a mistake of the program, or
-/// of this host, and would come again.
+/// Returns true for errors that end a view and are over with the next one. Any other is a mistake
+/// of the program, or of this host, and would come again.
 bool passes(const Error& error) {
   return error.kind() == ErrorKind::kPeerLost || error.kind() == ErrorKind::kTimeout ||
          error.kind() == ErrorKind::kAborted;
