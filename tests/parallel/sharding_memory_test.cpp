@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "shoal/base/memory_category.h"
@@ -14,33 +15,31 @@
 namespace shoal::parallel::sharding_memory_test {
 namespace {
 
-/// The most that gradients take in a step of two ranks, one of which lingers over every gradient.
-double most_gradients(int in_flight,
-                      std::chrono::milliseconds lingering = std::chrono::milliseconds(2)) {
+/// Returns the most that gradients take in the last of some micro-batches of two ranks. `prepare`
+/// is called on each with its model.
+double most_gradients(int layers, const ShardingOptions& options, int micro_batches,
+                      const std::function<void(nn::Model&, int rank)>& prepare) {
   double most = 0;
   comm::run_on_threads(
       {.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)},
       [&](const comm::Group& world) {
         model::ModelSpec spec = tiny();
-        spec.layers = 12;
+        spec.layers = layers;
         const auto model = nn::make_model(spec);
-        const auto sharding = sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = 2}),
-                                                    {.in_flight = in_flight});
+        const auto sharding =
+            sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = 2}), options);
         sharding->reset_parameters(Key(1));
-        if (world.rank() == 1) {
-          for (const auto& parameter : model->parameters()) {
-            parameter->on_gradient_ready(
-                [=](nn::Parameter&) { std::this_thread::sleep_for(lingering); });
-          }
-        }
-        world.barrier();
-        if (world.rank() == 0) comm::installed_arena()->reset_peaks();
-        world.barrier();
+        prepare(*model, world.rank());
         nn::Context context;
         const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
         context.labels = tokens;
-        sharding->begin(0, 1);
-        (*model)(tokens, context).backward();
+        for (int micro = 0; micro < micro_batches; ++micro) {
+          world.barrier();
+          if (world.rank() == 0) comm::installed_arena()->reset_peaks();
+          world.barrier();
+          sharding->begin(micro, micro_batches);
+          (*model)(tokens, context).backward();
+        }
         sharding->finish();
         world.barrier();
         const auto ledger = comm::installed_arena()->ledger();
@@ -50,6 +49,17 @@ double most_gradients(int in_flight,
         }
       });
   return most;
+}
+
+/// One of the ranks lingers over every gradient.
+double most_gradients(int in_flight,
+                      std::chrono::milliseconds lingering = std::chrono::milliseconds(2)) {
+  return most_gradients(12, {.in_flight = in_flight}, 1, [=](nn::Model& model, int rank) {
+    if (rank != 1) return;
+    for (const auto& parameter : model.parameters()) {
+      parameter->on_gradient_ready([=](nn::Parameter&) { std::this_thread::sleep_for(lingering); });
+    }
+  });
 }
 
 /// Of a model in float32: all parameters, those of a block, those of the embedding.
@@ -86,38 +96,10 @@ TEST(ShardingMemory, GradientsOnTheirWayAreBounded) {
   EXPECT_GT(unbounded, bound(2)) << "no rank was ahead: the comparison would show nothing";
 }
 
-/// The most that gradients take in the second of two micro-batches of two ranks.
+/// The second of two micro-batches adds to the sums of the first one.
 double most_sums(bool every_micro_batch) {
-  double most = 0;
-  comm::run_on_threads(
-      {.size = 2, .memory_limit_bytes = std::size_t{1} << 30, .timeout = std::chrono::seconds(60)},
-      [&](const comm::Group& world) {
-        model::ModelSpec spec = tiny();
-        spec.layers = 24;
-        const auto model = nn::make_model(spec);
-        const auto sharding =
-            sharded_data_parallel(*model, mesh::Mesh(world, {.dp_shard = 2}),
-                                  {.reduce_every_micro_batch = every_micro_batch});
-        sharding->reset_parameters(Key(1));
-        nn::Context context;
-        const at::Tensor tokens = at::arange(16, at::kLong).view({1, 16});
-        context.labels = tokens;
-        for (int micro = 0; micro < 2; ++micro) {
-          world.barrier();
-          if (world.rank() == 0) comm::installed_arena()->reset_peaks();
-          world.barrier();
-          sharding->begin(micro, 2);
-          (*model)(tokens, context).backward();
-        }
-        sharding->finish();
-        world.barrier();
-        const auto ledger = comm::installed_arena()->ledger();
-        if (world.rank() == 0) {
-          most = static_cast<double>(
-              ledger.categories[static_cast<int>(MemoryCategory::kGradients)].peak);
-        }
-      });
-  return most;
+  return most_gradients(24, {.reduce_every_micro_batch = every_micro_batch}, 2,
+                        [](nn::Model&, int) {});
 }
 
 // Sums of the first micro-batch take those of the second in as they arrive: both ranks together
