@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -34,6 +35,21 @@ inline std::vector<std::optional<Error>> on_network(
   }
   for (auto& thread : threads) thread.join();
   return errors;
+}
+
+/// Returns what `make` builds, after each of the ranks that `all` counts has built its own or
+/// failed to.
+template <class Make>
+auto built_by_all(std::latch& all, Make&& make) {
+  struct Arrival {
+    std::latch& all;
+    explicit Arrival(std::latch& counted) : all(counted) {}
+    Arrival(const Arrival&) = delete;
+    Arrival& operator=(const Arrival&) = delete;
+    ~Arrival() { all.arrive_and_wait(); }
+  };
+  const Arrival arrival(all);
+  return make();
 }
 
 inline void expect_none(const std::vector<std::optional<Error>>& errors) {

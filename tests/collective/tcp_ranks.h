@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -25,13 +26,16 @@ inline std::shared_ptr<wire::TcpTransport> join(const wire::Endpoint& store, int
       client, rank, size, deadline);
 }
 
-/// Runs `body` on `ranks` threads that are connected over loopback. Returns what each threw, empty
-/// where it threw nothing.
+/// Runs `body` on `ranks` threads that are connected over loopback, once all are connected: a rank
+/// whose body failed at once would otherwise end the joining of a slower one. Returns what each
+/// threw, empty where it threw nothing.
 inline std::vector<std::optional<Error>> on_tcp(int ranks,
                                                 const std::function<void(TcpCommunicator&)>& body,
                                                 const TcpCommunicator::Options& options = {}) {
+  std::latch all(ranks);
   return on_network(ranks, [&](const wire::Endpoint& store, int rank) {
-    TcpCommunicator c(join(store, rank, ranks), options);
+    TcpCommunicator c =
+        built_by_all(all, [&] { return TcpCommunicator(join(store, rank, ranks), options); });
     body(c);
     c.run({.kind = Kind::kBarrier}, soon());
   });
