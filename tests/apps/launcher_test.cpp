@@ -64,6 +64,11 @@ class LauncherTest : public ::testing::Test {
       if (!appears(folder, "run/rank-" + std::to_string(rank) + ".txt")) return false;
     return true;
   }
+  /// Five seconds are promised; a busy machine is given as many again.
+  void expect_soon_after_the_fault() const {
+    const auto fault = std::filesystem::last_write_time(folder.path() / "run/fault");
+    EXPECT_LT(std::filesystem::file_time_type::clock::now() - fault, std::chrono::seconds(10));
+  }
   void expect_nobody_left(int ranks) const {
     for (int rank = 0; rank < ranks; ++rank) EXPECT_FALSE(alive(rank)) << "rank " << rank;
   }
@@ -103,6 +108,7 @@ TEST_F(LauncherTest, RunsOneRankAndThreadsInItsOwnProcess) {
 TEST_F(LauncherTest, AnErrorOfOneRankStopsAllAndComesFirst) {
   for (const char* behaviour : {"notice", "echo", "plain", "deaf"}) {
     const Outcome outcome = Program(with_fault("error", 1, behaviour), folder.path()).wait();
+    expect_soon_after_the_fault();
     EXPECT_EQ(outcome.code, 80) << behaviour;
     EXPECT_THAT(outcome.err,
                 HasSubstr("\nshoal: rank 1 of 3 failed in step 4: [fake] the loss is nan\n"))
@@ -117,6 +123,7 @@ TEST_F(LauncherTest, AnErrorOfOneRankStopsAllAndComesFirst) {
 TEST_F(LauncherTest, AKilledRankIsTheFirstCauseThoughOthersSpeakFirst) {
   for (const char* behaviour : {"notice", "plain", "deaf"}) {
     const Outcome outcome = Program(with_fault("kill", 2, behaviour), folder.path()).wait();
+    expect_soon_after_the_fault();
     EXPECT_EQ(outcome.code, 137) << behaviour;
     EXPECT_THAT(outcome.err,
                 HasSubstr("\nshoal: rank 2 of 3 was killed by signal 9 (Killed) in step 4\n"))
