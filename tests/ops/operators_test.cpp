@@ -400,6 +400,23 @@ TEST(CrossEntropy, OfLogits) {
   EXPECT_THROW(cross_entropy(at::zeros({1, 10}), at::tensor({10}, at::kLong), 1), Error);
 }
 
+/// Of a rank whose part of a batch has no rows: no loss, and gradients of zeros.
+TEST(CrossEntropy, OfNoRows) {
+  const at::Tensor none = at::empty({0}, at::kLong);
+  for (const std::int64_t block_rows : {1, 8}) {
+    expect_same(
+        [&](const Inputs& in) {
+          return linear_cross_entropy(in[0], in[1], none, 1, {.rows = block_rows});
+        },
+        [&](const Inputs& in) { return (in[0].matmul(in[1].t())).sum(); },
+        {leaf({0, 5}, 1), leaf({3, 5}, 2)});
+  }
+  expect_same([&](const Inputs& in) { return cross_entropy(in[0] * 2, none, 1); },
+              [&](const Inputs& in) { return (in[0] * 2).sum(); }, {leaf({0, 10}, 1)});
+  expect_same([&](const Inputs& in) { return ops::embedding(none, in[0]); },
+              [&](const Inputs& in) { return at::embedding(in[0], none); }, {leaf({7, 5}, 1)});
+}
+
 TEST(CrossEntropy, WithoutGradientIsTheSame) {
   const at::Tensor x = leaf({5, 33}, 1).detach().to(at::kFloat);
   const at::Tensor w = leaf({101, 33}, 2).detach().to(at::kFloat);

@@ -45,6 +45,14 @@ TEST(RecipeGradients, AreThoseOfOneRank) {
   }
 }
 
+TEST(RecipeGradients, OfARankWhoseStreamHasNoRows) {
+  for (const Texts& recipe :
+       {kReplicatedMlp, kReplicatedAttention, kReplicatedEnds, kNothingDivided, kMoved, kMixed}) {
+    check_gradients(
+        {.spec = gpt2(), .degrees = {.tp = 4}, .samples = 1, .columns = 3, .recipe = recipe});
+  }
+}
+
 TEST(RecipeGradients, OfGatedLayersAndNormsOfHeads) {
   const Texts gated{"*.mlp.gate: weight replicate", "blocks.0.mlp.up: weight replicate",
                     "blocks.1.mlp.up: weight replicate, output stream",

@@ -42,6 +42,8 @@ TEST(TensorParallel, GradientsOfEveryParameterAreThoseOfOneRank) {
     // More ranks than key-value heads, and more than columns divide.
     check_gradients({spec, {.tp = 4}, 1, 10});
     check_gradients({spec, {.tp = 4}, 4});
+    // A rank whose stream has no rows.
+    check_gradients({spec, {.tp = 4}, 1, 3});
   }
 }
 

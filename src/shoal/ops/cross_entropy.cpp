@@ -145,7 +145,7 @@ Recorded recorded_by_blocks(const at::Tensor& input, const Weight& weight, const
                // the next block overwrites it.
                const at::Tensor g = factor(block, w.scalar_type());
                if (dx.defined()) {
-                 matmul(dx.view({x.size(0), -1}).narrow(0, begin, part.size(0)), g, w);
+                 matmul(dx.view({x.size(0), x.size(1)}).narrow(0, begin, part.size(0)), g, w);
                }
                if (dw.defined()) add_block(dw, g, part, begin);
              });
@@ -228,7 +228,7 @@ at::Tensor linear_loss(const at::Tensor& input, const Weight& weight, double sca
     const at::Tensor logits = at::empty({rows, w.size(0)}, x.options());
     const at::Tensor multiplied = factor(x, w.scalar_type());
     // logits [rows, V] = x [rows, D] times weight^T [D, V]
-    matmul(logits, multiplied.view({rows, -1}), w.t());
+    matmul(logits, multiplied.view({rows, w.size(1)}), w.t());
     const double loss = row_loss.loss(logits, 0, true);
     return recorded_at_once(multiplied, weight, logits, scalar(loss * scale, x), wanted,
                             x.scalar_type());
@@ -260,8 +260,8 @@ at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, doub
     const at::Tensor label = labels.contiguous();
     const std::int64_t rows = logits.numel() / logits.size(-1);
     check_labels(label, rows, logits.size(-1));
-    const double loss = entropy_rows(logits.view({rows, -1}), label.const_data_ptr<std::int64_t>(),
-                                     scale, wanted.any);
+    const double loss = entropy_rows(logits.view({rows, logits.size(-1)}),
+                                     label.const_data_ptr<std::int64_t>(), scale, wanted.any);
     return Recorded{{scalar(loss * scale, logits)},
                     {logits},
                     [](const Tensors& saved, const Tensors& upstream) {

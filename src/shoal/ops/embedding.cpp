@@ -73,7 +73,7 @@ at::Tensor embedding(const at::Tensor& index, const Weight& weight) {
     // Only its shape and type are needed in backward; it is memory that exists anyway.
     recorded.saved = {table};
     recorded.backward = [flat, sink = weight.sink](const Tensors& saved, const Tensors& gradients) {
-      const at::Tensor rows = gradients[0].reshape({flat.size(0), -1});
+      const at::Tensor rows = gradients[0].reshape({flat.size(0), saved[0].size(1)});
       return Tensors{deliver(sink, saved[0], [&](const at::Tensor& target, bool accumulate) {
         if (!accumulate) target.zero_();
         if (is_narrow(target.scalar_type())) {
