@@ -148,6 +148,8 @@ TEST(ContextParallel, WithTensorAndDataParallelRanks) {
   check_context_gradients({gpt2(), {.cp = 2, .tp = 2}, ContextMethod::kRing, 2});
   check_context_gradients({gpt2(), {.cp = 2, .tp = 2}, ContextMethod::kHeads, 1, 11});
   check_context_gradients({llama(), {.dp_shard = 2, .cp = 2}, ContextMethod::kHeads, 2});
+  // Ranks whose stream has no rows.
+  check_context_gradients({gpt2(), {.cp = 4, .tp = 2}, ContextMethod::kRing, 1, 7});
   check_context_gradients({gpt2(), {.dp_replicate = 2, .cp = 2}, ContextMethod::kRing, 4});
   check_context_gradients({qwen(), {.cp = 2, .tp = 4}, ContextMethod::kRing, 1, 16});
 }

@@ -21,13 +21,10 @@ void require_rule(const model::ModelSpec& spec, const mesh::Mesh& mesh, const st
 }
 
 /// Lets the routers of a mixture count whole sequences for their capacity and balance loss.
-void replace_routers(nn::Model& model, const mesh::Mesh& mesh, mesh::Placement::Cut cut) {
+void replace_routers(nn::Model& model, const mesh::Mesh& mesh, const comm::Group& ranks,
+                     mesh::Placement::Cut cut) {
   const model::ModelSpec& spec = model.spec();
   if (spec.experts == 0 || (spec.balance_loss == 0 && spec.capacity_factor == 0)) return;
-  const comm::Group& along = mesh.along(Axis::kContext);
-  // A group of its own: reductions of gradients may use one of the same ranks while a block is
-  // recomputed, in an order that follows from what is ready first.
-  const comm::Group ranks = along.split(0, along.rank());
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     if (!model::has_experts(spec, i)) continue;
     const std::string path = fmt::format("blocks.{}.mlp.router", i);
@@ -49,7 +46,10 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextMethod way)
   }
   if (way == ContextMethod::kHeads)
     require_rule(spec, mesh, plan::whole_heads_rule(spec, mesh.degrees()));
-  const comm::Group& ranks = mesh.along(Axis::kContext);
+  // A group of its own: where cp alone divides the job, the reductions of gradients use one of the
+  // same ranks in the same backward pass, in an order that follows from what is ready first.
+  const comm::Group& along = mesh.along(Axis::kContext);
+  const comm::Group ranks = along.split(0, along.rank());
   const mesh::Placement::Cut cut = cut_of(way);
   for (std::int64_t i = 0; i < spec.layers; ++i) {
     const std::string path = fmt::format("blocks.{}.attention.core", i);
@@ -60,7 +60,7 @@ void split_sequence(nn::Model& model, const mesh::Mesh& mesh, ContextMethod way)
       model.replace_module(path, std::make_shared<HeadExchange>(core, ranks, cut));
     }
   }
-  replace_routers(model, mesh, cut);
+  replace_routers(model, mesh, ranks, cut);
 }
 
 }  // namespace shoal::parallel
