@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "apps/shoal/cluster_keys.h"
 #include "shoal/base/error.h"
 #include "shoal/base/file.h"
 #include "shoal/train/config/link_costs.h"
@@ -19,33 +20,6 @@ using plan::Cluster;
 [[noreturn]] void reject(const std::string& file, const toml::node& at, const std::string& what) {
   throw Error(ErrorKind::kConfig, "cluster",
               fmt::format("{}:{}: {}", file, at.source().begin.line, what));
-}
-
-/// Returns the place of every number of a cluster, under its dotted key.
-std::map<std::string, double*> numbers(Cluster& cluster) {
-  plan::Device& device = cluster.device;
-  plan::Efficiency& efficiency = device.efficiency;
-  return {{"device.memory_bytes", &device.memory_bytes},
-          {"device.memory_bandwidth", &device.memory_bandwidth},
-          {"device.power_w", &device.power_w},
-          {"device.price_per_hour", &device.price_per_hour},
-          {"device.hours_between_failures", &device.hours_between_failures},
-          {"device.efficiency.matmul", &efficiency.matmul},
-          {"device.efficiency.matmul_ramp_flops", &efficiency.matmul_ramp_flops},
-          {"device.efficiency.memory", &efficiency.memory},
-          {"device.efficiency.operation_s", &efficiency.operation_s},
-          {"device.efficiency.link_inside", &efficiency.link_inside},
-          {"device.efficiency.link_between", &efficiency.link_between},
-          {"inside.latency_s", &cluster.inside.latency_s},
-          {"inside.bandwidth", &cluster.inside.bandwidth},
-          {"between.latency_s", &cluster.between.latency_s},
-          {"between.bandwidth", &cluster.between.bandwidth},
-          {"host.memory_bytes", &cluster.host.memory_bytes},
-          {"host.memory_bandwidth", &cluster.host.memory_bandwidth},
-          {"host.link_bandwidth", &cluster.host.link_bandwidth},
-          {"host.devices_at_once", &cluster.host.devices_at_once},
-          {"storage.read_bandwidth", &cluster.storage.read_bandwidth},
-          {"storage.write_bandwidth", &cluster.storage.write_bandwidth}};
 }
 
 /// "kernels.linear.flop_s" and its like: the place of the number; null for another key.
@@ -99,7 +73,7 @@ bool is_section(const std::string& key) {
 
 void read(const toml::table& table, const std::string& prefix, const std::string& file,
           Cluster& cluster) {
-  auto known = numbers(cluster);
+  const auto known = cluster_numbers();
   const std::map<std::string, std::int64_t*> counts{
       {"hosts", &cluster.hosts}, {"devices_per_host", &cluster.devices_per_host}};
   const std::map<std::string, std::string*> texts{
@@ -127,9 +101,12 @@ void read(const toml::table& table, const std::string& prefix, const std::string
       }
       if (!value || !node.is_number()) reject(file, node, fmt::format("{}: must be a number", key));
       cluster.device.peak_flops[*type] = *value;
-    } else if (const auto number = known.find(key); number != known.end()) {
+    } else if (const auto number =
+                   std::find_if(known.begin(), known.end(),
+                                [&](const ClusterNumber& n) { return key == n.key; });
+               number != known.end()) {
       if (!node.is_number()) reject(file, node, fmt::format("{}: must be a number", key));
-      *number->second = *node.value<double>();
+      number->value(cluster) = *node.value<double>();
     } else if (const auto count = counts.find(key); count != counts.end()) {
       if (!node.is_integer()) reject(file, node, fmt::format("{}: must be a whole number", key));
       *count->second = *node.value<std::int64_t>();
@@ -200,9 +177,11 @@ std::string to_toml(const Cluster& cluster) {
   std::map<std::string, std::string> sections;
   sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
   // One table of keys reads and writes: what is written can be read again.
-  for (const auto& [key, value] : numbers(copy)) {
+  for (const ClusterNumber& number : cluster_numbers()) {
+    const std::string key = number.key;
     const std::size_t dot = key.rfind('.');
-    sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), *value);
+    sections[key.substr(0, dot)] +=
+        fmt::format("{} = {}\n", key.substr(dot + 1), number.value(copy));
   }
   for (const auto& [type, peak] : cluster.device.peak_flops)
     sections["device.peak_flops"] += fmt::format("{} = {}\n", name(type), peak);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 
+#include "apps/shoal/cluster_keys.h"
 #include "apps/shoal/command.h"
 #include "apps/shoal/plan/collective.h"
 #include "apps/shoal/plan/commands.h"
@@ -215,6 +216,9 @@ void add_plan_command(CLI::App& program) {
       "plan", "Does it fit, how long does it take, what does it cost, which mesh is best");
   auto options = std::make_shared<PlanOptions>();
   add_plan_options(*command, *options);
+  auto help_cluster = std::make_shared<bool>(false);
+  command->add_flag("--help-cluster", *help_cluster,
+                    "Describe every key of a cluster file, and stop");
   add_scaling_command(*command);
   add_inference_command(*command);
   add_learn_command(*command);
@@ -222,8 +226,9 @@ void add_plan_command(CLI::App& program) {
   add_calibrate_command(*command);
   add_drift_command(*command);
   add_check_command(*command);
-  command->callback([command, options] {
+  command->callback([command, options, help_cluster] {
     if (!command->get_subcommands().empty()) return reject_options_beside_subcommand(*command);
+    if (*help_cluster) return fmt::print("{}", cluster_reference());
     reject_options_without_effect(*command, *options);
     run_plan(*options);
   });
