@@ -1,5 +1,6 @@
 // Collectives over several connections between each two ranks: the bits of one connection, and a
 // connection that breaks in the middle.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -8,6 +9,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -151,10 +153,17 @@ TEST(Rails, TheFirstThatBreaksInTheMiddleIsALostPeer) {
   EXPECT_LT(Clock::now() - before, std::chrono::seconds(10));
 }
 
+/// Rounds of the test below: 40, or what SHOAL_SOAK_ROUNDS says. Some ten thousand take a minute,
+/// in which every connection is replaced so often that its number, of eight bits, begins anew.
+int rounds_asked() {
+  const char* given = std::getenv("SHOAL_SOAK_ROUNDS");
+  return given ? std::atoi(given) : 40;
+}
+
 // Whole numbers, whose sums are exact: a piece that is lost, doubled or in the wrong place shows.
 TEST(Rails, OthersThatBreakAreReplacedAndNoBitIsWrong) {
   constexpr int kRanks = 3;
-  constexpr int kRounds = 40;
+  const int rounds = rounds_asked();
   std::atomic<int> broken{0};
   std::atomic<bool> over{false};
   std::atomic<int> running{0};
@@ -172,7 +181,7 @@ TEST(Rails, OthersThatBreakAreReplacedAndNoBitIsWrong) {
     c.run({.kind = Kind::kBarrier}, soon());
     ++running;
     std::vector<float> x(300'001);
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       for (std::size_t i = 0; i < x.size(); ++i)
         x[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(rank * 31 + round)) % 1000);
       c.run({.kind = Kind::kAllReduce,
@@ -196,6 +205,7 @@ TEST(Rails, OthersThatBreakAreReplacedAndNoBitIsWrong) {
   breaker.join();
   expect_none(errors);
   EXPECT_GT(broken, 10);
+  fmt::print("{} connections were broken in {} rounds\n", broken.load(), rounds);
 }
 
 }  // namespace
