@@ -303,7 +303,7 @@ class Ranks:
         failed = sorted((rank for rank in self.ranks if rank.failed() or (rank.code is None and rank.report())), key=order)
         self.first = Failure(failed[0], self.place.world)
         self.say(self.first.text)
-        same = [rank.number for rank in failed[1:] if Failure(rank, self.place.world).how == self.first.how]
+        same = sorted(rank.number for rank in failed[1:] if Failure(rank, self.place.world).how == self.first.how)
         if same:
             self.say(f"rank{'s' if len(same) > 1 else ''} {', '.join(map(str, same))} failed in the same way")
 

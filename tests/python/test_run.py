@@ -159,7 +159,13 @@ class Launcher(unittest.TestCase):
         fails = self.program("""
             if sys.argv[1] == "code":
                 sys.exit(7 if rank == 2 else 0)
-            time.sleep(0 if rank == 1 else 0.5)
+            marker = os.path.join(os.path.dirname(__file__), "rank 1 fails")
+            if rank == 1:
+                open(marker, "w").close()
+            else:
+                while not os.path.exists(marker):
+                    time.sleep(0.01)
+                time.sleep(0.5)
             raise KeyError("x")
             """)
         code, output = run("--nproc", 3, fails, "code")
