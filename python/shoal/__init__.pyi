@@ -1,10 +1,10 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch.distributed import ProcessGroup
 
-__all__ = ["LaunchError", "Options", "in_arena", "install_arena", "launch", "memory", "report"]
+__all__ = ["ElasticGroup", "ElasticStep", "ElasticView", "LaunchError", "Options", "in_arena", "install_arena", "launch", "memory", "report"]
 
 Result = TypeVar("Result")
 
@@ -65,3 +65,100 @@ def memory() -> str:
 
 def report(group: ProcessGroup | None = None) -> str:
     """How far each rank of the group has come: for people, when something hangs."""
+
+class ElasticView:
+    """Who takes part in one attempt at a step, and their collectives. Of no use once the attempt has ended.
+
+    Collectives take contiguous tensors in host memory. They raise RuntimeError when a member is lost, which the attempt lets pass.
+    """
+
+    @property
+    def members(self) -> list[str]:
+        """Their ids, by rank."""
+    @property
+    def epoch(self) -> int:
+        """Counts the views."""
+    @property
+    def rank(self) -> int:
+        """Of this member."""
+    @property
+    def size(self) -> int:
+        """Number of members."""
+    @property
+    def step(self) -> int: ...
+    @property
+    def samples(self) -> int:
+        """Of all steps before."""
+    @property
+    def attempt(self) -> int:
+        """Counts the attempts of this member at this step, from 1."""
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """The sum over all members, in place, added in the order of ranks."""
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """The tensor of rank `root`, in place."""
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> None:
+        """`output` gets the inputs of all members, in the order of ranks: `size` times as many elements."""
+
+class ElasticStep:
+    """A step that is committed."""
+
+    @property
+    def members(self) -> list[str]:
+        """The ids of those that took part, by rank."""
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def first_sample(self) -> int:
+        """Samples of all steps before."""
+    @property
+    def samples(self) -> int:
+        """Samples of this step, from all members."""
+    @property
+    def state(self) -> str:
+        """SHA-256 of the state that it led to."""
+    @property
+    def attempts(self) -> int: ...
+
+class ElasticGroup:
+    """Processes that train together, join, leave and may die. What one of them does in a step becomes true on all or on none.
+
+    `state` maps names to all tensors that a step changes, contiguous and in host memory. Without `join` ("HOST:PORT" of members) this
+    member begins a group with them; with it they are overwritten by the group's. `key` is a secret that all members know. `listen`, `ports`
+    ("7000-7100") and `advertise`: where the others reach this one. A member that is silent for `suspect_after_s` is taken for dead.
+    `on_fault` is told, as text, of each failure that the group lives through. docs/concepts/elastic.md says what is promised.
+    """
+
+    def __init__(self, state: Mapping[str, torch.Tensor], *, key: str, join: Sequence[str] = (), listen: str = "127.0.0.1", ports: str = "",
+                 advertise: Sequence[str] = (), tls: str = "auto", cluster: str = "shoal", suspect_after_s: float = 2.0,
+                 meeting_timeout_s: float = 60.0, step_timeout_s: float = 1800.0,
+                 on_fault: Callable[[str], Any] | None = None) -> None: ...
+    @property
+    def id(self) -> str:
+        """Of this member; it is made anew for each process."""
+    @property
+    def endpoint(self) -> str:
+        """ "HOST:PORT" at which this member listens."""
+    @property
+    def members(self) -> list[str]:
+        """Ids of those that the next attempt is made with, as far as this member knows."""
+    @property
+    def next_step(self) -> int: ...
+    @property
+    def samples(self) -> int:
+        """Of all committed steps."""
+    def wait_for_members(self, members: int, timeout_s: float = 1800.0) -> None:
+        """Waits until there are so many, and lets them join meanwhile. RuntimeError when the time is over."""
+    def step(self, attempt: Callable[[ElasticView], tuple[Mapping[str, torch.Tensor], int]]) -> ElasticStep:
+        """Makes the next step with all members.
+
+        `attempt(view)` computes it and returns the tensors that the state would become, with the number of samples that this member has used.
+        It changes no tensor of the state, and is called again when a member was lost. When all members have come to the same tensors, bit
+        for bit, and that is decided, they are copied into the state. An exception of `attempt` is raised here, and all members attempt
+        the step again.
+        """
+    def leave(self, timeout_s: float = 30.0) -> bool:
+        """Leaves in order: the others go on without delay. False where they have not agreed in time. The group is of no more use."""

@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "python/src/backend.h"
+#include "python/src/elastic.h"
 #include "shoal/base/check.h"
 #include "shoal/base/instruction_sets.h"
 #include "shoal/comm/allocator.h"
@@ -120,6 +121,7 @@ PYBIND11_MODULE(_c10d, m) {
   m.def(
       "report", [](const BackendPointer& backend) { return shoal_backend(backend).report(); },
       py::call_guard<py::gil_scoped_release>());
+  add_elastic(m);
   // The words of a program that ends by an exception of its own: its peers read them in place of
   // "has left the group".
   m.def(
