@@ -132,14 +132,34 @@ function(shoal_library room)
   install(TARGETS shoal_${target} EXPORT ${rooms} LIBRARY DESTINATION lib)
 endfunction()
 
-# shoal_test(NAME [EVERY_INSTRUCTION_SET] ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n])
+# shoal_schedule(NAME [PROCESSORS n | WAITS] [SECONDS s])
+#   Tells ctest how much load a test is. tools/test.sh and tools/sanitize.sh give it two slots a core: a test that keeps n cores busy takes
+#   2 n of them, and one that WAITS (for a silence, a timeout, a slow link) most of its time takes one, so that others compute meanwhile.
+#   SECONDS: how long it runs; the longest begin first, so that none is left over at the end. Tests of a few seconds need not say.
+function(shoal_schedule name)
+  cmake_parse_arguments(arg "WAITS" "PROCESSORS;SECONDS" "" ${ARGN})
+  set(slots 1)
+  if(NOT arg_WAITS)
+    if(NOT arg_PROCESSORS)
+      set(arg_PROCESSORS 1)
+    endif()
+    math(EXPR slots "2 * ${arg_PROCESSORS}")
+  endif()
+  set_tests_properties(${name} PROPERTIES PROCESSORS ${slots})
+  if(arg_SECONDS)
+    set_tests_properties(${name} PROPERTIES COST ${arg_SECONDS})
+  endif()
+endfunction()
+
+# shoal_test(NAME [EVERY_INSTRUCTION_SET] ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n | WAITS]
+#            [SECONDS s])
 #   tests/<folder>/CMakeLists.txt calls it once per room; without SOURCES every *_test.cpp of the folder is in it. One ctest entry per program;
-#   gtest counts inside. TIMEOUT: 2400 unless said, for slow machines and sanitizers. PROCESSORS: how many it keeps busy, so that ctest runs fewer tests
-#   beside it; 1 unless said.
+#   gtest counts inside. TIMEOUT: 2400 unless said, for slow machines and sanitizers. PROCESSORS, WAITS, SECONDS: as for
+#   shoal_schedule().
 #   RUN: what starts the program, such as mpirun. EVERY_INSTRUCTION_SET: three more entries run it limited to AVX2, to the portable
 #   instructions, and with 3 threads.
 function(shoal_test name)
-  cmake_parse_arguments(arg "EVERY_INSTRUCTION_SET" "TIMEOUT;PROCESSORS" "ROOMS;SOURCES;PACKAGES;RUN" ${ARGN})
+  cmake_parse_arguments(arg "EVERY_INSTRUCTION_SET;WAITS" "TIMEOUT;PROCESSORS;SECONDS" "ROOMS;SOURCES;PACKAGES;RUN" ${ARGN})
   if(NOT arg_SOURCES)
     file(GLOB_RECURSE arg_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   endif()
@@ -174,20 +194,24 @@ function(shoal_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 2400)
   endif()
-  if(NOT arg_PROCESSORS)
-    set(arg_PROCESSORS 1)
+  set(load PROCESSORS "${arg_PROCESSORS}" SECONDS "${arg_SECONDS}")
+  if(arg_WAITS)
+    list(APPEND load WAITS)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} ENVIRONMENT "OMP_NUM_THREADS=1")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=1")
+  shoal_schedule(${name} ${load})
   if(arg_EVERY_INSTRUCTION_SET AND NOT SHOAL_SANITIZE)
     add_test(NAME ${name}_3_threads COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
-    set_tests_properties(${name}_3_threads PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS 2 ENVIRONMENT "OMP_NUM_THREADS=3")
+    set_tests_properties(${name}_3_threads PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=3")
+    shoal_schedule(${name}_3_threads PROCESSORS 2 SECONDS "${arg_SECONDS}")
     set(limits portable)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
       list(PREPEND limits avx2)
     endif()
     foreach(limit ${limits})
       add_test(NAME ${name}_${limit} COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
-      set_tests_properties(${name}_${limit} PROPERTIES TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} ENVIRONMENT "OMP_NUM_THREADS=1;SHOAL_CPU=${limit}")
+      set_tests_properties(${name}_${limit} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=1;SHOAL_CPU=${limit}")
+      shoal_schedule(${name}_${limit} ${load})
     endforeach()
   endif()
 endfunction()

@@ -11,6 +11,6 @@ for preset in "$@"; do
   printf '== %s\n' "$preset"
   # All presets run, whichever fail: what one of them finds says nothing about the others.
   { cmake --preset "$preset" >/dev/null && cmake --build --preset "$preset" --parallel "$jobs" &&
-    ctest --preset "$preset" --parallel "$jobs"; } || failed+=("$preset")
+    ctest --preset "$preset" --parallel "$((2 * jobs))"; } || failed+=("$preset")
 done
 ((${#failed[@]} == 0)) || { printf 'failed: %s\n' "${failed[*]}" >&2; exit 1; }

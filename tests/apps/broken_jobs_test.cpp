@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <span>
 #include <sstream>
 
 #include "shoal/train/config/keys.h"
@@ -29,6 +30,21 @@ Sections default_job() {
           {"lr_scheduler", {"name = \"cosine\"", "warmup_steps = 1"}},
           {"parallelism", {"ranks = 2"}},
           {"validation", {"batches = 1"}}};
+}
+
+// With sanitizers each start of the program takes ten times as long, and the keys of a section are
+// refused by the same code: every fifth is tried, from all sections.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kTriedOf = 5;
+#else
+constexpr int kTriedOf = 1;
+#endif
+
+std::vector<train::ConfigKey> tried_keys() {
+  std::vector<train::ConfigKey> tried;
+  const std::span<const train::ConfigKey> all = train::all_keys();
+  for (std::size_t i = 0; i < all.size(); i += kTriedOf) tried.push_back(all[i]);
+  return tried;
 }
 
 std::string key_of(const std::string& line) { return line.substr(0, line.find_first_of(" =")); }
@@ -177,7 +193,7 @@ TEST_F(BrokenJobs, TheDefaultItselfIsFine) {
 }
 
 TEST_F(BrokenJobs, EveryKeyMisspelt) {
-  for (const train::ConfigKey& key : train::all_keys()) {
+  for (const train::ConfigKey& key : tried_keys()) {
     if (key.name.size() < 4) continue;
     std::string misspelt = key.name;
     std::swap(misspelt[1], misspelt[2]);
@@ -186,11 +202,11 @@ TEST_F(BrokenJobs, EveryKeyMisspelt) {
         key.section, misspelt + " = 1",
         {"no such key; [" + key.section + "] has ", "Hint: did you mean \"" + key.name + "\"?"});
   }
-  EXPECT_GE(refused, 60);
+  EXPECT_GE(refused, 60 / kTriedOf);
 }
 
 TEST_F(BrokenJobs, EveryKeyOfAnotherType) {
-  for (const train::ConfigKey& key : train::all_keys()) {
+  for (const train::ConfigKey& key : tried_keys()) {
     train::JobConfig defaults;
     const auto place = key.place(defaults);
     const bool text = std::holds_alternative<std::string*>(place) ||
@@ -198,11 +214,11 @@ TEST_F(BrokenJobs, EveryKeyOfAnotherType) {
                       std::holds_alternative<train::ChoicePlace>(place);
     expect_line_refused(key.section, key.name + (text ? " = 17" : " = \"many\""), {"must be "});
   }
-  EXPECT_GE(refused, 70);
+  EXPECT_GE(refused, 70 / kTriedOf);
 }
 
 TEST_F(BrokenJobs, EveryRangeLeft) {
-  for (const train::ConfigKey& key : train::all_keys()) {
+  for (const train::ConfigKey& key : tried_keys()) {
     if (key.allowed.least == -std::numeric_limits<double>::infinity()) continue;
     train::JobConfig defaults;
     const auto place = key.place(defaults);
@@ -217,7 +233,7 @@ TEST_F(BrokenJobs, EveryRangeLeft) {
     expect_line_refused(key.section, key.name + " = " + (list ? "[" + value + "]" : value),
                         {"must be ", train::describe_allowed(key)});
   }
-  for (const train::ConfigKey& key : train::all_keys()) {
+  for (const train::ConfigKey& key : tried_keys()) {
     if (!key.allowed.words.empty()) {
       expect_line_refused(key.section, key.name + " = \"nonsense\"",
                           {"must be one of \"" + key.allowed.words.front() + "\""});

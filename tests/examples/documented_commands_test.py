@@ -4,6 +4,7 @@
 
 Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md (or of the PAGEs) is run in a scratch folder that sees the
 examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most and few sizes. `shoal` is the program that `make install` of BUILD puts on the PATH; other programs come from BUILD.
+Of a test program the tests are listed that it would run: ctest runs them beside this test.
 `make` is asked what it would do (`make test` would start this test), and for `make bench` which cases it would run. `pip install`, `python` and the Python of docs/pytorch.md run in PYTHON, where that has a whole PyTorch.
 A `toml` block whose first line is a comment with the name of a file, `# name.toml`, is saved under this name before the commands of its page run.
 Results that a page shows below commands that were not shortened (accuracies, errors, memory) must come out again, in their order and within 5 %; what programs print that count and draw, letter for letter.
@@ -23,6 +24,8 @@ STEPS = 6
 SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1",
            "--set", "training.global_batch_sequences=2", "--set", "training.sequence_length=64", "--set", "model.layers=1",
            "--set", "validation.batches=1", "--set", "validation.sample_tokens=20"]
+# A job that trains on tokens says one of these.
+TOKENS = re.compile(r'^(source = "tokens"|folders = )', re.M)
 # These take seconds, and run as they are.
 SHORT_JOBS = re.compile(r"examples/(09|10|11|12)_")
 RESULT = re.compile(r"validation: |split: | kB( |$)|after \d+ steps|holds \d|a step, loss|^\d+ +\d+\.\d{4}|^runs/.* \.\.\. ")
@@ -133,7 +136,7 @@ class Tree:
         """The arguments of shoal, for a job of a few steps."""
         if words[0] == "train" and "--help-config" not in words:
             job = next(word for word in words if word.endswith(".toml"))
-            long = 'source = "tokens"' in pathlib.Path(self.folder, job).read_text() and not SHORT_JOBS.match(job)
+            long = TOKENS.search(pathlib.Path(self.folder, job).read_text()) and not SHORT_JOBS.match(job)
             return words + (SHORTER if long else [])
         if words[0] == "generate":
             return words + ["--tokens", "10"] if "--tokens" not in words else words
@@ -159,7 +162,9 @@ class Tree:
             return [f"{self.folder}/{program}", *rest], ""
         if program.startswith(PROGRAMS):
             name = program.removeprefix(PROGRAMS)
-            return [self.build / "bin" / name, *rest], r"\[  PASSED  \] [1-9]" if name.endswith("_test") else ""
+            if name.endswith("_test"):
+                return [self.build / "bin" / name, *rest, "--gtest_list_tests"], r"(?m)^\S+\.$\n  \S"
+            return [self.build / "bin" / name, *rest], ""
         if program == "." or words[:3] == ["python3", "-m", "venv"]:
             return None, "PYTHON is in a virtual environment"
         if program == "python3":
