@@ -3,7 +3,8 @@
 
 docs/index.md is the menu: its headings are groups, its links are pages. The pages, and the files of the repository that they link to, are copied as
 they lie, so that links work unchanged. A link that leads nowhere, or to a heading that is not there, ends the build with an error.
-mkdocs and its theme come from tools/requirements-site.txt, into .venv-site, the first time; that takes Python 3.11, for which the wheels are.
+mkdocs and its theme come from tools/requirements-site.txt, into .venv-site, the first time; that takes Python 3.11, 3.12 or
+3.13, for which the wheels are.
 """
 import argparse
 import hashlib

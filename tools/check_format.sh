@@ -11,7 +11,7 @@ fi
 
 # Releases of clang-format disagree with one another; 14 is Debian 12's.
 formatter=$(command -v clang-format-14 || command -v clang-format || true)
-[[ -n $formatter && $("$formatter" --version) == *" 14."* ]] || { echo "check_format: clang-format 14 is needed (tools/setup.sh installs it)" >&2; exit 1; }
+[[ -n $formatter && $("$formatter" --version) == *" 14."* ]] || { echo "check_format: clang-format 14 is needed (Debian 12's clang-format, Ubuntu 24.04's clang-format-14)" >&2; exit 1; }
 folders=()
 for folder in "$@"; do [[ -e $folder ]] && folders+=("$folder"); done
 ((${#folders[@]})) || exit 0

@@ -33,7 +33,8 @@ def tool(name):
             version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
             if " 14." in version:
                 return path
-    sys.exit(f"check_tidy: {name} 14 is needed (tools/setup.sh installs it)")
+    package = name.replace("++", "")
+    sys.exit(f"check_tidy: {name} 14 is needed (Debian 12's {package}, Ubuntu 24.04's {package}-14)")
 
 
 def alone(entries):

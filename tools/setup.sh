@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Brings what Shoal is built with: Debian's packages and LibTorch 2.11. Says nothing when all is there, needs no network then, and may be
-# interrupted and run again at any point.
+# Brings what Shoal is built with: packages of Debian 12, Debian 13 or Ubuntu 24.04, and LibTorch 2.11. Says nothing when all is there, needs no
+# network then, and may be interrupted and run again at any point.
 #
 # Torch is, in this order: the folder that SHOAL_TORCH names; the one chosen before (build/torch-path); one that python3 can import; a
 # wheel, pinned by version and hash, in .venv. The choice is written into build/torch-path, where cmake/torch.cmake reads it.
@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly packages=(g++ cmake ninja-build ccache python3 python3-venv libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev
   nlohmann-json3-dev libhwy-dev libsentencepiece-dev libonig-dev libutf8proc-dev zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev clang clang-format clang-tidy
-  libclang-rt-14-dev)
+  libclang-rt-dev)
 readonly requirements=tools/requirements-torch.txt
 readonly venv_stamp=.venv/shoal-requirements.sha256
 
@@ -44,7 +44,9 @@ install_packages() {
   say "installing Debian packages: ${missing[*]}"
   "${as_root[@]}" apt-get update --quiet --quiet || say "apt-get update failed; trying with the package list at hand"
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes --no-install-recommends "${missing[@]}" >&2 ||
-    fail "apt-get could not install: ${missing[*]} (its words are above)"
+    fail "apt-get could not install: ${missing[*]} (its words are above)." \
+      "These are the packages of Debian 12, Debian 13 and Ubuntu 24.04. Elsewhere install what they hold under its names there, g++ 12 or" \
+      "newer and CMake 3.25 or newer among it, and go on without this script: cmake --preset release -DSHOAL_TORCH=<dir of a Torch 2.11>"
   mapfile -t missing < <(missing_packages)
   ((${#missing[@]} == 0)) || fail "still missing after apt-get: ${missing[*]}"
 }
@@ -72,10 +74,11 @@ torch_of_python() {
   "$1" -c 'import importlib.util, os; s = importlib.util.find_spec("torch"); s and s.origin and print(os.path.dirname(s.origin))' 2>/dev/null || true
 }
 
+# One for which there is a pinned wheel. LibTorch itself is the same in all of them.
 python_for_venv() {
   local candidate
-  for candidate in python3 python3.11 /usr/bin/python3; do
-    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+  for candidate in python3 /usr/bin/python3 python3.{11,12,13,10}; do
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
       echo "$candidate"
       return
     fi
@@ -99,7 +102,8 @@ for line in open(sys.argv[1]):
 PY
 }
 
-venv_torch() { echo "$PWD/.venv/lib/python3.11/site-packages/torch"; }
+# Nothing where there is no .venv yet.
+venv_torch() { compgen -G "$PWD/.venv/lib/python3.*/site-packages/torch" || true; }
 
 make_venv() {
   local python sum
@@ -108,8 +112,8 @@ make_venv() {
   if ! venv_is_whole; then
     [[ $(uname -m) == x86_64 ]] || fail "the pinned wheels are for x86-64; name a Torch 2.11 for $(uname -m) with SHOAL_TORCH=<dir>"
     python=$(python_for_venv)
-    [[ -n $python ]] || fail "no Python 3.11 with the venv module (tried python3, python3.11, /usr/bin/python3)." \
-      "Install it, or name a Torch 2.11 with SHOAL_TORCH=<dir>."
+    [[ -n $python ]] || fail "no Python 3.10 to 3.13 with the venv module (tried python3, /usr/bin/python3, and python3.10 to python3.13)." \
+      "Install one, or name a Torch 2.11 with SHOAL_TORCH=<dir>."
     say "installing Torch 2.11.0 into .venv (544 MB to download, 1.4 GB on disk)"
     "$python" -m venv --clear .venv
     .venv/bin/python -m pip install --disable-pip-version-check --no-input --no-deps --only-binary=:all: --require-hashes \
@@ -128,8 +132,8 @@ find_torch() {
     return
   fi
   chosen=$(cat build/torch-path 2>/dev/null || true)
-  [[ -n $chosen && $chosen != "$(venv_torch)" ]] && is_torch "$chosen" && return
-  if [[ $chosen != "$(venv_torch)" ]]; then
+  [[ -n $chosen && $chosen != "$PWD/.venv/"* ]] && is_torch "$chosen" && return
+  if [[ $chosen != "$PWD/.venv/"* ]]; then
     chosen=$(torch_of_python python3)
     if [[ -n $chosen ]] && is_torch "$chosen"; then
       choose "$chosen"
@@ -137,7 +141,7 @@ find_torch() {
     fi
   fi
   make_venv
-  is_torch "$(venv_torch)" || fail "no usable Torch at $(venv_torch); remove .venv and run the same command again"
+  is_torch "$(venv_torch)" || fail "no usable Torch in $PWD/.venv; remove .venv and run the same command again"
   choose "$(venv_torch)"
 }
 

@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly requirements=tools/requirements-python.txt models=tools/requirements-models.txt venv=.venv-python
-readonly site=$venv/lib/python3.11/site-packages stand_ins=$venv/lib/cuda_stand_ins stamp=$venv/shoal-setup.sha256
+readonly stand_ins=$venv/lib/cuda_stand_ins stamp=$venv/shoal-setup.sha256
 
 say() { printf 'setup_python: %s\n' "$*" >&2; }
 fail() {
@@ -27,7 +27,10 @@ esac
 tools/setup.sh
 torch=$(realpath "$(cat build/torch-path)")
 [[ -f $torch/__init__.py ]] || fail "$torch is a LibTorch without its Python part: choose another one with SHOAL_TORCH=<dir>"
-compgen -G "$torch/_C.cpython-311-*" >/dev/null || fail "$torch is not for Python 3.11, as the wheels of $requirements are"
+# The Python that can import this Torch: its extension module says which one.
+minor=$(compgen -G "$torch/_C.cpython-3*-*" | sed -nE '1s/.*_C\.cpython-3([0-9]+)-.*/\1/p' || true)
+[[ $minor =~ ^1[123]$ ]] || fail "$torch is not for Python 3.11, 3.12 or 3.13, as the wheels of $requirements are: choose another one with SHOAL_TORCH=<dir>"
+readonly site=$venv/lib/python3.$minor/site-packages
 
 # The venv depends on the wheels, on the folder of Torch and on how this script makes it.
 sum=$({ cat "$requirements" "${BASH_SOURCE[0]}" && echo "$torch"; } | sha256sum)
@@ -56,9 +59,9 @@ if is_whole; then
   exit
 fi
 
-for python in "${torch%/lib/*}/bin/python" python3 python3.11 /usr/bin/python3 ''; do
-  [[ -n $python ]] || fail "no Python 3.11 with the venv module (tried python3, python3.11, /usr/bin/python3): the pinned wheels are for it"
-  "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
+for python in "${torch%/lib/*}/bin/python" python3 "python3.$minor" /usr/bin/python3 ''; do
+  [[ -n $python ]] || fail "no Python 3.$minor with the venv module (tried python3, python3.$minor, /usr/bin/python3), which $torch is for"
+  "$python" -c "import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, $minor))" 2>/dev/null && break
 done
 rm -f "$stamp"
 "$python" -m venv --clear "$venv"

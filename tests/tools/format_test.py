@@ -1,6 +1,5 @@
 """tools/check_format.sh finds a line that is not in the project's format."""
 import subprocess
-import unittest
 
 import project
 
@@ -25,4 +24,4 @@ class FormatTest(project.ProjectTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    project.main(clang_14=["clang-format"])

@@ -9,7 +9,7 @@ PYTHON = r"""#!/bin/sh
 echo "$@" >>{root}/calls
 case "$*" in
   *'-m venv --clear'*)
-    mkdir -p .venv-python/bin .venv-python/lib/python3.11/site-packages
+    mkdir -p .venv-python/bin .venv-python/lib/python3.{minor}/site-packages
     cp {root}/bin/python3 .venv-python/bin/python ;;
   *'-m pip'*) exit {pip} ;;
 esac
@@ -28,8 +28,8 @@ class SetupPythonTest(project.ProjectTest):
         self.write("bin/ldd", "#!/bin/sh\nprintf '\\tlibc.so.6 => /lib/libc.so.6 (0x1)\\n\\tlibnvidia_played.so.3 => not found\\n'\n").chmod(0o755)
         self.play_python()
 
-    def play_python(self, pip=0):
-        self.write("bin/python3", PYTHON.format(root=self.root, pip=pip)).chmod(0o755)
+    def play_python(self, pip=0, minor=11):
+        self.write("bin/python3", PYTHON.format(root=self.root, pip=pip, minor=minor)).chmod(0o755)
 
     def setup_python(self, *options):
         environment = {"PATH": f"{self.root}/bin:{os.environ['PATH']}", "HOME": str(self.root)}
@@ -86,9 +86,21 @@ class SetupPythonTest(project.ProjectTest):
         self.assertEqual(self.setup_python().returncode, 0)
         self.assertEqual(len(self.calls("-m venv")), 3)
 
+    def test_torch_of_each_python(self):
+        for minor in (12, 13):
+            self.play_python(minor=minor)
+            torch = self.root / f"packages_{minor}/torch"
+            self.write(torch / "__init__.py", "")
+            self.write(torch / f"_C.cpython-3{minor}-x86_64-linux-gnu.so", "")
+            self.write("build/torch-path", f"{torch}\n")
+            self.assertEqual(self.setup_python().returncode, 0)
+            self.assertIn(f"(3, {minor})", self.calls("import sys, venv")[-1])
+            self.assertTrue((self.root / f".venv-python/lib/python3.{minor}/site-packages/shoal_torch.pth").exists())
+            (self.root / "calls").unlink()
+
     def test_torch_without_python_or_of_another(self):
-        (self.root / "packages/torch/_C.cpython-311-x86_64-linux-gnu.so").unlink()
-        self.assertIn("is not for Python 3.11", self.setup_python().stderr)
+        (self.root / "packages/torch/_C.cpython-311-x86_64-linux-gnu.so").rename(self.root / "packages/torch/_C.cpython-310-x86_64-linux-gnu.so")
+        self.assertIn("is not for Python 3.11, 3.12 or 3.13", self.setup_python().stderr)
         (self.root / "packages/torch/__init__.py").unlink()
         self.assertIn("without its Python part", self.setup_python().stderr)
 

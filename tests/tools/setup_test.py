@@ -1,5 +1,7 @@
 """tools/setup.sh chooses the Torch that it should, and says what to do where it cannot go on. Torch and dpkg-query are played by small files."""
+import hashlib
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -74,13 +76,22 @@ class SetupTest(project.ProjectTest):
         self.assertIn("sudo apt-get update && sudo apt-get install --yes --no-install-recommends cmake ninja-build\n", run.stderr)
 
     def test_no_python_of_the_pinned_version(self):
-        for name in ("python3", "python3.11"):
+        for name in ("python3", "python3.10", "python3.11", "python3.12", "python3.13"):
             self.program(name, "exit 1")
         script = self.root / "tools/setup.sh"
         script.write_text(script.read_text().replace("/usr/bin/python3", "python3"))
         run = self.setup_sh()
         self.assertEqual(run.returncode, 1)
-        self.assertIn("no Python 3.11", run.stderr)
+        self.assertIn("no Python 3.10 to 3.13", run.stderr)
+
+    def test_wheel_of_each_python(self):
+        stamp = hashlib.sha256((self.root / "tools/requirements-torch.txt").read_bytes()).hexdigest()
+        for minor in (10, 11, 12, 13):
+            shutil.rmtree(self.root / ".venv", ignore_errors=True)
+            torch = self.torch(f".venv/lib/python3.{minor}/site-packages/torch")
+            self.write(".venv/shoal-requirements.sha256", f"{stamp}  -\n")
+            self.assertEqual(self.setup_sh().returncode, 0)
+            self.assertEqual(self.chosen(), torch)
 
     def test_interrupted_installation_is_made_anew(self):
         self.program("python3", f'[ "$2" = venv ] && echo made >>{self.root}/calls; exit 0')  # answers every question with yes, makes nothing

@@ -1,6 +1,5 @@
 """tools/check_tidy.py finds what .clang-tidy forbids, and nothing in what it allows."""
 import json
-import unittest
 
 import project
 
@@ -42,4 +41,4 @@ class TidyTest(project.ProjectTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    project.main(clang_14=["clang-tidy", "clang++"])

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -42,9 +44,10 @@ Hello encode(const LinkHello& words) {
 }
 
 LinkHello decode(const Hello& hello) {
-  LinkHello words;
-  std::memcpy(&words, hello.data(), hello.size());
-  return words;
+  // The padding at the end of a LinkHello is not sent.
+  std::array<std::byte, sizeof(LinkHello)> words = {};
+  std::ranges::copy(hello, words.begin());
+  return std::bit_cast<LinkHello>(words);
 }
 
 std::uint64_t name_of(const std::string& cluster) {

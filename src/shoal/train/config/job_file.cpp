@@ -276,7 +276,9 @@ void set_key(Job& job, const std::string& path, const std::string& value,
              const std::string& origin) {
   const auto dot = path.find('.');
   SHOAL_USER_CHECK(dot != std::string::npos, "command line", "{}: must read section.key", path);
-  const ConfigKey& key = known_key(origin, path.substr(0, dot), path.substr(dot + 1));
+  const auto section = path.substr(0, dot);
+  const auto name = path.substr(dot + 1);
+  const ConfigKey& key = known_key(origin, section, name);
   // A value of the command line is read as TOML, so that lists and numbers look as in a file.
   toml::table parsed;
   bool readable = true;
