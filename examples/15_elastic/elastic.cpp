@@ -84,8 +84,8 @@ class Trainer {
       if (bytes.size() == sizeof state_) std::memcpy(&state_, bytes.data(), sizeof state_);
     };
     options.on_fault = [](const Error& error) { std::fprintf(stderr, "%s\n", error.what()); };
-    // Joining takes the state from a member that has it, whatever step the others are at. They wait
-    // for that long.
+    // Joining takes the state from a member that has it, behind the step that the others are at.
+    // They wait for that long.
     group_ = arguments.contacts.empty()
                  ? ElasticGroup::found(std::move(options))
                  : ElasticGroup::join(std::move(options), arguments.contacts);
@@ -140,8 +140,7 @@ class Trainer {
     // O, optimize, into `next_`. A member that dies here has added its part, but has not said that
     // its attempt is done: the step is attempted again without it. Once all have said so, and most
     // keepers have noted it, the step is committed, and stays so whoever dies. Then, and only then,
-    // `next_` becomes the state. A joiner enters between two steps, or this one is made again with
-    // it.
+    // `next_` becomes the state. A joiner that has asked meanwhile enters then.
     next_ = tiny::updated(state_, sums_);
     return {.state = digest_of(next_), .samples = kSamplesOfMember};
   }

@@ -97,7 +97,7 @@ class Anything {
       case 3:
         return AcceptedStep{ballot(), number()};
       case 4:
-        return Decided{outcome()};
+        return Decided{outcome(), flag()};
       case 5:
         return Prepare{ballot()};
       case 6: {
@@ -128,8 +128,12 @@ class Anything {
         return ForkPromise{ballot(), place()};
       case 17:
         return Met{id(), place()};
-      default:
+      case 18:
         return Yield{place()};
+      case 19:
+        return Readiness{number(), flag()};
+      default:
+        return MayBegin{number()};
     }
   }
   Letter letter(std::size_t kind) {
@@ -225,7 +229,7 @@ TEST(LetterBytes, AnAcceptedStepHasTheseBytes) {
   letter.to.bytes.fill(std::byte{2});
   std::get<AcceptedStep>(letter.body).ballot.proposer.bytes.fill(std::byte{3});
   Bytes by_hand;
-  by_hand.number(1, 1).number(3, 1).fill(16, 1).fill(16, 2).number(5, 8).number(6, 8).number(1, 1);
+  by_hand.number(2, 1).number(3, 1).fill(16, 1).fill(16, 2).number(5, 8).number(6, 8).number(1, 1);
   by_hand.number(7, 8).fill(16, 3).number(8, 8);
   EXPECT_EQ(encode(letter), by_hand.bytes);
 }
@@ -274,7 +278,7 @@ TEST(LetterBytes, RandomBytesAreRefused) {
   for (int i = 0; i < 20000; ++i) {
     wire::Bytes bytes(random() % 300);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % 4);
-    if (bytes.size() > 1) bytes[0] = std::byte{1};
+    if (bytes.size() > 1) bytes[0] = std::byte{2};
     try {
       ASSERT_EQ(encode(decode_letter(bytes)), bytes);
     } catch (const Error& error) {

@@ -88,6 +88,32 @@ TEST(SimulatedAgreement, MembersAgreeAndGoOnInTenThousandSchedules) {
   EXPECT_LT(totals.ended, kSchedules / 2);
 }
 
+// Letters are lost, doubled and late, members stand still, and others join all the time: whatever
+// the order, no attempt is interrupted, and each joiner waits for one commit at most.
+TEST(SimulatedAgreement, JoinersInterruptNoAttemptAndWaitForOneCommit) {
+  std::uint64_t joined = 0;
+  std::uint64_t commits = 0;
+  for (std::uint64_t seed = 1; seed <= kSchedules / 4; ++seed) {
+    Scenario scenario = scenario_of(seed);
+    scenario.members = 1 + seed % 5;
+    scenario.only_joins = true;
+    scenario.most_faults = 12;
+    scenario.suspect_after = std::chrono::hours(1);
+    if (seed % 2 == 0) {
+      scenario.loss = 0.3;
+      scenario.late = 0.3;
+    }
+    Simulation simulation(seed, scenario);
+    simulation.make_faults();
+    const std::optional<std::string> violation = simulation.run();
+    ASSERT_FALSE(violation) << "seed " << seed << ": " << *violation << simulation.describe();
+    joined += simulation.joined();
+    commits += simulation.check().commits();
+  }
+  EXPECT_GT(joined, kSchedules / 2);
+  EXPECT_GT(commits, 2 * kSchedules);
+}
+
 // Two that fall silent at once and leave one keeper; a decided view whose keepers went to forks; a
 // last member that wanted to leave to a joiner that had crashed.
 TEST(SimulatedAgreement, SchedulesInWhichTheyOnceStoodStill) {

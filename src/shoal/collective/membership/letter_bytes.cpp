@@ -80,7 +80,15 @@ void each(auto& f, Is<AcceptedStep> auto& v) {
   f.field("ballot", v.ballot);
   f.field("step", v.step);
 }
-void each(auto& f, Is<Decided> auto& v) { f.field("outcome", v.outcome); }
+void each(auto& f, Is<Decided> auto& v) {
+  f.field("outcome", v.outcome);
+  f.field("view follows", v.view_follows);
+}
+void each(auto& f, Is<Readiness> auto& v) {
+  f.field("step", v.step);
+  f.field("ready", v.ready);
+}
+void each(auto& f, Is<MayBegin> auto& v) { f.field("step", v.step); }
 void each(auto& f, Is<Prepare> auto& v) { f.field("ballot", v.ballot); }
 void each(auto& f, Is<ViewVote> auto& v) {
   f.field("ballot", v.ballot);
@@ -132,7 +140,7 @@ Body body_of_kind(std::size_t kind, FieldReader& reader) {
   }
 }
 
-constexpr std::uint8_t kFormat = 1;
+constexpr std::uint8_t kFormat = 2;
 
 }  // namespace
 

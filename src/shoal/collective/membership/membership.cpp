@@ -78,6 +78,8 @@ std::vector<Letter> Membership::on(const Event& event, Clock::time_point now) {
     take(received->letter);
   } else if (!ended_ && !left_) {
     if (std::holds_alternative<Tick>(event)) tick();
+    if (const auto* asked = std::get_if<AttemptAsked>(&event)) ask_to_begin(*asked);
+    if (const auto* awaited = std::get_if<JoinersAwaited>(&event)) await_joiners(*awaited);
     if (std::holds_alternative<StepReady>(event) || std::holds_alternative<StepFailed>(event))
       report(event);
     if (std::holds_alternative<JoinerReady>(event)) ready_ = true;
@@ -235,12 +237,11 @@ void Membership::take(const Letter& letter, const Join& join) {
                                  "of {} ranks and protocol {}",
                                  join.who.width, join.who.protocol, like.width, like.protocol)});
   }
-  // The keepers decide who joins; a joiner that knows the view asks them.
-  if (view_->is_kept_by(self_.id) && join.ready) {
+  // The owner admits joiners, and any keeper where the owner is gone: a joiner that knows the view
+  // asks them all.
+  if (view_->is_kept_by(self_.id) && join.ready)
     joiners_[join.who.id] = Waiting{.join = join, .asked = now_};
-    return;
-  }
-  if (!view_->is_kept_by(self_.id)) send(letter.from, Start{*view_});
+  if (!is_owner()) send(letter.from, Start{*view_});
 }
 
 // A joiner asks at once, and the newest ones are kept: those of earlier views may have left.
@@ -300,6 +301,13 @@ void Membership::enter(const View& view) {
   suspicion_.begin(view, now_);
   accused_.clear();
   next_beat_ = now_;
+  may_begin_ = false;
+  begun_ = false;
+  readiness_.reset();
+  phase_ = Phase::kNewView;
+  ready_members_.clear();
+  waiting_members_.clear();
+  let_go_.clear();
   report_.reset();
   reports_.clear();
   step_.reset();

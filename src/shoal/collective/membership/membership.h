@@ -42,6 +42,16 @@ struct Tick {};
 struct Received {
   Letter letter;
 };
+/// This member is ready to attempt the next step of its view. It begins when AttemptBegins comes.
+struct AttemptAsked {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
+};
+/// This member attempts nothing until it asks: it waits for others to join.
+struct JoinersAwaited {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
+};
 /// This member's attempt at a step is done: nothing is changed yet, and this is what it leads to.
 /// A step that is not the next one of the view is ignored: the attempt came too late.
 struct StepReady {
@@ -63,8 +73,8 @@ struct LeaveAsked {};
 struct ContactFound {
   MemberId who;
 };
-using Event =
-    std::variant<Tick, Received, StepReady, StepFailed, JoinerReady, LeaveAsked, ContactFound>;
+using Event = std::variant<Tick, Received, AttemptAsked, JoinersAwaited, StepReady, StepFailed,
+                           JoinerReady, LeaveAsked, ContactFound>;
 
 // What a member learns.
 
@@ -79,7 +89,13 @@ struct StepDecided {
   std::uint64_t epoch = 0;
   Outcome outcome;
 };
-using News = std::variant<ViewStarted, StepDecided>;
+/// The attempt that this member has asked for begins. Nobody who joins interrupts it, unless one of
+/// the members waits for joiners and so does not take part in it.
+struct AttemptBegins {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
+};
+using News = std::variant<ViewStarted, StepDecided, AttemptBegins>;
 
 /// One member's part in the agreement on views and on steps' commits: a state machine that is told
 /// what happens and when, and says which letters to send. It has no thread, no socket and no clock.
@@ -135,6 +151,18 @@ class Membership {
   void take(const Letter& letter, const Join& join);
   void take(const Letter& letter, const JoinRefused& refused);
 
+  // beginning.cpp: when a step begins, and when joiners may come in
+  bool is_next_step(std::uint64_t epoch, std::uint64_t step) const;
+  void ask_to_begin(const AttemptAsked& asked);
+  void await_joiners(const JoinersAwaited& awaited);
+  void begin_attempt();
+  void tell_readiness(bool ready);
+  void let_members_begin();
+  bool wants_another_view() const;
+  bool interrupts_no_attempt() const;
+  void take(const Letter& letter, const Readiness& readiness);
+  void take(const Letter& letter, const MayBegin& may_begin);
+
   // steps.cpp: what a step came to
   void report(const Event& event);
   void propose_step();
@@ -145,7 +173,7 @@ class Membership {
   void take(const Letter& letter, const AcceptStep& request);
   void take(const Letter& letter, const AcceptedStep& accepted);
   void take(const Letter& letter, const Decided& decided);
-  void settle(const Outcome& outcome);
+  void settle(const Outcome& outcome, bool may_begin_next);
 
   // view_change.cpp: the next view
   void consider_change();
@@ -209,6 +237,22 @@ class Membership {
   bool ready_ = false;
   bool as_witness_ = false;
   std::vector<MemberId> contacts_;
+
+  // When the next step begins, for this member.
+  bool may_begin_ = false;         ///< without the owner's word
+  bool begun_ = false;             ///< this member's attempt
+  std::optional<bool> readiness_;  ///< that the owner has been told, until the attempt begins
+
+  // And at the owner.
+  enum class Phase : std::uint8_t {
+    kNewView,       ///< nobody begins before all members are ready
+    kBetweenSteps,  ///< the same, because a view is to follow the last commit
+    kRunning,       ///< members may have begun
+  };
+  Phase phase_ = Phase::kNewView;
+  std::set<MemberId> ready_members_;
+  std::set<MemberId> waiting_members_;  ///< for joiners
+  std::set<MemberId> let_go_;           ///< members that were told to begin this step
 
   // Steps: this member's report, and at the owner those of all and what it has proposed.
   std::optional<Report> report_;

@@ -17,12 +17,7 @@ bool Membership::must_change(const std::set<MemberId>& gone) const {
 bool Membership::may_change_between_steps() const {
   if (step_) return false;
   if (leaving_ || !leavers_.empty()) return true;
-  if (!reports_.empty()) return false;
-  // Who joins keeps nothing in its first view: a run must not depend on somebody that it hardly
-  // knows. Once a step has been committed with it, it may be a keeper.
-  const bool could_have_more_keepers =
-      committed_ && choose_keepers(view_->members, view_->witnesses).size() > view_->keepers.size();
-  return !joiners_.empty() || could_have_more_keepers;
+  return wants_another_view() && interrupts_no_attempt();
 }
 
 // How many must fail before it is this member's turn to propose the next view. Those that hold the
