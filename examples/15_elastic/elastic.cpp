@@ -20,6 +20,7 @@
 #include "examples/15_elastic/tiny_model.h"
 #include "shoal/base/hex.h"
 #include "shoal/collective/elastic/elastic_group.h"
+#include "shoal/wire/join_token.h"
 
 namespace {
 
@@ -45,6 +46,9 @@ struct Arguments {
   std::chrono::milliseconds pause{0};   ///< in each step, for those who watch
   std::optional<std::uint64_t> die_at;  ///< in the middle of this step's reduce
   std::chrono::seconds suspect_after{2};
+  std::string admission_secret;               ///< others join with tokens that it has issued
+  std::string token;                          ///< of a process that joins
+  std::optional<std::chrono::seconds> issue;  ///< a token that is good for so long
 };
 
 Arguments parse(int count, char** words) {
@@ -60,6 +64,9 @@ Arguments parse(int count, char** words) {
       {"--steps", [&](const auto& value) { a.steps = std::stoull(value); }},
       {"--pause-ms", [&](const auto& value) { a.pause = milliseconds(std::stol(value)); }},
       {"--die-at", [&](const auto& value) { a.die_at = std::stoull(value); }},
+      {"--admission-secret", [&](const auto& value) { a.admission_secret = value; }},
+      {"--token", [&](const auto& value) { a.token = value; }},
+      {"--issue-token-s", [&](const auto& value) { a.issue = seconds(std::stol(value)); }},
       {"--suspect-after-s",
        [&](const auto& value) { a.suspect_after = seconds(std::stol(value)); }}};
   for (int i = 1; i < count; i += 2) {
@@ -78,6 +85,9 @@ class Trainer {
     ElasticGroup::Options options;
     options.network.key = arguments.key;
     options.network.host = arguments.listen;
+    options.network.token = arguments.token;
+    if (!arguments.admission_secret.empty())
+      options.network.admission = wire::token_key(arguments.admission_secret);
     options.network.membership.suspect_after = arguments.suspect_after;
     options.state.write = [this] { return tiny::bytes_of(state_); };
     options.state.read = [this](std::span<const std::byte> bytes) {
@@ -192,7 +202,14 @@ int main(int count, char** words) {
   try {
     std::signal(SIGTERM, ask_to_leave);
     std::signal(SIGINT, ask_to_leave);
-    Trainer(parse(count, words)).train();
+    const Arguments arguments = parse(count, words);
+    if (arguments.issue) {
+      const auto expires = std::chrono::system_clock::now() + *arguments.issue;
+      const std::string cluster = elastic::LetterCarrier::Options{}.cluster;
+      std::puts(wire::issue_join_token(arguments.admission_secret, cluster, expires).c_str());
+      return 0;
+    }
+    Trainer(arguments).train();
     return 0;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -76,7 +76,15 @@ class Anything {
     for (std::uint64_t i = random_() % 3; i > 0; --i) view.removed.push_back(member(1));
     view.fresh = static_cast<std::uint32_t>(random_() % (view.members.size() + 1));
     view.keepers = choose_keepers(view.members, view.witnesses);
+    if (flag()) view.admission = admission();
     return view;
+  }
+  Admission admission() {
+    Admission admission{.by_token = true, .cluster = words(), .clock_s = number(), .used = {}};
+    admission.key = digest();
+    for (std::uint64_t i = random_() % 3; i > 0; --i)
+      admission.used.push_back({.nonce = id().bytes, .expires_s = number()});
+    return admission;
   }
   Outcome outcome() {
     return {.step = number(),
@@ -119,9 +127,9 @@ class Anything {
       case 12:
         return Start{view()};
       case 13:
-        return Join{member(3), flag(), flag()};
+        return Join{member(3), flag(), flag(), words()};
       case 14:
-        return JoinRefused{words()};
+        return JoinRefused{words(), words()};
       case 15:
         return ForkAsk{ballot(), ids()};
       case 16:
@@ -196,6 +204,10 @@ TEST(LetterBytes, AViewHasTheseBytesAndTheirSha256) {
   view.removed.emplace_back();
   view.removed[0].id.bytes.fill(std::byte{0xdd});
   view.keepers = {view.members[0].id};
+  view.admission = {.by_token = true, .cluster = "north", .clock_s = 77, .used = {}};
+  view.admission.key.fill(std::byte{0xee});
+  view.admission.used = {{.nonce = {}, .expires_s = 88}};
+  view.admission.used[0].nonce.fill(std::byte{0xff});
   Bytes by_hand;
   by_hand.number(0x0102030405060708, 8).number(9, 8).fill(32, 0xaa).number(300, 8).fill(32, 0xbb);
   by_hand.number(70000, 8);
@@ -210,6 +222,8 @@ TEST(LetterBytes, AViewHasTheseBytesAndTheirSha256) {
       .number(1, 4)
       .number(0, 4);
   by_hand.number(1, 4).fill(16, 0xcc);
+  by_hand.number(1, 1).text("north").fill(32, 0xee).number(77, 8);
+  by_hand.number(1, 4).fill(16, 0xff).number(88, 8);
   EXPECT_EQ(canonical_bytes(view), by_hand.bytes);
   EXPECT_EQ(decode_view(by_hand.bytes), view);
   Digest expected;
@@ -288,7 +302,7 @@ TEST(LetterBytes, RandomBytesAreRefused) {
 }
 
 TEST(LetterBytes, ErrorsNameTheFieldAndThePlace) {
-  Letter letter{.from = id_of(1), .to = id_of(2), .body = JoinRefused{"no"}};
+  Letter letter{.from = id_of(1), .to = id_of(2), .body = JoinRefused{"no", ""}};
   wire::Bytes bytes = encode(letter);
   EXPECT_THAT(
       error_text([&] { decode_letter(std::span(bytes).first(56)); }),
@@ -327,6 +341,8 @@ TEST(LetterBytes, AViewThatContradictsItselfIsRefused) {
               HasSubstr("a member stands in it twice"));
   EXPECT_THAT(refused([](View& v) { v.removed = members_of(50, 17); }),
               HasSubstr("names 17 removed"));
+  EXPECT_THAT(refused([](View& v) { v.admission.used.resize(1); }),
+              HasSubstr("names 1 used join tokens, at most 0"));
   EXPECT_THAT(refused([](View& v) { v.fresh = 4; }), HasSubstr("4 of 3 members are fresh"));
   EXPECT_THAT(refused([](View& v) { v.members[2].width = 4; }), HasSubstr("has 4 ranks, member"));
 }

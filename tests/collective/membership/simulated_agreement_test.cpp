@@ -18,6 +18,17 @@ namespace {
 
 using namespace membership;
 
+/// Fewer than joiners, so that some show one that was used.
+struct Tokens {
+  wire::TokenKey key = wire::token_key("secret");
+  std::vector<std::string> all;
+  Tokens() {
+    const auto far = std::chrono::system_clock::now() + std::chrono::hours(24);
+    while (all.size() < 3) all.push_back(wire::issue_join_token("secret", "", far));
+  }
+};
+const Tokens kTokens;
+
 /// What a seed is about: how many members, whether there is a witness, and the policy.
 Scenario scenario_of(std::uint64_t seed) {
   Scenario scenario;
@@ -26,6 +37,10 @@ Scenario scenario_of(std::uint64_t seed) {
   const auto policies = {OnQuorumLoss::kStop, OnQuorumLoss::kSurvivors, OnQuorumLoss::kWitness};
   scenario.on_quorum_loss = policies.begin()[(seed / 5) % (scenario.witnesses > 0 ? 3 : 2)];
   scenario.as_bytes = seed % 16 == 0;
+  if (seed % 4 == 1) {
+    scenario.admission = {.by_token = true, .cluster = "", .key = kTokens.key, .used = {}};
+    scenario.tokens = kTokens.all;
+  }
   return scenario;
 }
 

@@ -29,7 +29,9 @@ std::size_t Simulation::join(Duration ready_after, bool as_witness) {
   std::vector<MemberId> contacts;
   for (const Node& node : nodes_)
     if (acts(node)) contacts.push_back(node.id);
-  const std::size_t joiner = add_joiner(contacts, as_witness);
+  const auto& tokens = scenario_.tokens;
+  const std::string token = tokens.empty() ? "" : tokens[random_() % tokens.size()];
+  const std::size_t joiner = add_joiner(contacts, as_witness, token);
   nodes_[joiner].is_ready = as_witness;
   at(now_ + ready_after, [this, joiner] {
     nodes_[joiner].is_ready = true;
@@ -38,20 +40,22 @@ std::size_t Simulation::join(Duration ready_after, bool as_witness) {
   return joiner;
 }
 
-std::size_t Simulation::join_by_way_of(std::size_t contact) {
-  const std::size_t joiner = add_joiner({nodes_[contact].id}, false);
+std::size_t Simulation::join_by_way_of(std::size_t contact, const std::string& token) {
+  const std::size_t joiner = add_joiner({nodes_[contact].id}, false, token);
   nodes_[joiner].is_ready = true;
   tell(joiner, JoinerReady{});
   return joiner;
 }
 
-std::size_t Simulation::add_joiner(std::vector<MemberId> contacts, bool as_witness) {
+std::size_t Simulation::add_joiner(std::vector<MemberId> contacts, bool as_witness,
+                                   std::string token) {
   const std::uint64_t number = nodes_.size() + 1;
   std::vector<std::size_t> known;
   for (const MemberId& contact : contacts) known.push_back(simulated_index(contact));
   add_node(id_of(number), Membership::joiner(member_of(number), std::move(contacts), settings_,
-                                             time(), as_witness, scenario_.rules));
+                                             time(), as_witness, scenario_.rules, token));
   nodes_.back().contacts = std::move(known);
+  nodes_.back().token = std::move(token);
   return nodes_.size() - 1;
 }
 

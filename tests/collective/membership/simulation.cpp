@@ -26,7 +26,8 @@ Digest next_state(const Digest& before, std::uint64_t step) {
 
 Simulation::Simulation(std::uint64_t seed, const Scenario& scenario)
     : scenario_(scenario), random_(splitmix64(seed)) {
-  const View first = membership::first_view(scenario.members, scenario.witnesses);
+  View first = membership::first_view(scenario.members, scenario.witnesses);
+  first.admission = scenario.admission;
   settings_ = Settings{.beat = scenario.beat,
                        .suspect_after = scenario.suspect_after,
                        .repeat = milliseconds(300),
@@ -225,6 +226,10 @@ void Simulation::enter(std::size_t index, const View& view) {
     const std::size_t known = node.commits_when_known.value_or(check_.commits());
     check_.expect(check_.commits() - known <= 1, node.id.text() + " has waited for two commits");
     node.commits_when_known.reset();
+  }
+  if (!node.token.empty()) {
+    const auto [user, is_new] = admitted_.emplace(std::pair(view.lineage, node.token), node.id);
+    check_.expect(user->second == node.id, "two members have joined with one token");
   }
   attempt(index, Kind::kAsk, any_duration(milliseconds(20)));
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <queue>
 #include <random>
@@ -39,6 +40,8 @@ struct Scenario {
   Duration suspect_after = seconds(2);
   /// Nothing happens but joins and losses of letters, so no attempt may be interrupted.
   bool only_joins = false;
+  Admission admission{};            ///< of the first view
+  std::vector<std::string> tokens;  ///< one of which each joiner shows
 };
 
 /// Members under a virtual clock, and a network that loses, doubles, delays and reorders letters.
@@ -78,7 +81,7 @@ class Simulation {
   void fail_once(std::size_t node) { nodes_[node].fails = true; }
   std::size_t join(Duration ready_after, bool as_witness = false);
   /// The joiner asks this node alone, unless it learns of others.
-  std::size_t join_by_way_of(std::size_t contact);
+  std::size_t join_by_way_of(std::size_t contact, const std::string& token = {});
   /// From the next step on the node attempts nothing until others have joined.
   void wait_for_joiners(std::size_t node) { nodes_[node].waits = true; }
 
@@ -117,6 +120,7 @@ class Simulation {
     bool waits = false;                   ///< for joiners
     bool is_attempting = false;           ///< its attempt has begun
     std::uint64_t interrupted = 0;        ///< such attempts
+    std::string token{};                  ///< that a joiner has shown
     bool is_ready = false;                ///< a joiner
     std::vector<std::size_t> contacts{};  ///< of a joiner
     Duration paused_until{};
@@ -159,7 +163,7 @@ class Simulation {
   void tell(std::size_t node, const Event& event);
   void post(std::size_t from, const Letter& letter);
   void take_news(std::size_t node, const std::optional<View>& before);
-  std::size_t add_joiner(std::vector<MemberId> contacts, bool as_witness);
+  std::size_t add_joiner(std::vector<MemberId> contacts, bool as_witness, std::string token);
   void deliver(std::size_t node, const Letter& letter);
   void enter(std::size_t node, const View& view);
   void ask_to_begin(const Happening& event);
@@ -172,6 +176,7 @@ class Simulation {
   bool most_act(const std::vector<MemberId>& keepers) const;
 
   Scenario scenario_;
+  std::map<std::pair<std::uint64_t, std::string>, MemberId> admitted_;  ///< by lineage and token
   std::mt19937_64 random_;
   Settings settings_;
   AgreementCheck check_;

@@ -141,10 +141,12 @@ struct Join {
   Member who;
   bool ready = false;
   bool witness = false;
+  std::string token{};  ///< where the view asks for one
   bool operator==(const Join&) const = default;
 };
 struct JoinRefused {
   std::string why;
+  std::string what_to_do;
   bool operator==(const JoinRefused&) const = default;
 };
 /// Among those who have lost the majority of the keepers and go on (policy `survivors`).

@@ -33,6 +33,8 @@ struct Settings {
   Duration stand_in = std::chrono::seconds(1);  ///< so long each keeper waits for the one before
   Duration quorum_patience = std::chrono::seconds(10);  ///< before the policy is followed
   OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
+  /// The time by which join tokens expire.
+  wire::TokenTime (*wall_clock)() = std::chrono::system_clock::now;
 };
 
 // What happens to a member.
@@ -106,9 +108,11 @@ class Membership {
   /// A member or a witness of the first view. Throws Error(usage) where it is neither, and where
   /// the policy is `witness` and the view has none.
   Membership(MemberId self, View first, Settings settings, Clock::time_point now, Rules rules = {});
-  /// Who wants to join a view that it does not know, through members of it.
+  /// Who wants to join a view that it does not know, through members of it. It shows `token` where
+  /// the view asks for one.
   static Membership joiner(Member self, std::vector<MemberId> contacts, Settings settings,
-                           Clock::time_point now, bool as_witness = false, Rules rules = {});
+                           Clock::time_point now, bool as_witness = false, Rules rules = {},
+                           std::string token = {});
 
   /// Returns the letters to send, each to its `hop`.
   std::vector<Letter> on(const Event& event, Clock::time_point now);
@@ -139,7 +143,6 @@ class Membership {
   void take(const Letter& letter);
   void tick();
   void beat();
-  void add_contact(const MemberId& who);
   void send(const MemberId& to, Body body);
   void send_to_all(const std::vector<MemberId>& to, const Body& body);
   void relay(const Letter& letter);
@@ -148,6 +151,12 @@ class Membership {
   void enter(const View& view);
   void end(ErrorKind kind, std::string what, std::string hint);
   void take(const Letter& letter, const Beat& beat);
+
+  // joining.cpp: who asks to join, and who may
+  Join own_join() const;
+  void add_contact(const MemberId& who);
+  std::optional<JoinRefused> why_refused(const Join& join) const;
+  std::optional<JoinRefused> note_joiner(const Join& join);
   void take(const Letter& letter, const Join& join);
   void take(const Letter& letter, const JoinRefused& refused);
 
@@ -236,6 +245,7 @@ class Membership {
   // A joiner's.
   bool ready_ = false;
   bool as_witness_ = false;
+  std::string token_;
   std::vector<MemberId> contacts_;
 
   // When the next step begins, for this member.
@@ -265,6 +275,7 @@ class Membership {
   // The next view.
   struct Waiting {
     Join join;
+    wire::TokenReading token;  ///< as it was read when it was first shown
     Clock::time_point asked;
   };
   std::map<MemberId, Waiting> joiners_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/collective/membership/admission.h"
 #include "shoal/collective/membership/membership.h"
 
 namespace shoal::collective::membership {
@@ -157,7 +158,8 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
             .fresh = 0,
             .witnesses = {},
             .removed = {},
-            .keepers = {}};
+            .keepers = {},
+            .admission = view_->admission};
   std::set<MemberId> without = suspicion_.gone(now_);
   without.insert(leavers_.begin(), leavers_.end());
   if (leaving_) without.insert(self_.id);
@@ -192,6 +194,7 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
   for (const auto& [id, waiting] : joiners_) {
     if (next.members.size() + next.witnesses.size() == View::kMostMembers) break;
     if (view_->has(id)) continue;
+    if (!use_up(next.admission, waiting.token, settings_.wall_clock())) continue;
     (waiting.join.witness ? next.witnesses : next.members).push_back(waiting.join.who);
     if (!waiting.join.witness) ++next.fresh;
   }
