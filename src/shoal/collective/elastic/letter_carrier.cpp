@@ -104,9 +104,10 @@ std::unique_ptr<LetterCarrier> LetterCarrier::join(Options options,
                                                    const std::vector<wire::Endpoint>& contacts) {
   SHOAL_USER_CHECK(!contacts.empty(), "join", "no address of a member is given");
   std::unique_ptr<LetterCarrier> carrier(new LetterCarrier(std::move(options), numeric(contacts)));
-  carrier->start(Membership::joiner(
-      description(carrier->options_, carrier->self(), carrier->endpoint_), {},
-      carrier->options_.membership, Clock::now(), false, {}, carrier->options_.token));
+  carrier->start(
+      Membership::joiner(description(carrier->options_, carrier->self(), carrier->endpoint_), {},
+                         carrier->options_.membership, Clock::now(), carrier->options_.as_witness,
+                         {}, carrier->options_.token));
   // The state is sent to it in its first view, so it is ready for that now.
   carrier->post(membership::JoinerReady{});
   return carrier;

@@ -68,6 +68,7 @@ class LetterCarrier {
     /// (wire::token_key). Where there is none, whoever knows `key` may join.
     std::optional<wire::TokenKey> admission;
     std::string token;        ///< of who joins, where the group asks for one
+    bool as_witness = false;  ///< who joins may be a keeper, and trains nothing
     std::uint32_t width = 1;  ///< ranks of the member
     std::string site;
   };

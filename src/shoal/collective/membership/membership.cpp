@@ -50,9 +50,6 @@ Membership::Membership(MemberId self, View first, Settings settings, Clock::time
   check(first);
   SHOAL_USER_CHECK(first.has(self), "membership", "{} is not in the first view {}", self.text(),
                    text(first.everybody()));
-  SHOAL_USER_CHECK(settings.on_quorum_loss != OnQuorumLoss::kWitness || !first.witnesses.empty(),
-                   "membership",
-                   "on_quorum_loss = \"witness\" needs a witness, and the first view has none");
   for (const auto* list : {&first.members, &first.witnesses}) {
     for (const Member& member : *list)
       if (member.id == self) self_ = member;

@@ -105,8 +105,7 @@ using News = std::variant<ViewStarted, StepDecided, AttemptBegins>;
 /// docs/notes/membership.md has what it promises, and why that holds. Not thread-safe.
 class Membership {
  public:
-  /// A member or a witness of the first view. Throws Error(usage) where it is neither, and where
-  /// the policy is `witness` and the view has none.
+  /// A member or a witness of the first view. Throws Error(usage) where it is neither.
   Membership(MemberId self, View first, Settings settings, Clock::time_point now, Rules rules = {});
   /// Who wants to join a view that it does not know, through members of it. It shows `token` where
   /// the view asks for one.
