@@ -15,11 +15,13 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "examples/15_elastic/tiny_model.h"
 #include "shoal/base/hex.h"
 #include "shoal/collective/elastic/elastic_group.h"
+#include "shoal/wire/join_token.h"
 
 namespace {
 
@@ -45,7 +47,21 @@ struct Arguments {
   std::chrono::milliseconds pause{0};   ///< in each step, for those who watch
   std::optional<std::uint64_t> die_at;  ///< in the middle of this step's reduce
   std::chrono::seconds suspect_after{2};
+  membership::OnQuorumLoss on_quorum_loss = membership::OnQuorumLoss::kStop;
+  std::chrono::seconds quorum_patience{10};
+  bool as_witness = false;
+  std::string admission_secret;               ///< others join with tokens that it has issued
+  std::string token;                          ///< of a process that joins
+  std::optional<std::chrono::seconds> issue;  ///< a token that is good for so long
 };
+
+membership::OnQuorumLoss policy(const std::string& name) {
+  using membership::OnQuorumLoss;
+  if (name == "witness") return OnQuorumLoss::kWitness;
+  if (name == "survivors") return OnQuorumLoss::kSurvivors;
+  if (name == "stop") return OnQuorumLoss::kStop;
+  throw Error(ErrorKind::kUsage, "elastic", name + " is none of stop, witness, survivors");
+}
 
 Arguments parse(int count, char** words) {
   Arguments a;
@@ -60,6 +76,13 @@ Arguments parse(int count, char** words) {
       {"--steps", [&](const auto& value) { a.steps = std::stoull(value); }},
       {"--pause-ms", [&](const auto& value) { a.pause = milliseconds(std::stol(value)); }},
       {"--die-at", [&](const auto& value) { a.die_at = std::stoull(value); }},
+      {"--on-quorum-loss", [&](const auto& value) { a.on_quorum_loss = policy(value); }},
+      {"--quorum-patience-s",
+       [&](const auto& value) { a.quorum_patience = seconds(std::stol(value)); }},
+      {"--role", [&](const auto& value) { a.as_witness = value == "witness"; }},
+      {"--admission-secret", [&](const auto& value) { a.admission_secret = value; }},
+      {"--token", [&](const auto& value) { a.token = value; }},
+      {"--issue-token-s", [&](const auto& value) { a.issue = seconds(std::stol(value)); }},
       {"--suspect-after-s",
        [&](const auto& value) { a.suspect_after = seconds(std::stol(value)); }}};
   for (int i = 1; i < count; i += 2) {
@@ -71,28 +94,65 @@ Arguments parse(int count, char** words) {
   return a;
 }
 
+elastic::LetterCarrier::Options network(const Arguments& arguments) {
+  elastic::LetterCarrier::Options options;
+  options.key = arguments.key;
+  options.host = arguments.listen;
+  options.membership.suspect_after = arguments.suspect_after;
+  options.membership.on_quorum_loss = arguments.on_quorum_loss;
+  options.membership.quorum_patience = arguments.quorum_patience;
+  options.as_witness = arguments.as_witness;
+  options.token = arguments.token;
+  if (!arguments.admission_secret.empty())
+    options.admission = wire::token_key(arguments.admission_secret);
+  return options;
+}
+
+// At this address the others find the process.
+void write_address(const std::string& file, const elastic::LetterCarrier& carrier) {
+  if (file.empty()) return;
+  const std::string incomplete = file + ".new";
+  std::ofstream(incomplete) << carrier.endpoint().text() << "\n" << carrier.self().text() << "\n";
+  std::rename(incomplete.c_str(), file.c_str());
+}
+
+// A witness trains nothing. It remembers what is decided, so that of two members either may die.
+int be_witness(const Arguments& arguments) {
+  const auto carrier = elastic::LetterCarrier::join(network(arguments), arguments.contacts);
+  write_address(arguments.address_file, *carrier);
+  bool leaves = false;
+  for (;;) {
+    // What it is told does not concern it.
+    while (carrier->take_news(Deadline::in(milliseconds(100)))) {
+    }
+    const elastic::MemberStatus status = carrier->status();
+    if (status.left) return 0;
+    if (status.ended) throw Error(*status.ended);
+    if (asked_to_leave != 0 && !std::exchange(leaves, true))
+      carrier->post(membership::LeaveAsked{});
+  }
+}
+
 class Trainer {
  public:
   explicit Trainer(const Arguments& arguments)
       : arguments_(arguments), lineage_(arguments.lineage, std::ios::app) {
     ElasticGroup::Options options;
-    options.network.key = arguments.key;
-    options.network.host = arguments.listen;
-    options.network.membership.suspect_after = arguments.suspect_after;
+    options.network = network(arguments);
     options.state.write = [this] { return tiny::bytes_of(state_); };
     options.state.read = [this](std::span<const std::byte> bytes) {
       if (bytes.size() == sizeof state_) std::memcpy(&state_, bytes.data(), sizeof state_);
     };
     options.on_fault = [](const Error& error) { std::fprintf(stderr, "%s\n", error.what()); };
-    // Joining takes the state from a member that has it, whatever step the others are at. They wait
-    // for that long.
+    // Joining takes the state from a member that has it, behind the step that the others are at.
+    // They wait for that long.
     group_ = arguments.contacts.empty()
                  ? ElasticGroup::found(std::move(options))
                  : ElasticGroup::join(std::move(options), arguments.contacts);
     std::fprintf(stderr, "member %s listens at %s, and begins with step %llu\n",
                  group_->self().text().c_str(), group_->endpoint().text().c_str(),
                  static_cast<unsigned long long>(group_->next_step()));
-    if (!arguments.address_file.empty()) write_address();
+    write_address(arguments.address_file, group_->carrier());
     group_->wait_for_members(arguments.members, Deadline::in(std::chrono::minutes(30)));
   }
 
@@ -140,8 +200,7 @@ class Trainer {
     // O, optimize, into `next_`. A member that dies here has added its part, but has not said that
     // its attempt is done: the step is attempted again without it. Once all have said so, and most
     // keepers have noted it, the step is committed, and stays so whoever dies. Then, and only then,
-    // `next_` becomes the state. A joiner enters between two steps, or this one is made again with
-    // it.
+    // `next_` becomes the state. A joiner that has asked meanwhile enters then.
     next_ = tiny::updated(state_, sums_);
     return {.state = digest_of(next_), .samples = kSamplesOfMember};
   }
@@ -173,12 +232,6 @@ class Trainer {
         << std::endl;
   }
 
-  void write_address() const {
-    const std::string incomplete = arguments_.address_file + ".new";
-    std::ofstream(incomplete) << group_->endpoint().text() << "\n" << group_->self().text() << "\n";
-    std::rename(incomplete.c_str(), arguments_.address_file.c_str());
-  }
-
   const Arguments arguments_;
   std::ofstream lineage_;
   tiny::State state_;
@@ -193,7 +246,15 @@ int main(int count, char** words) {
   try {
     std::signal(SIGTERM, ask_to_leave);
     std::signal(SIGINT, ask_to_leave);
-    Trainer(parse(count, words)).train();
+    const Arguments arguments = parse(count, words);
+    if (arguments.issue) {
+      const auto expires = std::chrono::system_clock::now() + *arguments.issue;
+      const std::string cluster = elastic::LetterCarrier::Options{}.cluster;
+      std::puts(wire::issue_join_token(arguments.admission_secret, cluster, expires).c_str());
+      return 0;
+    }
+    if (arguments.as_witness) return be_witness(arguments);
+    Trainer(arguments).train();
     return 0;
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <openssl/kdf.h>
 
 #include <array>
@@ -24,56 +23,65 @@ using testing::HasSubstr;
 
 const TokenTime kNow = std::chrono::system_clock::from_time_t(1'800'000'000);
 
-TEST(JoinToken, IsGoodOnce) {
-  JoinTokens tokens("secret", "north");
-  const std::string one = issue_join_token("secret", "north", kNow + hours(1));
-  const std::string other = issue_join_token("secret", "north", kNow + hours(1));
-  EXPECT_NE(one, other);
-  EXPECT_EQ(tokens.use(one, kNow), TokenVerdict::kGood);
-  EXPECT_EQ(tokens.use(one, kNow), TokenVerdict::kUsed);
-  EXPECT_EQ(tokens.use(other, kNow), TokenVerdict::kGood);
-  EXPECT_EQ(tokens.use(one, kNow + seconds(3599)), TokenVerdict::kUsed);
+TokenVerdict verdict(const std::string& secret, const std::string& cluster,
+                     const std::string& token, TokenTime now = kNow) {
+  return read_join_token(token_key(secret), cluster, token, now).verdict;
 }
 
-TEST(JoinToken, ExpiresAndIsThenForgotten) {
-  JoinTokens tokens("secret", "north");
+TEST(JoinToken, SaysUntilWhenAndWhichOneItIs) {
+  const std::string one = issue_join_token("secret", "north", kNow + hours(1));
+  const std::string other = issue_join_token("secret", "north", kNow + hours(1));
+  const TokenKey key = token_key("secret");
+  const TokenReading reading = read_join_token(key, "north", one, kNow);
+  EXPECT_EQ(reading.verdict, TokenVerdict::kGood);
+  EXPECT_EQ(reading.expires_s, 1'800'003'600);
+  EXPECT_EQ(reading.cluster, "north");
+  EXPECT_EQ(read_join_token(key, "north", one, kNow).nonce, reading.nonce);
+  EXPECT_NE(read_join_token(key, "north", other, kNow).nonce, reading.nonce);
+}
+
+TEST(JoinToken, Expires) {
   const std::string token = issue_join_token("secret", "north", kNow + seconds(10));
-  const std::string late = issue_join_token("secret", "north", kNow + seconds(10));
-  EXPECT_EQ(tokens.use(token, kNow + seconds(9)), TokenVerdict::kGood);
-  EXPECT_EQ(tokens.remembered(), 1u);
-  EXPECT_EQ(tokens.use(late, kNow + seconds(10)), TokenVerdict::kExpired);
-  EXPECT_EQ(tokens.remembered(), 0u);
-  // A clock that is set back makes none good again: neither the used one nor the other.
-  EXPECT_EQ(tokens.use(token, kNow), TokenVerdict::kExpired);
-  EXPECT_EQ(tokens.use(late, kNow), TokenVerdict::kExpired);
+  EXPECT_EQ(verdict("secret", "north", token, kNow + seconds(9)), TokenVerdict::kGood);
+  EXPECT_EQ(verdict("secret", "north", token, kNow + seconds(10)), TokenVerdict::kExpired);
 }
 
 TEST(JoinToken, IsOfOneClusterAndOneSecret) {
   const std::string token = issue_join_token("secret", "north", kNow + hours(1));
-  EXPECT_EQ(JoinTokens("secret", "south").use(token, kNow), TokenVerdict::kOtherCluster);
-  EXPECT_EQ(JoinTokens("secret", "nort").use(token, kNow), TokenVerdict::kOtherCluster);
-  EXPECT_EQ(JoinTokens("Secret", "north").use(token, kNow), TokenVerdict::kForged);
-  const std::string nameless = issue_join_token("secret", "", kNow + hours(1));
-  EXPECT_EQ(JoinTokens("secret", "").use(nameless, kNow), TokenVerdict::kGood);
+  EXPECT_EQ(verdict("secret", "south", token), TokenVerdict::kOtherCluster);
+  EXPECT_EQ(verdict("secret", "nort", token), TokenVerdict::kOtherCluster);
+  EXPECT_EQ(verdict("Secret", "north", token), TokenVerdict::kForged);
+  EXPECT_EQ(verdict("secret", "", issue_join_token("secret", "", kNow + hours(1))),
+            TokenVerdict::kGood);
 }
 
 TEST(JoinToken, AlteredAnywhereItIsForged) {
-  JoinTokens tokens("secret", "north");
+  const TokenKey key = token_key("secret");
   const std::string token = issue_join_token("secret", "north", kNow + hours(1));
+  const auto is_forged = [&](const std::string& altered) {
+    return read_join_token(key, "north", altered, kNow).verdict == TokenVerdict::kForged;
+  };
   for (std::size_t at = 0; at < token.size(); ++at) {
     for (const char other : {'0', '1', 'f', 'A', 'F', 'x', '\0', '\n'}) {
       std::string altered = token;
       if (altered[at] == other) continue;
       altered[at] = other;
-      EXPECT_EQ(tokens.use(altered, kNow), TokenVerdict::kForged) << at;
+      EXPECT_TRUE(is_forged(altered)) << at;
     }
-    EXPECT_EQ(tokens.use(token.substr(0, at), kNow), TokenVerdict::kForged) << at;
-    EXPECT_EQ(tokens.use(token.substr(at + 1), kNow), TokenVerdict::kForged) << at;
+    EXPECT_TRUE(is_forged(token.substr(0, at))) << at;
+    EXPECT_TRUE(is_forged(token.substr(at + 1))) << at;
   }
-  for (const char* more : {"0", "00", " "})
-    EXPECT_EQ(tokens.use(token + more, kNow), TokenVerdict::kForged);
-  EXPECT_EQ(tokens.use(std::string(100000, '0'), kNow), TokenVerdict::kForged);
-  EXPECT_EQ(tokens.use(token, kNow), TokenVerdict::kGood) << "no attempt has used it up";
+  for (const char* more : {"0", "00", " "}) EXPECT_TRUE(is_forged(token + more));
+  EXPECT_TRUE(is_forged(std::string(100000, '0')));
+  EXPECT_FALSE(is_forged(token));
+}
+
+// Whoever reads tokens has the public key, which makes none.
+TEST(JoinToken, TheKeyOfReadersIssuesNone) {
+  const TokenKey key = token_key("secret");
+  const std::string text(reinterpret_cast<const char*>(key.data()), key.size());
+  EXPECT_EQ(verdict("secret", "north", issue_join_token(text, "north", kNow + hours(1))),
+            TokenVerdict::kForged);
 }
 
 /// HKDF-SHA256 as OpenSSL has it.
@@ -103,35 +111,38 @@ TEST(JoinToken, IsMadeAsItsDescriptionSays) {
   std::vector<unsigned char> bytes{0x00, 0xd2, 0x49, 0x6b, 0, 0, 0, 0};  // 1'800'000'000
   for (unsigned char i = 1; i <= 16; ++i) bytes.push_back(i);
   for (const char c : std::string("north")) bytes.push_back(static_cast<unsigned char>(c));
-  const auto key = hkdf("secret", "shoal", "join token");
-  std::array<unsigned char, 32> mac{};
-  unsigned size = 0;
-  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes.data(), bytes.size(),
-       mac.data(), &size);
-  bytes.insert(bytes.end(), mac.begin(), mac.end());
-  std::string token = "shoal-join-1-";
+  const auto seed = hkdf("secret", "shoal", "join token");
+  const std::shared_ptr<EVP_PKEY> key(
+      EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, seed.data(), seed.size()),
+      EVP_PKEY_free);
+  const std::shared_ptr<EVP_MD_CTX> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  ASSERT_EQ(EVP_DigestSignInit(context.get(), nullptr, nullptr, nullptr, key.get()), 1);
+  std::array<unsigned char, 64> signature{};
+  std::size_t size = signature.size();
+  ASSERT_EQ(EVP_DigestSign(context.get(), signature.data(), &size, bytes.data(), bytes.size()), 1);
+  bytes.insert(bytes.end(), signature.begin(), signature.end());
+  std::string token = "shoal-join-2-";
   for (const unsigned char byte : bytes) {
     std::array<char, 3> digits{};
     std::snprintf(digits.data(), digits.size(), "%02x", byte);
     token += digits.data();
   }
-  EXPECT_EQ(JoinTokens("secret", "north").use(token, kNow - seconds(1)), TokenVerdict::kGood);
-  EXPECT_EQ(JoinTokens("secret", "north").use(token, kNow), TokenVerdict::kExpired);
+  EXPECT_EQ(verdict("secret", "north", token, kNow - seconds(1)), TokenVerdict::kGood);
+  EXPECT_EQ(verdict("secret", "north", token), TokenVerdict::kExpired);
 }
 
 TEST(JoinToken, AnEmptySecretAndALongNameAreRefused) {
-  EXPECT_EQ(error_of([] { JoinTokens("", "north"); }).kind(), ErrorKind::kUsage);
+  EXPECT_EQ(error_of([] { token_key(""); }).kind(), ErrorKind::kUsage);
   EXPECT_EQ(error_of([] { issue_join_token("", "north", kNow); }).kind(), ErrorKind::kUsage);
   const std::string longest(100, 'n');
-  EXPECT_EQ(JoinTokens("s", longest).use(issue_join_token("s", longest, kNow + hours(1)), kNow),
+  EXPECT_EQ(verdict("s", longest, issue_join_token("s", longest, kNow + hours(1))),
             TokenVerdict::kGood);
   EXPECT_THAT(error_of([&] { issue_join_token("s", longest + "n", kNow); }).what(),
               HasSubstr("at most 100 bytes, this one 101"));
 }
 
-TEST(JoinToken, ARefusalHasAWordForPeople) {
+TEST(JoinToken, AVerdictHasAWordForPeople) {
   EXPECT_STREQ(name(TokenVerdict::kExpired), "expired");
-  EXPECT_STREQ(name(TokenVerdict::kUsed), "used before");
   EXPECT_STREQ(name(TokenVerdict::kOtherCluster), "of another cluster");
   EXPECT_STREQ(name(TokenVerdict::kForged), "forged");
   EXPECT_STREQ(name(TokenVerdict::kGood), "good");

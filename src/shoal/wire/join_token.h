@@ -4,51 +4,51 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 
 namespace shoal::wire {
 
-/// What a verifier says of a join token.
+/// A public key (Ed25519). Whoever has it can tell whether a token is right, and can make none.
+using TokenKey = std::array<std::byte, 32>;
+/// A random number that tells tokens apart.
+using TokenNonce = std::array<std::byte, 16>;
+using TokenTime = std::chrono::system_clock::time_point;
+
+/// What a reader says of a join token.
 enum class TokenVerdict : std::uint8_t {
   kGood,
   kForged,        ///< no token, or one that was altered or made with another secret
   kOtherCluster,  ///< a token of this secret for a cluster of another name
   kExpired,
-  kUsed,
 };
-/// Returns a word for people: "good", "forged", "of another cluster", "expired", "used before".
+/// Returns a word for people: "good", "forged", "of another cluster", "expired".
 const char* name(TokenVerdict verdict);
 
-using TokenTime = std::chrono::system_clock::time_point;
+/// Returns the key to the tokens that are issued with `secret`. Throws Error(usage) for an empty
+/// secret.
+TokenKey token_key(std::string_view secret);
 
 /// Returns a text that lets whoever shows it join `cluster`, once, before `expires` (by the clock
-/// of the host that verifies it; whole seconds count). It holds the name of the cluster, the time
-/// and a random number, and their HMAC-SHA256 under a key that HKDF makes of `secret`. It is itself
-/// a secret until it is used: it should be shown inside TLS alone. Throws Error(usage) for an empty
-/// secret, and for a name of more than 100 bytes.
+/// of the host that reads it; whole seconds count). It holds the time, a random number and the name
+/// of the cluster, and a signature (Ed25519, RFC 8032) under a private key that HKDF makes of
+/// `secret`. It is itself a secret until it is used. Throws Error(usage) for an empty secret, and
+/// for a name of more than 100 bytes.
 std::string issue_join_token(std::string_view secret, std::string_view cluster, TokenTime expires);
 
-/// Verifies the tokens of one cluster. Remembers those that were used until they expire, so that
-/// each is good once for one verifier. It remembers them in memory alone: a verifier that starts
-/// again takes those that have not expired once more. Not thread-safe.
-class JoinTokens {
- public:
-  JoinTokens(std::string_view secret, std::string cluster);
-  /// Uses the token up where it is good.
-  TokenVerdict use(std::string_view token, TokenTime now = std::chrono::system_clock::now());
-  /// Counts the tokens that are remembered.
-  std::size_t remembered() const { return used_.size(); }
-
- private:
-  using Nonce = std::array<std::byte, 16>;
-  std::array<std::byte, 32> key_;
-  std::string cluster_;
-  /// The latest time that was seen: a clock that is set back makes no token good again. So one that
-  /// runs ahead for a moment ends all tokens up to that time, and others must be issued.
-  std::int64_t now_s_ = 0;
-  std::map<Nonce, std::int64_t> used_;  ///< until when they are remembered, in seconds since 1970
+struct TokenReading {
+  TokenVerdict verdict = TokenVerdict::kForged;
+  // Of a token that is not forged:
+  TokenNonce nonce{};
+  std::int64_t expires_s = 0;  ///< seconds since 1970
+  std::string cluster;
 };
+
+/// Reads a token for `cluster` at the time `now`. Whether it was used before, the reader must know.
+TokenReading read_join_token(const TokenKey& key, std::string_view cluster, std::string_view token,
+                             TokenTime now);
+
+/// Whole seconds since 1970, rounded down.
+std::int64_t seconds_since_1970(TokenTime time);
 
 }  // namespace shoal::wire

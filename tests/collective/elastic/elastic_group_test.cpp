@@ -29,7 +29,9 @@ using testing::HasSubstr;
 struct Member {
   double value = 1;
   double next = 0;
+  int attempts = 0;
   int applied = 0;
+  std::function<void(const Roster&)> meanwhile = [](const Roster&) {};  ///< called in each attempt
   std::vector<StepResult> results;
   std::vector<std::string> faults;
   std::unique_ptr<ElasticGroup> group;
@@ -52,6 +54,8 @@ struct Member {
   }
   /// Each member contributes its place plus one.
   Attempt attempt(Communicator& communicator, const Roster& roster) {
+    ++attempts;
+    meanwhile(roster);
     double sum = roster.rank + 1;
     communicator.wait(communicator.start(
         {.kind = Kind::kAllReduce, .type = ElementType::kF64, .buffer = {&sum, &sum, 1}}));
@@ -140,6 +144,46 @@ TEST(ElasticGroup, GivesTheStateToThoseThatJoin) {
     EXPECT_EQ(member->results.back().view.members.size(), 3u);
   }
   EXPECT_EQ(second.applied, 4);
+}
+
+// Each of three joins while the others are in the middle of an attempt, which they finish.
+TEST(ElasticGroup, LetsJoinersInBehindTheStepThatRuns) {
+  constexpr std::size_t kMembers = 4;
+  Member founder;
+  std::vector<Member> joiners(kMembers - 1);
+  std::vector<std::unique_ptr<Thread>> threads;
+  const auto step_until_all_are_there = [](Member& member) {
+    for (int together = 0; together < 3;) {
+      member.step();
+      together += member.results.back().view.members.size() == kMembers;
+    }
+  };
+  founder.group = ElasticGroup::found(founder.options());
+  founder.meanwhile = [&](const Roster& roster) {
+    const std::size_t begun = threads.size();
+    if (begun < joiners.size() && static_cast<std::size_t>(roster.size) == begun + 1) {
+      threads.push_back(std::make_unique<Thread>([&, begun] {
+        Member& joiner = joiners[begun];
+        joiner.group = ElasticGroup::join(joiner.options(), {founder.group->endpoint()});
+        step_until_all_are_there(joiner);
+      }));
+    }
+    // It asks to join meanwhile.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  };
+  step_until_all_are_there(founder);
+  for (const auto& thread : threads) {
+    thread->join();
+    EXPECT_EQ(thread->error, "");
+  }
+  std::vector<const Member*> all{&founder};
+  for (const Member& joiner : joiners) all.push_back(&joiner);
+  for (const Member* member : all) {
+    EXPECT_EQ(member->value, founder.value);
+    EXPECT_EQ(member->attempts, member->applied);
+    EXPECT_THAT(member->faults, ElementsAre());
+    for (const StepResult& result : member->results) EXPECT_EQ(result.attempts, 1);
+  }
 }
 
 TEST(ElasticGroup, GoesOnWhenAMemberLeavesInOrder) {

@@ -131,6 +131,7 @@ TEST(LetterCarrier, JoinsAGroupThatBeginsLater) {
   EXPECT_FALSE(joiner->take_news(Deadline::in(std::chrono::milliseconds(300))));
   options.ports = {port, port};
   const auto founder = LetterCarrier::found(options, Digest{});
+  ASSERT_TRUE(view_of(*founder, 1));
   EXPECT_TRUE(view_of(*joiner, 2));
 }
 

@@ -41,13 +41,17 @@ inline LetterCarrier::Options network(const membership::Settings& settings = pat
   return options;
 }
 
-/// Takes news until a view of so many members begins; nothing where none does.
+/// Takes news until a view of so many members begins; nothing where none does. In each view the
+/// member waits for joiners.
 inline std::optional<View> view_of(LetterCarrier& carrier, std::size_t members) {
   for (const Deadline end = soon(); !end.passed();) {
     const auto news = carrier.take_news(end);
     if (!news) return std::nullopt;
     const auto* started = std::get_if<membership::ViewStarted>(&*news);
-    if (started && started->view.members.size() == members) return started->view;
+    if (!started) continue;
+    const View& view = started->view;
+    carrier.post(membership::JoinersAwaited{.epoch = view.epoch, .step = view.first_step});
+    if (view.members.size() == members) return view;
   }
   return std::nullopt;
 }

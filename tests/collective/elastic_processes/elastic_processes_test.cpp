@@ -7,10 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "examples/15_elastic/tiny_model.h"
+#include "shoal/base/error.h"
 #include "shoal/base/hex.h"
 #include "shoal/collective/elastic/state_exchange.h"
 #include "tests/collective/elastic_processes/member_process.h"
@@ -89,12 +91,26 @@ class ElasticProcesses : public testing::Test {
     ASSERT_THAT(member.text("stdout"), HasSubstr("with state " + member.lineage().back().state));
   }
 
+  /// Waits until a step is committed that so many keepers have decided.
+  static bool has_keepers(const MemberProcess& observer, std::size_t keepers) {
+    return wait_for(observer, [&](const LineageStep& step) { return step.keepers == keepers; });
+  }
+
   /// All lineages together say one thing of each step, and one process that repeats them has the
-  /// same bits after each. Returns the number of steps.
-  std::size_t replay() const {
+  /// same bits after each. Where `survivor` has gone on alone without the majority, what others
+  /// say of the steps that it has committed alone does not count. Returns the number of steps.
+  std::size_t replay(const MemberProcess* survivor = nullptr) const {
     std::map<std::uint64_t, LineageStep> steps;
+    std::set<std::uint64_t> alone;
+    if (survivor) {
+      for (const LineageStep& step : survivor->lineage()) {
+        if (step.members.size() == 1) alone.insert(step.step);
+        steps.emplace(step.step, step);
+      }
+    }
     for (const auto& member : all_) {
       for (const LineageStep& step : member->lineage()) {
+        if (member.get() != survivor && alone.contains(step.step)) continue;
         const auto [entry, is_new] = steps.emplace(step.step, step);
         EXPECT_EQ(entry->second, step) << "step " << step.step;
       }
@@ -180,6 +196,54 @@ TEST_P(ElasticProcessesKeepers, MayBeKilledInTheMiddleOfAReduce) {
 
 // The first one is the owner.
 INSTANTIATE_TEST_SUITE_P(EachOfThree, ElasticProcessesKeepers, testing::Values(0, 1));
+
+std::vector<std::string> that_follow(const std::string& policy) {
+  return {"--on-quorum-loss", policy, "--quorum-patience-s", "1", "--suspect-after-s", "4"};
+}
+
+// The first of three that is left goes on alone. What the dead have seen committed last it may have
+// missed, so its own lineage is what counts.
+TEST_F(ElasticProcesses, SurvivorsGoOnWhereTheMajorityIsKilled) {
+  std::vector<MemberProcess*> members;
+  for (int i = 0; i < 3; ++i)
+    members.push_back(&start(i == 0 ? nullptr : members[0], that_follow("survivors")));
+  ASSERT_TRUE(has_keepers(*members[1], 3));
+  members[0]->signal(SIGKILL);
+  members[2]->signal(SIGKILL);
+  const auto killed = Clock::now();
+  ASSERT_TRUE(has_members(*members[1], {members[1]}));
+  RecordProperty("ms_to_next_commit",
+                 static_cast<int>((Clock::now() - killed) / std::chrono::milliseconds(1)));
+  stop(*members[1]);
+  EXPECT_GT(replay(members[1]), 3u);
+}
+
+TEST_F(ElasticProcesses, WithAWitnessEitherOfTwoMayBeKilled) {
+  MemberProcess& first = start(nullptr, that_follow("witness"));
+  MemberProcess& second = start(&first, that_follow("witness"));
+  std::vector<std::string> as_witness = that_follow("witness");
+  as_witness.insert(as_witness.end(), {"--role", "witness"});
+  start(&first, as_witness);
+  ASSERT_TRUE(has_keepers(second, 3));
+  first.signal(SIGKILL);  // the owner
+  ASSERT_TRUE(has_members(second, {&second}));
+  stop(second);
+}
+
+// Two of the three keepers are killed at once: the member that is left ends, and says why.
+TEST_F(ElasticProcesses, WithTheWitnessTheMajorityIsLost) {
+  MemberProcess& first = start(nullptr, that_follow("witness"));
+  MemberProcess& second = start(&first, that_follow("witness"));
+  std::vector<std::string> as_witness = that_follow("witness");
+  as_witness.insert(as_witness.end(), {"--role", "witness"});
+  MemberProcess& witness = start(&first, as_witness);
+  ASSERT_TRUE(has_keepers(second, 3));
+  first.signal(SIGKILL);
+  witness.signal(SIGKILL);
+  EXPECT_EQ(second.wait(soon()), exit_code(ErrorKind::kPeerLost));
+  EXPECT_THAT(second.text("stderr"), HasSubstr("lost the majority of the keepers"));
+  EXPECT_THAT(second.text("stderr"), HasSubstr(witness.name(soon())));
+}
 
 }  // namespace
 }  // namespace shoal::collective::elastic::elastic_processes_test

@@ -26,6 +26,11 @@ class AgreementCheck {
     for (const MemberId& keeper : view.keepers) note_holder(keeper, view);
   }
 
+  /// Something else that must hold.
+  void expect(bool holds, const std::string& what) {
+    if (!holds) fail(what);
+  }
+
   /// A member attempts a step.
   void attempted(const MemberId& by, const Place& place, const Digest& state) {
     attempts_[slot(place.lineage, place.epoch, place.step)][by] = state;

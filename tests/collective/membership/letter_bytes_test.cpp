@@ -76,7 +76,15 @@ class Anything {
     for (std::uint64_t i = random_() % 3; i > 0; --i) view.removed.push_back(member(1));
     view.fresh = static_cast<std::uint32_t>(random_() % (view.members.size() + 1));
     view.keepers = choose_keepers(view.members, view.witnesses);
+    if (flag()) view.admission = admission();
     return view;
+  }
+  Admission admission() {
+    Admission admission{.by_token = true, .cluster = words(), .clock_s = number(), .used = {}};
+    admission.key = digest();
+    for (std::uint64_t i = random_() % 3; i > 0; --i)
+      admission.used.push_back({.nonce = id().bytes, .expires_s = number()});
+    return admission;
   }
   Outcome outcome() {
     return {.step = number(),
@@ -97,7 +105,7 @@ class Anything {
       case 3:
         return AcceptedStep{ballot(), number()};
       case 4:
-        return Decided{outcome()};
+        return Decided{outcome(), flag()};
       case 5:
         return Prepare{ballot()};
       case 6: {
@@ -119,17 +127,21 @@ class Anything {
       case 12:
         return Start{view()};
       case 13:
-        return Join{member(3), flag(), flag()};
+        return Join{member(3), flag(), flag(), words()};
       case 14:
-        return JoinRefused{words()};
+        return JoinRefused{words(), words()};
       case 15:
         return ForkAsk{ballot(), ids()};
       case 16:
         return ForkPromise{ballot(), place()};
       case 17:
         return Met{id(), place()};
-      default:
+      case 18:
         return Yield{place()};
+      case 19:
+        return Readiness{number(), flag()};
+      default:
+        return MayBegin{number()};
     }
   }
   Letter letter(std::size_t kind) {
@@ -192,6 +204,10 @@ TEST(LetterBytes, AViewHasTheseBytesAndTheirSha256) {
   view.removed.emplace_back();
   view.removed[0].id.bytes.fill(std::byte{0xdd});
   view.keepers = {view.members[0].id};
+  view.admission = {.by_token = true, .cluster = "north", .clock_s = 77, .used = {}};
+  view.admission.key.fill(std::byte{0xee});
+  view.admission.used = {{.nonce = {}, .expires_s = 88}};
+  view.admission.used[0].nonce.fill(std::byte{0xff});
   Bytes by_hand;
   by_hand.number(0x0102030405060708, 8).number(9, 8).fill(32, 0xaa).number(300, 8).fill(32, 0xbb);
   by_hand.number(70000, 8);
@@ -206,6 +222,8 @@ TEST(LetterBytes, AViewHasTheseBytesAndTheirSha256) {
       .number(1, 4)
       .number(0, 4);
   by_hand.number(1, 4).fill(16, 0xcc);
+  by_hand.number(1, 1).text("north").fill(32, 0xee).number(77, 8);
+  by_hand.number(1, 4).fill(16, 0xff).number(88, 8);
   EXPECT_EQ(canonical_bytes(view), by_hand.bytes);
   EXPECT_EQ(decode_view(by_hand.bytes), view);
   Digest expected;
@@ -225,7 +243,7 @@ TEST(LetterBytes, AnAcceptedStepHasTheseBytes) {
   letter.to.bytes.fill(std::byte{2});
   std::get<AcceptedStep>(letter.body).ballot.proposer.bytes.fill(std::byte{3});
   Bytes by_hand;
-  by_hand.number(1, 1).number(3, 1).fill(16, 1).fill(16, 2).number(5, 8).number(6, 8).number(1, 1);
+  by_hand.number(2, 1).number(3, 1).fill(16, 1).fill(16, 2).number(5, 8).number(6, 8).number(1, 1);
   by_hand.number(7, 8).fill(16, 3).number(8, 8);
   EXPECT_EQ(encode(letter), by_hand.bytes);
 }
@@ -274,7 +292,7 @@ TEST(LetterBytes, RandomBytesAreRefused) {
   for (int i = 0; i < 20000; ++i) {
     wire::Bytes bytes(random() % 300);
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() % 4);
-    if (bytes.size() > 1) bytes[0] = std::byte{1};
+    if (bytes.size() > 1) bytes[0] = std::byte{2};
     try {
       ASSERT_EQ(encode(decode_letter(bytes)), bytes);
     } catch (const Error& error) {
@@ -284,7 +302,7 @@ TEST(LetterBytes, RandomBytesAreRefused) {
 }
 
 TEST(LetterBytes, ErrorsNameTheFieldAndThePlace) {
-  Letter letter{.from = id_of(1), .to = id_of(2), .body = JoinRefused{"no"}};
+  Letter letter{.from = id_of(1), .to = id_of(2), .body = JoinRefused{"no", ""}};
   wire::Bytes bytes = encode(letter);
   EXPECT_THAT(
       error_text([&] { decode_letter(std::span(bytes).first(56)); }),
@@ -323,6 +341,8 @@ TEST(LetterBytes, AViewThatContradictsItselfIsRefused) {
               HasSubstr("a member stands in it twice"));
   EXPECT_THAT(refused([](View& v) { v.removed = members_of(50, 17); }),
               HasSubstr("names 17 removed"));
+  EXPECT_THAT(refused([](View& v) { v.admission.used.resize(1); }),
+              HasSubstr("names 1 used join tokens, at most 0"));
   EXPECT_THAT(refused([](View& v) { v.fresh = 4; }), HasSubstr("4 of 3 members are fresh"));
   EXPECT_THAT(refused([](View& v) { v.members[2].width = 4; }), HasSubstr("has 4 ranks, member"));
 }

@@ -495,11 +495,6 @@ TEST(Membership, WrongBeginningsAreRefused) {
   const auto now = Clock::time_point(seconds(1));
   EXPECT_THAT(error_text([&] { Membership(id_of(9), first_view(2), {}, now); }),
               HasSubstr("09000000 is not in the first view [01000000, 02000000]"));
-  EXPECT_THAT(error_text([&] {
-                Membership(id_of(1), first_view(2), {.on_quorum_loss = OnQuorumLoss::kWitness},
-                           now);
-              }),
-              HasSubstr("needs a witness"));
   EXPECT_THAT(error_text([&] { Membership(id_of(1), first_view(2), {.beat = {}}, now); }),
               HasSubstr("is not above zero"));
   EXPECT_THAT(

@@ -18,6 +18,17 @@ namespace {
 
 using namespace membership;
 
+/// Fewer than joiners, so that some show one that was used.
+struct Tokens {
+  wire::TokenKey key = wire::token_key("secret");
+  std::vector<std::string> all;
+  Tokens() {
+    const auto far = std::chrono::system_clock::now() + std::chrono::hours(24);
+    while (all.size() < 3) all.push_back(wire::issue_join_token("secret", "", far));
+  }
+};
+const Tokens kTokens;
+
 /// What a seed is about: how many members, whether there is a witness, and the policy.
 Scenario scenario_of(std::uint64_t seed) {
   Scenario scenario;
@@ -26,6 +37,10 @@ Scenario scenario_of(std::uint64_t seed) {
   const auto policies = {OnQuorumLoss::kStop, OnQuorumLoss::kSurvivors, OnQuorumLoss::kWitness};
   scenario.on_quorum_loss = policies.begin()[(seed / 5) % (scenario.witnesses > 0 ? 3 : 2)];
   scenario.as_bytes = seed % 16 == 0;
+  if (seed % 4 == 1) {
+    scenario.admission = {.by_token = true, .cluster = "", .key = kTokens.key, .used = {}};
+    scenario.tokens = kTokens.all;
+  }
   return scenario;
 }
 
@@ -86,6 +101,32 @@ TEST(SimulatedAgreement, MembersAgreeAndGoOnInTenThousandSchedules) {
   EXPECT_GT(totals.joined, kSchedules / 50);
   EXPECT_GT(totals.had_to_go_on, kSchedules / 4);
   EXPECT_LT(totals.ended, kSchedules / 2);
+}
+
+// Letters are lost, doubled and late, members stand still, and others join all the time: whatever
+// the order, no attempt is interrupted, and each joiner waits for one commit at most.
+TEST(SimulatedAgreement, JoinersInterruptNoAttemptAndWaitForOneCommit) {
+  std::uint64_t joined = 0;
+  std::uint64_t commits = 0;
+  for (std::uint64_t seed = 1; seed <= kSchedules / 4; ++seed) {
+    Scenario scenario = scenario_of(seed);
+    scenario.members = 1 + seed % 5;
+    scenario.only_joins = true;
+    scenario.most_faults = 12;
+    scenario.suspect_after = std::chrono::hours(1);
+    if (seed % 2 == 0) {
+      scenario.loss = 0.3;
+      scenario.late = 0.3;
+    }
+    Simulation simulation(seed, scenario);
+    simulation.make_faults();
+    const std::optional<std::string> violation = simulation.run();
+    ASSERT_FALSE(violation) << "seed " << seed << ": " << *violation << simulation.describe();
+    joined += simulation.joined();
+    commits += simulation.check().commits();
+  }
+  EXPECT_GT(joined, kSchedules / 2);
+  EXPECT_GT(commits, 2 * kSchedules);
 }
 
 // Two that fall silent at once and leave one keeper; a decided view whose keepers went to forks; a

@@ -12,8 +12,6 @@
 namespace shoal::collective::membership {
 namespace {
 
-std::size_t index_of(const MemberId& id) { return std::to_integer<std::size_t>(id.bytes[0]) - 1; }
-
 /// What an attempt at a step leads to.
 Digest next_state(const Digest& before, std::uint64_t step) {
   std::uint64_t hash = step;
@@ -28,7 +26,8 @@ Digest next_state(const Digest& before, std::uint64_t step) {
 
 Simulation::Simulation(std::uint64_t seed, const Scenario& scenario)
     : scenario_(scenario), random_(splitmix64(seed)) {
-  const View first = membership::first_view(scenario.members, scenario.witnesses);
+  View first = membership::first_view(scenario.members, scenario.witnesses);
+  first.admission = scenario.admission;
   settings_ = Settings{.beat = scenario.beat,
                        .suspect_after = scenario.suspect_after,
                        .repeat = milliseconds(300),
@@ -43,80 +42,6 @@ Simulation::Simulation(std::uint64_t seed, const Scenario& scenario)
 void Simulation::at(Duration when, std::function<void()> what) {
   scripts_.push_back(std::move(what));
   push(when, {.kind = Kind::kScript, .index = scripts_.size() - 1});
-}
-
-void Simulation::cut_both(std::size_t a, std::size_t b) {
-  cut(a, b);
-  cut(b, a);
-}
-
-void Simulation::partition(std::uint32_t side) {
-  for (std::size_t a = 0; a < kMostNodes; ++a) {
-    for (std::size_t b = 0; b < kMostNodes; ++b)
-      if (((side >> a) & 1u) != ((side >> b) & 1u)) cut(a, b);
-  }
-}
-
-void Simulation::deafen(std::size_t node) {
-  for (std::size_t i = 0; i < kMostNodes; ++i) cut(i, node);
-}
-
-void Simulation::mute(std::size_t node) {
-  for (std::size_t i = 0; i < kMostNodes; ++i) cut(node, i);
-}
-
-std::size_t Simulation::join(Duration ready_after, bool as_witness) {
-  const std::uint64_t number = nodes_.size() + 1;
-  std::vector<MemberId> contacts;
-  for (const Node& node : nodes_)
-    if (acts(node)) contacts.push_back(node.id);
-  std::vector<std::size_t> known;
-  for (const MemberId& contact : contacts) known.push_back(index_of(contact));
-  add_node(id_of(number), Membership::joiner(member_of(number), contacts, settings_, time(),
-                                             as_witness, scenario_.rules));
-  const std::size_t joiner = nodes_.size() - 1;
-  nodes_[joiner].contacts = std::move(known);
-  nodes_[joiner].is_ready = as_witness;
-  at(now_ + ready_after, [this, joiner] {
-    nodes_[joiner].is_ready = true;
-    tell(joiner, JoinerReady{});
-  });
-  return joiner;
-}
-
-void Simulation::make_faults() {
-  const auto faults = random_() % static_cast<std::uint64_t>(scenario_.most_faults + 1);
-  for (std::uint64_t i = 0; i < faults; ++i) at(any_duration(kFaults), [this] { any_fault(); });
-}
-
-void Simulation::any_fault() {
-  const std::size_t node = random_() % nodes_.size();
-  const std::size_t other = random_() % nodes_.size();
-  switch (random_() % 11) {
-    case 0:
-    case 1:
-      return crash(node);
-    case 2:
-      return partition(static_cast<std::uint32_t>(random_()));
-    case 3:
-      partition(static_cast<std::uint32_t>(random_()));
-      return at(now_ + any_duration(seconds(5)), [this] { heal(); });
-    case 4:
-      return cut_both(node, other);
-    case 5:
-      return cut(node, other);
-    case 6:
-      return random_() % 2 == 0 ? deafen(node) : mute(node);
-    case 7:
-      return pause(node, any_duration(seconds(4)));
-    case 8:
-      if (nodes_.size() < kMostNodes - 1) join(any_duration(seconds(2)), random_() % 8 == 0);
-      return;
-    case 9:
-      return leave(node);
-    default:
-      return random_() % 3 == 0 ? fail_once(node) : be_odd(node);
-  }
 }
 
 std::optional<std::string> Simulation::run() {
@@ -206,10 +131,23 @@ void Simulation::handle(const Happening& event) {
   } else if (event.kind == Kind::kDeliver) {
     Letter letter = std::move(letters_[event.index]);
     forget(event);
-    tell(event.node, Received{std::move(letter)});
+    deliver(event.node, letter);
+  } else if (event.kind == Kind::kAsk) {
+    ask_to_begin(event);
   } else {
     finish_attempt(event);
   }
+}
+
+void Simulation::deliver(std::size_t node, const Letter& letter) {
+  const std::optional<View>& view = nodes_[node].member.view();
+  const auto* join = std::get_if<Join>(&letter.body);
+  if (join && join->ready && acts(nodes_[node]) && view->owner() == nodes_[node].id) {
+    Node& joiner = nodes_[simulated_index(join->who.id)];
+    if (!joiner.commits_when_known && !joiner.member.view())
+      joiner.commits_when_known = check_.commits();
+  }
+  tell(node, Received{letter});
 }
 
 void Simulation::forget(const Happening& event) {
@@ -230,7 +168,7 @@ void Simulation::tell(std::size_t node, const Event& event) {
 }
 
 void Simulation::post(std::size_t from, const Letter& letter) {
-  const std::size_t to = index_of(letter.hop);
+  const std::size_t to = simulated_index(letter.hop);
   if (to >= nodes_.size() || cut_[from][to]) return;
   if (!quiet_ && happens(scenario_.loss)) return;
   const int copies = !quiet_ && happens(scenario_.copies) ? 2 : 1;
@@ -254,10 +192,12 @@ void Simulation::take_news(std::size_t node, const std::optional<View>& before) 
   for (std::size_t i = 0; i < news.size(); ++i) {
     if (const auto* started = std::get_if<ViewStarted>(&news[i])) {
       view = started->view;
-      // Whoever acts in a view holds it; it may have come to both in one event.
-      check_.note_holder(nodes_[node].id, *view);
-      check_.started(*view);
-      nodes_[node].entered = now_;
+      enter(node, *view);
+      continue;
+    }
+    if (std::holds_alternative<AttemptBegins>(news[i])) {
+      nodes_[node].is_attempting = true;
+      attempt(node, Kind::kAttemptDone, milliseconds(50) + any_duration(milliseconds(200)));
       continue;
     }
     const Outcome& outcome = std::get<StepDecided>(news[i]).outcome;
@@ -265,30 +205,62 @@ void Simulation::take_news(std::size_t node, const std::optional<View>& before) 
     const bool is_last = i + 1 == news.size();
     const auto* next = is_last ? nullptr : std::get_if<ViewStarted>(&news[i + 1]);
     check_.learned(next ? next->view.lineage : view->lineage, *view, outcome);
+    nodes_[node].is_attempting = false;
     if (outcome.kind == Outcome::Kind::kAbort) continue;
     ++nodes_[node].commits;
     nodes_[node].committed_at = now_;
+    if (!next) attempt(node, Kind::kAsk, any_duration(milliseconds(20)));
   }
-  if (!news.empty()) attempt(node);
 }
 
-void Simulation::attempt(std::size_t node) {
+void Simulation::enter(std::size_t index, const View& view) {
+  Node& node = nodes_[index];
+  // Whoever acts in a view holds it; it may have come to both in one event.
+  check_.note_holder(node.id, view);
+  check_.started(view);
+  node.entered = now_;
+  if (std::exchange(node.is_attempting, false)) ++node.interrupted;
+  if (scenario_.only_joins) {
+    check_.expect(node.interrupted == 0,
+                  "a joiner has interrupted an attempt of " + node.id.text());
+    const std::size_t known = node.commits_when_known.value_or(check_.commits());
+    check_.expect(check_.commits() - known <= 1, node.id.text() + " has waited for two commits");
+    node.commits_when_known.reset();
+  }
+  if (!node.token.empty()) {
+    const auto [user, is_new] = admitted_.emplace(std::pair(view.lineage, node.token), node.id);
+    check_.expect(user->second == node.id, "two members have joined with one token");
+  }
+  attempt(index, Kind::kAsk, any_duration(milliseconds(20)));
+}
+
+void Simulation::attempt(std::size_t node, Kind kind, Duration after) {
   const Membership& member = nodes_[node].member;
   if (!member.view()->has_member(nodes_[node].id)) return;
   const Place& place = member.place();
-  push(now_ + milliseconds(50) + any_duration(milliseconds(200)), {.kind = Kind::kAttemptDone,
-                                                                   .node = node,
-                                                                   .lineage = place.lineage,
-                                                                   .epoch = place.epoch,
-                                                                   .step = place.step});
+  push(now_ + after, {.kind = kind,
+                      .node = node,
+                      .lineage = place.lineage,
+                      .epoch = place.epoch,
+                      .step = place.step});
+}
+
+bool Simulation::is_of_next_step(const Happening& event) const {
+  const Place& place = nodes_[event.node].member.place();
+  return std::tuple(place.lineage, place.epoch, place.step) ==
+         std::tuple(event.lineage, event.epoch, event.step);
+}
+
+void Simulation::ask_to_begin(const Happening& event) {
+  if (!is_of_next_step(event)) return;
+  if (nodes_[event.node].waits) return tell(event.node, JoinersAwaited{event.epoch, event.step});
+  tell(event.node, AttemptAsked{event.epoch, event.step});
 }
 
 void Simulation::finish_attempt(const Happening& event) {
+  if (!is_of_next_step(event)) return;
   Node& node = nodes_[event.node];
   const Place& place = node.member.place();
-  if (std::tuple(place.lineage, place.epoch, place.step) !=
-      std::tuple(event.lineage, event.epoch, event.step))
-    return;
   if (node.fails) {
     node.fails = false;
     return tell(event.node, StepFailed{event.epoch, event.step, "not a number"});
@@ -302,7 +274,7 @@ void Simulation::finish_attempt(const Happening& event) {
 
 bool Simulation::most_act(const std::vector<MemberId>& keepers) const {
   const auto acting = std::count_if(keepers.begin(), keepers.end(), [&](const MemberId& keeper) {
-    return acts(nodes_[index_of(keeper)]);
+    return acts(nodes_[simulated_index(keeper)]);
   });
   return 2 * static_cast<std::size_t>(acting) > keepers.size();
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <queue>
 #include <random>
@@ -19,6 +20,11 @@ namespace shoal::collective::membership {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+/// The node of a Simulation that has this id.
+inline std::size_t simulated_index(const MemberId& id) {
+  return std::to_integer<std::size_t>(id.bytes[0]) - 1;
+}
+
 /// What a schedule is made of.
 struct Scenario {
   std::uint64_t members = 5;
@@ -32,6 +38,10 @@ struct Scenario {
   bool as_bytes = false;  ///< letters pass through their encoding
   Duration beat = milliseconds(500);
   Duration suspect_after = seconds(2);
+  /// Nothing happens but joins and losses of letters, so no attempt may be interrupted.
+  bool only_joins = false;
+  Admission admission{};            ///< of the first view
+  std::vector<std::string> tokens;  ///< one of which each joiner shows
 };
 
 /// Members under a virtual clock, and a network that loses, doubles, delays and reorders letters.
@@ -70,6 +80,10 @@ class Simulation {
   void be_odd(std::size_t node) { nodes_[node].is_odd = true; }
   void fail_once(std::size_t node) { nodes_[node].fails = true; }
   std::size_t join(Duration ready_after, bool as_witness = false);
+  /// The joiner asks this node alone, unless it learns of others.
+  std::size_t join_by_way_of(std::size_t contact, const std::string& token = {});
+  /// From the next step on the node attempts nothing until others have joined.
+  void wait_for_joiners(std::size_t node) { nodes_[node].waits = true; }
 
   /// Faults that the seed chooses, until kFaults.
   void make_faults();
@@ -83,6 +97,8 @@ class Simulation {
   Duration entered(std::size_t node) const { return nodes_[node].entered; }
   Duration committed_at(std::size_t node) const { return nodes_[node].committed_at; }
   std::uint64_t committed_by(std::size_t node) const { return nodes_[node].commits; }
+  /// Attempts of the node that had begun when another view came.
+  std::uint64_t interrupted(std::size_t node) const { return nodes_[node].interrupted; }
   std::uint64_t events() const { return handled_; }
   bool had_to_go_on() const { return must_go_on_; }
   /// Joiners that were admitted.
@@ -101,15 +117,20 @@ class Simulation {
     bool is_odd = false;
     bool fails = false;
     bool wants_to_leave = false;
+    bool waits = false;                   ///< for joiners
+    bool is_attempting = false;           ///< its attempt has begun
+    std::uint64_t interrupted = 0;        ///< such attempts
+    std::string token{};                  ///< that a joiner has shown
     bool is_ready = false;                ///< a joiner
     std::vector<std::size_t> contacts{};  ///< of a joiner
     Duration paused_until{};
+    std::optional<std::size_t> commits_when_known{};  ///< to the owner, of a joiner that is ready
     std::uint64_t commits = 0;
     std::optional<std::uint64_t> commits_when_quiet{};
     Duration entered{};
     Duration committed_at{};
   };
-  enum class Kind : std::uint8_t { kTick, kDeliver, kAttemptDone, kScript };
+  enum class Kind : std::uint8_t { kTick, kDeliver, kAsk, kAttemptDone, kScript };
   struct Happening {
     Kind kind = Kind::kTick;
     std::size_t node = 0;
@@ -142,7 +163,12 @@ class Simulation {
   void tell(std::size_t node, const Event& event);
   void post(std::size_t from, const Letter& letter);
   void take_news(std::size_t node, const std::optional<View>& before);
-  void attempt(std::size_t node);
+  std::size_t add_joiner(std::vector<MemberId> contacts, bool as_witness, std::string token);
+  void deliver(std::size_t node, const Letter& letter);
+  void enter(std::size_t node, const View& view);
+  void ask_to_begin(const Happening& event);
+  void attempt(std::size_t node, Kind kind, Duration after);
+  bool is_of_next_step(const Happening& event) const;
   void finish_attempt(const Happening& event);
   bool has_gone_on();
   bool must_go_on() const;
@@ -150,6 +176,7 @@ class Simulation {
   bool most_act(const std::vector<MemberId>& keepers) const;
 
   Scenario scenario_;
+  std::map<std::pair<std::uint64_t, std::string>, MemberId> admitted_;  ///< by lineage and token
   std::mt19937_64 random_;
   Settings settings_;
   AgreementCheck check_;

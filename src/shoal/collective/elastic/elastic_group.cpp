@@ -117,6 +117,11 @@ ElasticGroup::Arrival ElasticGroup::take_news(Deadline deadline) {
     view_ = started->view;
     return Arrival::kView;
   }
+  if (const auto* begins = std::get_if<membership::AttemptBegins>(&*news)) {
+    // One that was asked for in a view that has ended meanwhile, or long ago, begins no more.
+    if (begins->epoch == view_.epoch && begins->step == next_step_) return Arrival::kBegins;
+    return take_news(Deadline::in({}));
+  }
   const auto& decided = std::get<membership::StepDecided>(*news);
   const bool is_commit = decided.outcome.kind == membership::Outcome::Kind::kCommit;
   if (!is_commit) options_.on_fault(Error(ErrorKind::kAborted, "step", decided.outcome.cause));
@@ -219,14 +224,34 @@ void ElasticGroup::wait_for_members(std::size_t members, Deadline deadline) {
     if (deadline.passed()) {
       throw too_late(fmt::format("{} members are there, of {}", view_.members.size(), members));
     }
-    if (entered) take_news(deadline);
+    if (!entered) continue;
+    carrier_->post(membership::JoinersAwaited{.epoch = view_.epoch, .step = next_step_});
+    take_news(deadline);
+  }
+}
+
+// Enters the view of the next attempt, and returns when that may begin.
+void ElasticGroup::enter_to_begin(Deadline deadline) {
+  do {
+    enter_view(deadline);
+  } while (!await_beginning(deadline));
+}
+
+bool ElasticGroup::await_beginning(Deadline deadline) {
+  carrier_->post(membership::AttemptAsked{.epoch = view_.epoch, .step = next_step_});
+  for (;;) {
+    const Arrival arrival = take_news(deadline);
+    if (arrival == Arrival::kBegins) return true;
+    if (arrival == Arrival::kView) return false;
+    check_alive();
+    if (deadline.passed()) throw too_late("not all members of the view are ready for the step");
   }
 }
 
 std::optional<Attempt> ElasticGroup::try_attempt(
     const std::function<Attempt(const std::shared_ptr<Communicator>&, const Roster&)>& attempt,
     int attempts, Deadline deadline) {
-  enter_view(deadline);
+  enter_to_begin(deadline);
   const View& view = world_->view();
   try {
     return attempt(world_->group(), Roster{.view = view,
@@ -254,7 +279,8 @@ std::optional<Attempt> ElasticGroup::try_attempt(
 bool ElasticGroup::await_decision(Deadline deadline) {
   for (;;) {
     const Arrival arrival = take_news(deadline);
-    if (arrival != Arrival::kNothing) return arrival == Arrival::kCommit;
+    if (arrival == Arrival::kView || arrival == Arrival::kCommit)
+      return arrival == Arrival::kCommit;
     check_alive();
     if (deadline.passed()) throw too_late("nothing was decided about the step");
   }

@@ -41,7 +41,7 @@ struct StepResult {
   std::uint64_t first_sample = 0;  ///< samples of all steps before
   std::uint64_t samples = 0;       ///< of this one, from all members
   Digest state{};
-  int attempts = 1;
+  int attempts = 1;  ///< of this member, that began
 };
 
 /// Members in processes of their own that train together and come and go. What one of them does in
@@ -89,13 +89,16 @@ class ElasticGroup {
   std::uint64_t samples() const { return samples_; }
   LetterCarrier& carrier() { return *carrier_; }
 
-  /// Waits until the view has `members` members, and lets them join meanwhile. Throws
-  /// Error(timeout).
+  /// Waits until the view has `members` members, and lets them join meanwhile. As no step can end
+  /// without this member, joiners may interrupt one that others have begun. Throws Error(timeout).
   void wait_for_members(std::size_t members, Deadline deadline);
 
   /// Carries out step `number`, which must be `next_step()`: calls `attempt(group, roster)` in one
   /// view after another, until all members of one have made it with equal digests and that is
   /// decided. Then it calls `apply`, once, and returns.
+  ///
+  /// Who joins meanwhile waits until the step is committed. In a new view the attempt begins when
+  /// all members have called `step`.
   ///
   /// `attempt` changes nothing that another attempt, or `write` of the state, depends on. Its
   /// collectives throw Error(peer_lost), Error(timeout) or Error(aborted) when the view ends, and
@@ -118,13 +121,15 @@ class ElasticGroup {
 
  private:
   ElasticGroup(Options options, std::unique_ptr<LetterCarrier> carrier, bool has_state);
-  enum class Arrival { kNothing, kView, kCommit };
+  enum class Arrival { kNothing, kView, kCommit, kBegins };
   Arrival take_news(Deadline deadline);
   void take_all_news();
   void enter_view(Deadline deadline);
   bool try_to_enter(Deadline deadline);
   void live_through(const Error& cause, Deadline deadline);
   bool await_next_view(std::uint64_t epoch, Deadline deadline);
+  void enter_to_begin(Deadline deadline);
+  bool await_beginning(Deadline deadline);
   std::optional<Attempt> try_attempt(
       const std::function<Attempt(const std::shared_ptr<Communicator>&, const Roster&)>& attempt,
       int attempts, Deadline deadline);

@@ -91,6 +91,11 @@ std::unique_ptr<LetterCarrier> LetterCarrier::found(Options options, const Diges
   first.state = state;
   first.members = {description(carrier->options_, self, carrier->endpoint_)};
   first.keepers = {self};
+  if (carrier->options_.admission) {
+    first.admission.by_token = true;
+    first.admission.cluster = carrier->options_.cluster;
+    first.admission.key = *carrier->options_.admission;
+  }
   carrier->start(Membership(self, first, carrier->options_.membership, Clock::now()));
   return carrier;
 }
@@ -101,7 +106,8 @@ std::unique_ptr<LetterCarrier> LetterCarrier::join(Options options,
   std::unique_ptr<LetterCarrier> carrier(new LetterCarrier(std::move(options), numeric(contacts)));
   carrier->start(
       Membership::joiner(description(carrier->options_, carrier->self(), carrier->endpoint_), {},
-                         carrier->options_.membership, Clock::now()));
+                         carrier->options_.membership, Clock::now(), carrier->options_.as_witness,
+                         {}, carrier->options_.token));
   // The state is sent to it in its first view, so it is ready for that now.
   carrier->post(membership::JoinerReady{});
   return carrier;

@@ -21,6 +21,7 @@
 #include "shoal/wire/address.h"
 #include "shoal/wire/event_loop.h"
 #include "shoal/wire/identity.h"
+#include "shoal/wire/join_token.h"
 #include "shoal/wire/peer_links.h"
 #include "shoal/wire/tls_mode.h"
 
@@ -48,7 +49,8 @@ struct MemberStatus {
 /// The members of a view also tell each other short texts through it, such as the addresses at
 /// which they can be reached for the view's collectives.
 ///
-/// Whoever knows the key may join. Threads: any thread may call any function.
+/// Whoever knows the key may join, unless the group was begun with an `admission`. Threads: any
+/// thread may call any function.
 class LetterCarrier {
  public:
   struct Options {
@@ -62,6 +64,11 @@ class LetterCarrier {
     std::vector<wire::Endpoint> advertised;
     wire::TlsMode tls = wire::TlsMode::kAuto;
     membership::Settings membership;
+    /// Of who begins a group: others join with a token that is issued with the secret of this key
+    /// (wire::token_key). Where there is none, whoever knows `key` may join.
+    std::optional<wire::TokenKey> admission;
+    std::string token;        ///< of who joins, where the group asks for one
+    bool as_witness = false;  ///< who joins may be a keeper, and trains nothing
     std::uint32_t width = 1;  ///< ranks of the member
     std::string site;
   };

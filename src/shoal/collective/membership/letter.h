@@ -75,9 +75,22 @@ struct AcceptedStep {
   std::uint64_t step = 0;
   bool operator==(const AcceptedStep&) const = default;
 };
-/// The owner to everybody.
+/// A member to the owner, again and again: whether it is ready to attempt a step that it may not
+/// begin without the owner's word. Who is not ready waits for others to join.
+struct Readiness {
+  std::uint64_t step = 0;
+  bool ready = false;
+  bool operator==(const Readiness&) const = default;
+};
+/// The owner to a member that is ready: it may attempt the step.
+struct MayBegin {
+  std::uint64_t step = 0;
+  bool operator==(const MayBegin&) const = default;
+};
+/// The owner to everybody. Where a view follows, nobody attempts the next step without its word.
 struct Decided {
   Outcome outcome;
+  bool view_follows = false;
   bool operator==(const Decided&) const = default;
 };
 /// A proposer of the next view to the keepers, and their answers.
@@ -128,10 +141,12 @@ struct Join {
   Member who;
   bool ready = false;
   bool witness = false;
+  std::string token{};  ///< where the view asks for one
   bool operator==(const Join&) const = default;
 };
 struct JoinRefused {
   std::string why;
+  std::string what_to_do;
   bool operator==(const JoinRefused&) const = default;
 };
 /// Among those who have lost the majority of the keepers and go on (policy `survivors`).
@@ -159,7 +174,7 @@ struct Yield {
 
 using Body = std::variant<Beat, Report, AcceptStep, AcceptedStep, Decided, Prepare, Promise,
                           AcceptView, AcceptedView, Refusal, Hold, Held, Start, Join, JoinRefused,
-                          ForkAsk, ForkPromise, Met, Yield>;
+                          ForkAsk, ForkPromise, Met, Yield, Readiness, MayBegin>;
 
 struct Letter {
   MemberId from;

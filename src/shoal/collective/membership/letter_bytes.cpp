@@ -28,6 +28,17 @@ void each(auto& f, Is<Member> auto& v) {
   f.field("protocol", v.protocol);
   f.field("site", v.site);
 }
+void each(auto& f, Is<Admission::Used> auto& v) {
+  f.field("nonce", v.nonce);
+  f.field("expires", v.expires_s);
+}
+void each(auto& f, Is<Admission> auto& v) {
+  f.field("by token", v.by_token);
+  f.field("cluster", v.cluster);
+  f.field("key of tokens", v.key);
+  f.field("clock of tokens", v.clock_s);
+  f.field("used tokens", v.used);
+}
 void each(auto& f, Is<View> auto& v) {
   f.field("epoch", v.epoch);
   f.field("lineage", v.lineage);
@@ -40,6 +51,7 @@ void each(auto& f, Is<View> auto& v) {
   f.field("witnesses", v.witnesses);
   f.field("removed", v.removed);
   f.field("keepers", v.keepers);
+  f.field("admission", v.admission);
 }
 void each(auto& f, Is<Ballot> auto& v) {
   f.field("round", v.round);
@@ -80,7 +92,15 @@ void each(auto& f, Is<AcceptedStep> auto& v) {
   f.field("ballot", v.ballot);
   f.field("step", v.step);
 }
-void each(auto& f, Is<Decided> auto& v) { f.field("outcome", v.outcome); }
+void each(auto& f, Is<Decided> auto& v) {
+  f.field("outcome", v.outcome);
+  f.field("view follows", v.view_follows);
+}
+void each(auto& f, Is<Readiness> auto& v) {
+  f.field("step", v.step);
+  f.field("ready", v.ready);
+}
+void each(auto& f, Is<MayBegin> auto& v) { f.field("step", v.step); }
 void each(auto& f, Is<Prepare> auto& v) { f.field("ballot", v.ballot); }
 void each(auto& f, Is<ViewVote> auto& v) {
   f.field("ballot", v.ballot);
@@ -104,8 +124,12 @@ void each(auto& f, Is<Join> auto& v) {
   f.field("who", v.who);
   f.field("ready", v.ready);
   f.field("witness", v.witness);
+  f.field("token", v.token);
 }
-void each(auto& f, Is<JoinRefused> auto& v) { f.field("why", v.why); }
+void each(auto& f, Is<JoinRefused> auto& v) {
+  f.field("why", v.why);
+  f.field("what to do", v.what_to_do);
+}
 void each(auto& f, Is<ForkAsk> auto& v) {
   f.field("ballot", v.ballot);
   f.field("survivors", v.survivors);
@@ -132,7 +156,7 @@ Body body_of_kind(std::size_t kind, FieldReader& reader) {
   }
 }
 
-constexpr std::uint8_t kFormat = 1;
+constexpr std::uint8_t kFormat = 2;
 
 }  // namespace
 

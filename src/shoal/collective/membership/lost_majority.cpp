@@ -134,7 +134,8 @@ void Membership::take(const Letter& letter, const ForkPromise& promise) {
             .fresh = 0,
             .witnesses = {},
             .removed = {},
-            .keepers = {}};
+            .keepers = {},
+            .admission = view_->admission};
   std::vector<Member> others;
   for (const Member& member : view_->members)
     (fork_->places.contains(member.id) ? next.members : others).push_back(member);

@@ -15,7 +15,6 @@ namespace {
 constexpr std::uint64_t kBeatsBetweenRemoved = 4;
 /// A relayed letter takes so many ways.
 constexpr std::size_t kRelays = 2;
-constexpr std::size_t kMostContacts = 16;
 
 template <class What, class... Kinds>
 constexpr bool kIsOneOf = (std::same_as<What, Kinds> || ...);
@@ -51,9 +50,6 @@ Membership::Membership(MemberId self, View first, Settings settings, Clock::time
   check(first);
   SHOAL_USER_CHECK(first.has(self), "membership", "{} is not in the first view {}", self.text(),
                    text(first.everybody()));
-  SHOAL_USER_CHECK(settings.on_quorum_loss != OnQuorumLoss::kWitness || !first.witnesses.empty(),
-                   "membership",
-                   "on_quorum_loss = \"witness\" needs a witness, and the first view has none");
   for (const auto* list : {&first.members, &first.witnesses}) {
     for (const Member& member : *list)
       if (member.id == self) self_ = member;
@@ -63,10 +59,12 @@ Membership::Membership(MemberId self, View first, Settings settings, Clock::time
 }
 
 Membership Membership::joiner(Member self, std::vector<MemberId> contacts, Settings settings,
-                              Clock::time_point now, bool as_witness, Rules rules) {
+                              Clock::time_point now, bool as_witness, Rules rules,
+                              std::string token) {
   Membership joiner(std::move(self), settings, rules);
   joiner.contacts_ = std::move(contacts);
   joiner.as_witness_ = as_witness;
+  joiner.token_ = std::move(token);
   joiner.ready_ = as_witness;  // it needs no state
   joiner.now_ = now;
   return joiner;
@@ -78,6 +76,8 @@ std::vector<Letter> Membership::on(const Event& event, Clock::time_point now) {
     take(received->letter);
   } else if (!ended_ && !left_) {
     if (std::holds_alternative<Tick>(event)) tick();
+    if (const auto* asked = std::get_if<AttemptAsked>(&event)) ask_to_begin(*asked);
+    if (const auto* awaited = std::get_if<JoinersAwaited>(&event)) await_joiners(*awaited);
     if (std::holds_alternative<StepReady>(event) || std::holds_alternative<StepFailed>(event))
       report(event);
     if (std::holds_alternative<JoinerReady>(event)) ready_ = true;
@@ -186,14 +186,10 @@ void Membership::take(const Letter& letter) {
       letter.body);
 }
 
-void Membership::take(const Letter&, const JoinRefused& refused) {
-  if (!view_) end(ErrorKind::kMismatch, refused.why, "Start it as the others are started.");
-}
-
 void Membership::take(const Letter& letter, const Beat& beat) {
   if (!view_) {
     // A member of a view that this joiner is in, perhaps: the answer to this says so.
-    send(letter.from, Join{.who = self_, .ready = ready_, .witness = as_witness_});
+    send(letter.from, own_join());
     return;
   }
   if (beat.place.lineage != place_.lineage) {
@@ -216,46 +212,11 @@ void Membership::take(const Letter& letter, const Beat& beat) {
   if (beat.leaving && view_->has(letter.from)) leavers_.insert(letter.from);
 }
 
-void Membership::take(const Letter& letter, const Join& join) {
-  if (!view_) return;
-  if (view_->has(join.who.id)) return send(letter.from, Start{*view_});
-  // A letter of somebody that was removed may come late; nobody comes back under the same id.
-  const bool was_removed =
-      std::any_of(view_->removed.begin(), view_->removed.end(),
-                  [&](const Member& removed) { return removed.id == join.who.id; });
-  if (was_removed) {
-    return send(letter.from,
-                JoinRefused{fmt::format("the others have removed {}; a new start gives another id",
-                                        join.who.id.text())});
-  }
-  const Member& like = view_->members.front();
-  if (!join.witness && (join.who.width != like.width || join.who.protocol != like.protocol)) {
-    return send(letter.from, JoinRefused{fmt::format(
-                                 "a member of {} ranks and protocol {} cannot join members "
-                                 "of {} ranks and protocol {}",
-                                 join.who.width, join.who.protocol, like.width, like.protocol)});
-  }
-  // The keepers decide who joins; a joiner that knows the view asks them.
-  if (view_->is_kept_by(self_.id) && join.ready) {
-    joiners_[join.who.id] = Waiting{.join = join, .asked = now_};
-    return;
-  }
-  if (!view_->is_kept_by(self_.id)) send(letter.from, Start{*view_});
-}
-
-// A joiner asks at once, and the newest ones are kept: those of earlier views may have left.
-void Membership::add_contact(const MemberId& who) {
-  if (view_ || who == self_.id || contains(contacts_, who)) return;
-  contacts_.push_back(who);
-  if (contacts_.size() > kMostContacts) contacts_.erase(contacts_.begin());
-  next_beat_ = now_;
-}
-
 void Membership::beat() {
   next_beat_ = now_ + settings_.beat;
   ++beats_;
   if (!view_) {
-    send_to_all(contacts_, Join{.who = self_, .ready = ready_, .witness = as_witness_});
+    send_to_all(contacts_, own_join());
     return;
   }
   accused_ = suspicion_.accusing(now_);
@@ -300,6 +261,13 @@ void Membership::enter(const View& view) {
   suspicion_.begin(view, now_);
   accused_.clear();
   next_beat_ = now_;
+  may_begin_ = false;
+  begun_ = false;
+  readiness_.reset();
+  phase_ = Phase::kNewView;
+  ready_members_.clear();
+  waiting_members_.clear();
+  let_go_.clear();
   report_.reset();
   reports_.clear();
   step_.reset();

@@ -33,6 +33,8 @@ struct Settings {
   Duration stand_in = std::chrono::seconds(1);  ///< so long each keeper waits for the one before
   Duration quorum_patience = std::chrono::seconds(10);  ///< before the policy is followed
   OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
+  /// The time by which join tokens expire.
+  wire::TokenTime (*wall_clock)() = std::chrono::system_clock::now;
 };
 
 // What happens to a member.
@@ -41,6 +43,16 @@ struct Settings {
 struct Tick {};
 struct Received {
   Letter letter;
+};
+/// This member is ready to attempt the next step of its view. It begins when AttemptBegins comes.
+struct AttemptAsked {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
+};
+/// This member attempts nothing until it asks: it waits for others to join.
+struct JoinersAwaited {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
 };
 /// This member's attempt at a step is done: nothing is changed yet, and this is what it leads to.
 /// A step that is not the next one of the view is ignored: the attempt came too late.
@@ -63,8 +75,8 @@ struct LeaveAsked {};
 struct ContactFound {
   MemberId who;
 };
-using Event =
-    std::variant<Tick, Received, StepReady, StepFailed, JoinerReady, LeaveAsked, ContactFound>;
+using Event = std::variant<Tick, Received, AttemptAsked, JoinersAwaited, StepReady, StepFailed,
+                           JoinerReady, LeaveAsked, ContactFound>;
 
 // What a member learns.
 
@@ -79,7 +91,13 @@ struct StepDecided {
   std::uint64_t epoch = 0;
   Outcome outcome;
 };
-using News = std::variant<ViewStarted, StepDecided>;
+/// The attempt that this member has asked for begins. Nobody who joins interrupts it, unless one of
+/// the members waits for joiners and so does not take part in it.
+struct AttemptBegins {
+  std::uint64_t epoch = 0;
+  std::uint64_t step = 0;
+};
+using News = std::variant<ViewStarted, StepDecided, AttemptBegins>;
 
 /// One member's part in the agreement on views and on steps' commits: a state machine that is told
 /// what happens and when, and says which letters to send. It has no thread, no socket and no clock.
@@ -87,12 +105,13 @@ using News = std::variant<ViewStarted, StepDecided>;
 /// docs/notes/membership.md has what it promises, and why that holds. Not thread-safe.
 class Membership {
  public:
-  /// A member or a witness of the first view. Throws Error(usage) where it is neither, and where
-  /// the policy is `witness` and the view has none.
+  /// A member or a witness of the first view. Throws Error(usage) where it is neither.
   Membership(MemberId self, View first, Settings settings, Clock::time_point now, Rules rules = {});
-  /// Who wants to join a view that it does not know, through members of it.
+  /// Who wants to join a view that it does not know, through members of it. It shows `token` where
+  /// the view asks for one.
   static Membership joiner(Member self, std::vector<MemberId> contacts, Settings settings,
-                           Clock::time_point now, bool as_witness = false, Rules rules = {});
+                           Clock::time_point now, bool as_witness = false, Rules rules = {},
+                           std::string token = {});
 
   /// Returns the letters to send, each to its `hop`.
   std::vector<Letter> on(const Event& event, Clock::time_point now);
@@ -123,7 +142,6 @@ class Membership {
   void take(const Letter& letter);
   void tick();
   void beat();
-  void add_contact(const MemberId& who);
   void send(const MemberId& to, Body body);
   void send_to_all(const std::vector<MemberId>& to, const Body& body);
   void relay(const Letter& letter);
@@ -132,8 +150,26 @@ class Membership {
   void enter(const View& view);
   void end(ErrorKind kind, std::string what, std::string hint);
   void take(const Letter& letter, const Beat& beat);
+
+  // joining.cpp: who asks to join, and who may
+  Join own_join() const;
+  void add_contact(const MemberId& who);
+  std::optional<JoinRefused> why_refused(const Join& join) const;
+  std::optional<JoinRefused> note_joiner(const Join& join);
   void take(const Letter& letter, const Join& join);
   void take(const Letter& letter, const JoinRefused& refused);
+
+  // beginning.cpp: when a step begins, and when joiners may come in
+  bool is_next_step(std::uint64_t epoch, std::uint64_t step) const;
+  void ask_to_begin(const AttemptAsked& asked);
+  void await_joiners(const JoinersAwaited& awaited);
+  void begin_attempt();
+  void tell_readiness(bool ready);
+  void let_members_begin();
+  bool wants_another_view() const;
+  bool interrupts_no_attempt() const;
+  void take(const Letter& letter, const Readiness& readiness);
+  void take(const Letter& letter, const MayBegin& may_begin);
 
   // steps.cpp: what a step came to
   void report(const Event& event);
@@ -145,7 +181,7 @@ class Membership {
   void take(const Letter& letter, const AcceptStep& request);
   void take(const Letter& letter, const AcceptedStep& accepted);
   void take(const Letter& letter, const Decided& decided);
-  void settle(const Outcome& outcome);
+  void settle(const Outcome& outcome, bool may_begin_next);
 
   // view_change.cpp: the next view
   void consider_change();
@@ -208,7 +244,24 @@ class Membership {
   // A joiner's.
   bool ready_ = false;
   bool as_witness_ = false;
+  std::string token_;
   std::vector<MemberId> contacts_;
+
+  // When the next step begins, for this member.
+  bool may_begin_ = false;         ///< without the owner's word
+  bool begun_ = false;             ///< this member's attempt
+  std::optional<bool> readiness_;  ///< that the owner has been told, until the attempt begins
+
+  // And at the owner.
+  enum class Phase : std::uint8_t {
+    kNewView,       ///< nobody begins before all members are ready
+    kBetweenSteps,  ///< the same, because a view is to follow the last commit
+    kRunning,       ///< members may have begun
+  };
+  Phase phase_ = Phase::kNewView;
+  std::set<MemberId> ready_members_;
+  std::set<MemberId> waiting_members_;  ///< for joiners
+  std::set<MemberId> let_go_;           ///< members that were told to begin this step
 
   // Steps: this member's report, and at the owner those of all and what it has proposed.
   std::optional<Report> report_;
@@ -221,6 +274,7 @@ class Membership {
   // The next view.
   struct Waiting {
     Join join;
+    wire::TokenReading token;  ///< as it was read when it was first shown
     Clock::time_point asked;
   };
   std::map<MemberId, Waiting> joiners_;

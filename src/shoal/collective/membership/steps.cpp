@@ -37,10 +37,11 @@ void Membership::take(const Letter& letter, const Report& report) {
   const MemberId& from = letter.from;
   if (!is_owner() || !view_->has_member(from)) return;
   if (last_outcome_ && last_outcome_->step == report.step) {
-    send(from, Decided{*last_outcome_});
+    send(from, Decided{.outcome = *last_outcome_, .view_follows = phase_ != Phase::kRunning});
     return;
   }
   if (report.step != place_.step) return;
+  waiting_members_.erase(from);
   reports_.try_emplace(from, report);
   propose_step();
 }
@@ -117,20 +118,26 @@ void Membership::finish_step() {
   step_.reset();
   reports_.clear();
   last_outcome_ = outcome;
+  settle(outcome, false);
+  // Between two steps nobody's work is lost by a new view, as long as nobody begins the next one.
+  const bool view_follows = wants_another_view() || leaving_ || !leavers_.empty();
+  phase_ = view_follows ? Phase::kBetweenSteps : Phase::kRunning;
+  may_begin_ = !view_follows;
+  ready_members_.clear();
+  waiting_members_.clear();
+  let_go_.clear();
   for (const MemberId& other : view_->everybody())
-    if (other != self_.id) send(other, Decided{outcome});
-  settle(outcome);
-  // Between two steps nobody's work is lost by a new view.
+    if (other != self_.id) send(other, Decided{.outcome = outcome, .view_follows = view_follows});
   consider_change();
 }
 
 // Who has promised to join a fork has said how far it is, and comes no farther until it takes part
 // in the fork or hears the majority again. Both letters are repeated.
 void Membership::take(const Letter&, const Decided& decided) {
-  if (!fork_promised_) settle(decided.outcome);
+  if (!fork_promised_) settle(decided.outcome, !decided.view_follows);
 }
 
-void Membership::settle(const Outcome& outcome) {
+void Membership::settle(const Outcome& outcome, bool may_begin_next) {
   if (outcome.step < place_.step || aborted_) return;
   if (view_->has_member(self_.id)) {
     // Nothing is committed that this member has not reported, so it cannot have missed a step.
@@ -149,6 +156,9 @@ void Membership::settle(const Outcome& outcome) {
     place_.state = outcome.state;
     place_.samples = outcome.samples;
     committed_ = true;
+    may_begin_ = may_begin_next;
+    begun_ = false;
+    readiness_.reset();
   } else {
     aborted_ = true;
   }
@@ -157,6 +167,7 @@ void Membership::settle(const Outcome& outcome) {
 }
 
 void Membership::repeat_step_letters() {
+  if (readiness_) send(view_->owner(), Readiness{.step = place_.step, .ready = *readiness_});
   if (report_) send(view_->owner(), *report_);
   if (step_) {
     send_to_all(step_->accepted.missing(),

@@ -96,6 +96,11 @@ void check(const View& view) {
     refuse(view, fmt::format("it has {} members and witnesses, at most {} are allowed",
                              everybody.size(), View::kMostMembers));
   }
+  const Admission& admission = view.admission;
+  if (admission.used.size() > (admission.by_token ? Admission::kMostUsed : 0)) {
+    refuse(view, fmt::format("it names {} used join tokens, at most {} are allowed",
+                             admission.used.size(), admission.by_token ? Admission::kMostUsed : 0));
+  }
   const std::set<MemberId> ids(everybody.begin(), everybody.end());
   if (view.fresh > view.members.size())
     refuse(view, fmt::format("{} of {} members are fresh", view.fresh, view.members.size()));

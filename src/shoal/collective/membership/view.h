@@ -3,12 +3,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "shoal/collective/membership/member.h"
 #include "shoal/wire/assembler.h"
+#include "shoal/wire/join_token.h"
 
 namespace shoal::collective::membership {
+
+/// Who may join. It is part of the view, so that all who may ever admit somebody agree on it.
+struct Admission {
+  static constexpr std::size_t kMostUsed = 4096;
+  /// A token that has admitted a member, until it expires.
+  struct Used {
+    wire::TokenNonce nonce{};
+    std::uint64_t expires_s = 0;  ///< seconds since 1970
+    bool operator==(const Used&) const = default;
+  };
+
+  bool by_token = false;      ///< otherwise whoever reaches a member may join
+  std::string cluster;        ///< that tokens are for
+  wire::TokenKey key{};       ///< to read them
+  std::uint64_t clock_s = 0;  ///< tokens that expire up to this time are expired for good
+  std::vector<Used> used;
+  bool operator==(const Admission&) const = default;
+};
 
 /// The members of an epoch, in order. Views follow each other: the keepers of one decide the next.
 struct View {
@@ -35,6 +55,7 @@ struct View {
   /// An odd number of members and witnesses. The first one is the owner: it proposes what steps
   /// came to.
   std::vector<MemberId> keepers;
+  Admission admission{};
 
   const MemberId& owner() const { return keepers.front(); }
   bool has_member(const MemberId& id) const;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/collective/membership/admission.h"
 #include "shoal/collective/membership/membership.h"
 
 namespace shoal::collective::membership {
@@ -17,12 +18,7 @@ bool Membership::must_change(const std::set<MemberId>& gone) const {
 bool Membership::may_change_between_steps() const {
   if (step_) return false;
   if (leaving_ || !leavers_.empty()) return true;
-  if (!reports_.empty()) return false;
-  // Who joins keeps nothing in its first view: a run must not depend on somebody that it hardly
-  // knows. Once a step has been committed with it, it may be a keeper.
-  const bool could_have_more_keepers =
-      committed_ && choose_keepers(view_->members, view_->witnesses).size() > view_->keepers.size();
-  return !joiners_.empty() || could_have_more_keepers;
+  return wants_another_view() && interrupts_no_attempt();
 }
 
 // How many must fail before it is this member's turn to propose the next view. Those that hold the
@@ -162,7 +158,8 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
             .fresh = 0,
             .witnesses = {},
             .removed = {},
-            .keepers = {}};
+            .keepers = {},
+            .admission = view_->admission};
   std::set<MemberId> without = suspicion_.gone(now_);
   without.insert(leavers_.begin(), leavers_.end());
   if (leaving_) without.insert(self_.id);
@@ -197,6 +194,7 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
   for (const auto& [id, waiting] : joiners_) {
     if (next.members.size() + next.witnesses.size() == View::kMostMembers) break;
     if (view_->has(id)) continue;
+    if (!use_up(next.admission, waiting.token, settings_.wall_clock())) continue;
     (waiting.join.witness ? next.witnesses : next.members).push_back(waiting.join.who);
     if (!waiting.join.witness) ++next.fresh;
   }

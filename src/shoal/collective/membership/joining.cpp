@@ -1,0 +1,84 @@
+// Who asks to join, and who may. Joiners are noted by the keepers, and come in with the next view.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "shoal/collective/membership/admission.h"
+#include "shoal/collective/membership/membership.h"
+
+namespace shoal::collective::membership {
+namespace {
+
+constexpr std::size_t kMostContacts = 16;
+
+}  // namespace
+
+Join Membership::own_join() const {
+  return {.who = self_, .ready = ready_, .witness = as_witness_, .token = token_};
+}
+
+// A joiner asks at once, and the newest ones are kept: those of earlier views may have left.
+void Membership::add_contact(const MemberId& who) {
+  if (view_ || who == self_.id || contains(contacts_, who)) return;
+  contacts_.push_back(who);
+  if (contacts_.size() > kMostContacts) contacts_.erase(contacts_.begin());
+  next_beat_ = now_;
+}
+
+void Membership::take(const Letter&, const JoinRefused& refused) {
+  if (!view_) end(ErrorKind::kMismatch, refused.why, refused.what_to_do);
+}
+
+void Membership::take(const Letter& letter, const Join& join) {
+  if (!view_) return;
+  if (view_->has(join.who.id)) return send(letter.from, Start{*view_});
+  if (auto refused = why_refused(join)) return send(letter.from, std::move(*refused));
+  // The owner admits joiners, and any keeper where the owner is gone: a joiner that knows the view
+  // asks them all. Only the owner refuses a token, for it might have admitted its bearer.
+  std::optional<JoinRefused> refused;
+  if (view_->is_kept_by(self_.id) && join.ready) refused = note_joiner(join);
+  if (!is_owner()) return send(letter.from, Start{*view_});
+  if (refused) send(letter.from, std::move(*refused));
+}
+
+std::optional<JoinRefused> Membership::why_refused(const Join& join) const {
+  // A letter of somebody that was removed may come late; nobody comes back under the same id.
+  const bool was_removed =
+      std::any_of(view_->removed.begin(), view_->removed.end(),
+                  [&](const Member& removed) { return removed.id == join.who.id; });
+  if (was_removed) {
+    return JoinRefused{fmt::format("the others have removed {}", join.who.id.text()),
+                       "A new start gives it another id."};
+  }
+  const Member& like = view_->members.front();
+  if (join.witness || (join.who.width == like.width && join.who.protocol == like.protocol))
+    return std::nullopt;
+  return JoinRefused{fmt::format("a member of {} ranks and protocol {} cannot join members "
+                                 "of {} ranks and protocol {}",
+                                 join.who.width, join.who.protocol, like.width, like.protocol),
+                     "Start it as the others are started."};
+}
+
+// A token that was good when it was first shown stays so while its joiner waits for the step that
+// runs, unless somebody else has used it. Of two that show one token, the second waits until the
+// first one has used it, or is silent.
+std::optional<JoinRefused> Membership::note_joiner(const Join& join) {
+  const auto known = joiners_.find(join.who.id);
+  const bool is_known = known != joiners_.end() && known->second.join.token == join.token;
+  const wire::TokenReading token =
+      is_known ? known->second.token : read(view_->admission, join.token, settings_.wall_clock());
+  if (auto refused = refusal(view_->admission, join.token, token)) {
+    joiners_.erase(join.who.id);
+    return refused;
+  }
+  for (const auto& [id, other] : joiners_) {
+    if (!view_->admission.by_token || id == join.who.id || other.token.nonce != token.nonce)
+      continue;
+    return std::nullopt;
+  }
+  joiners_[join.who.id] = Waiting{.join = join, .token = token, .asked = now_};
+  return std::nullopt;
+}
+
+}  // namespace shoal::collective::membership
