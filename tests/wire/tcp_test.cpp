@@ -141,7 +141,7 @@ TEST(Store, TurnsStrangersAwayAndServesOn) {
     std::vector<std::uint8_t> noise(random() % 400);
     for (auto& byte : noise) byte = static_cast<std::uint8_t>(random());
     if (i % 3 == 0 && noise.size() > 8)
-      std::memcpy(noise.data(), "SHOALT02", 8);  // the right beginning
+      std::memcpy(noise.data(), kHandshakeMagic.data(), kHandshakeMagic.size());
     send(socket.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
     if (i % 2) silent.push_back(std::move(socket));  // stays, and says no more
   }
