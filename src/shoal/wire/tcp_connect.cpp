@@ -126,8 +126,14 @@ void TcpTransport::check_and_ask() const {
   if (options_.may_go_on) options_.may_go_on();
 }
 
+// A rank that cannot be reached may be held up by strangers.
+std::string TcpTransport::refused_callers() const {
+  const std::string text = acceptor_->refusals().text();
+  return text.empty() ? "" : "; " + text;
+}
+
 Error TcpTransport::did_not_come(const std::string& ranks) const {
-  const std::string what = "these ranks did not come:" + ranks;
+  const std::string what = "these ranks did not come:" + ranks + refused_callers();
   if (const int error = acceptor_->refused(); error != 0)
     return no_descriptors("connect", what, error).at(rank_, size_);
   return Error(ErrorKind::kTimeout, "connect", what).at(rank_, size_).hint("look at their logs");

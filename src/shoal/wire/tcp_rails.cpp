@@ -126,8 +126,8 @@ void TcpTransport::fail_without_rails() {
     const Error& how = *peer.rail_lost;
     return fail(
         Error(ErrorKind::kPeerLost, "connect",
-              fmt::format("{}; for {:.1f} s no connection but the first could be made again",
-                          how.message(), to_seconds(without)))
+              fmt::format("{}; for {:.1f} s no connection but the first could be made again{}",
+                          how.message(), to_seconds(without), refused_callers()))
             .at(rank_, size_)
             .from(how.peer())
             .hint(how.hint()));

@@ -152,6 +152,7 @@ class TcpTransport final : public Transport {
 
   std::string key_of_address(int rank) const;
   void check_and_ask() const;
+  std::string refused_callers() const;
   Error did_not_come(const std::string& ranks) const;
   void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
   PeerHello connect_first_rail(int rank, const Endpoint& address, Deadline deadline);
