@@ -216,10 +216,7 @@ std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, Peer
                                             Deadline deadline) {
   std::string why;
   int closed = 0;
-  const auto may_go_on = [this] {
-    check_and_ask();
-    if (redials_end_) throw Error(ErrorKind::kAborted, "connect", "this rank ends");
-  };
+  const auto may_go_on = [this] { check_and_ask(); };
   for (;;) {
     may_go_on();
     try {

@@ -58,6 +58,7 @@ void TcpTransport::run() {
       std::this_thread::sleep_for(kAfterException);
     }
   }
+  for (auto& [rail, redial] : redials_) hang_up(redial);
   const std::lock_guard lock(mutex_);
   for (int r = 0; r < size_; ++r)
     if (peers_[r].link) close(r);
@@ -91,7 +92,9 @@ bool TcpTransport::run_once(bool& watching) {
       watch_connections(!aside);
       watching = !aside;
     }
+    take_lost_rails();
   }
+  if (!redials_.empty()) limit = std::min(limit, redial());
   loop_.run_once(limit);
   acceptor_->drop_expired();
   return true;
