@@ -285,6 +285,17 @@ TEST_F(TransportWithThreeSockets, APeerWithoutRailsButTheFirstIsLostAfterTheTime
   EXPECT_GE(Clock::now() - begin, milliseconds(950));
 }
 
+// It has the key, so it may be a rank of the same job that was started a second time.
+TEST_F(TransportWithThreeSockets, ALateCallerWithAnotherTlsModeIsRefusedAlone) {
+  const Descriptor socket = connect_to(address_, soon());
+  const PeerHello hello{
+      .rank = 1, .size = 2, .rails = 3, .connection = kConnection + 1, .tls = TlsMode::kOff};
+  const Hello answer = handshake_as_caller(socket.get(), "key", hello.encode(), soon());
+  EXPECT_EQ(PeerHello::decode(answer).tls, TlsMode::kAuto) << "it learns why";
+  EXPECT_TRUE(is_closed(socket));
+  EXPECT_EQ(failure(), "");
+}
+
 /// The same with a heartbeat twenty times in the time of silence.
 class TransportWithStuckRails : public TransportWithThreeSockets {
  protected:

@@ -51,6 +51,63 @@ std::pair<Descriptor, PeerHello> take_caller(const Descriptor& listener, bool in
   return {std::move(caller), PeerHello::decode(handshake.hello())};
 }
 
+/// Holds a rank that connects at a point between its last word of the handshake and the answer.
+class HeldCaller {
+ public:
+  /// The rank calls it while it waits.
+  void wait_here() {
+    if (!hold_) return;
+    held_ = true;
+    for (const Deadline end = soon(); hold_ && !end.passed();) std::this_thread::yield();
+  }
+  /// Completes the handshake of a caller at `listener` and resets the connection before the caller
+  /// has read that. Returns the rail.
+  int take_and_reset(const Descriptor& listener) {
+    held_ = false;
+    auto [socket, hello] = take_caller(listener, false, {.rank = 0, .size = 2}, [this] {
+      hold_ = true;
+      for (const Deadline end = soon(); !held_ && !end.passed();) std::this_thread::yield();
+    });
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    socket = Descriptor();
+    hold_ = false;
+    return hello.rail;
+  }
+
+ private:
+  std::atomic<bool> hold_{false};
+  std::atomic<bool> held_{false};
+};
+
+// Whether the rank finds that when it asks for the addresses of both ends or when it reads is the
+// same to it.
+TEST(Redial, AConnectionThatIsResetBehindItsHandshakeIsMadeAgain) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  const Descriptor listener = listen_on("127.0.0.1", {0, 0});
+  StoreClient zero(store.endpoint(), "key", soon());
+  zero.set("peers/world/0", local_endpoint(listener.get()).text(), soon());
+  HeldCaller caller;
+  auto one = std::async(std::launch::async, [&] {
+    StoreClient client(store.endpoint(), "key", soon());
+    return std::make_unique<TcpTransport>(
+        TcpTransport::Options{
+            .key = "key", .rails = 2, .may_go_on = [&caller] { caller.wait_here(); }},
+        client, 1, 2, soon());
+  });
+  Descriptor sockets[2];
+  for (Descriptor& socket : sockets) {
+    const int rail = static_cast<int>(&socket - sockets);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(caller.take_and_reset(listener), rail);
+    socket = take_caller(listener, false).first;
+  }
+  std::unique_ptr<TcpTransport> transport;
+  EXPECT_NO_THROW(transport = one.get());
+  ASSERT_TRUE(transport);
+  EXPECT_EQ(transport->rails(0), 2);
+  for (Descriptor& socket : sockets) socket = Descriptor();
+}
+
 // A rank that has too many callers at a time closes some of them, and so may anything on the way.
 TEST(Redial, AHandshakeThatBreaksIsTriedAgain) {
   StoreServer store("127.0.0.1", {0, 0}, "key");

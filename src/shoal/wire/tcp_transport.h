@@ -165,6 +165,7 @@ class TcpTransport final : public Transport {
   void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
   PeerHello connect_first_rail(int rank, const Endpoint& address, Deadline deadline);
   void connect_rail(int rank, const Endpoint& address, PeerHello& hello, Deadline deadline);
+  bool is_awaited(int rank, const PeerHello& hello) const;
   std::unique_ptr<Channel> call(int rank, const Endpoint& address, PeerHello& hello,
                                 Deadline deadline);
   std::unique_ptr<Channel> try_call(int rank, const Endpoint& address, PeerHello& hello,
@@ -172,6 +173,7 @@ class TcpTransport final : public Transport {
   void check_answer(int rank, const PeerHello& hello, const PeerHello& answer) const;
   PeerHello own_hello() const;
   Error other_tls(int rank, TlsMode theirs) const;
+  void refuse_other_tls(const PeerHello& hello);
   std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& hello);
   void admit(std::unique_ptr<Channel> channel, const Hello& hello);
   void add_peer(const PeerHello& hello, int rank, std::unique_ptr<Channel> channel);
