@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -17,6 +18,8 @@
 #include <vector>
 
 #include "shoal/collective/tcp/tcp_communicator.h"
+#include "shoal/wire/descriptor_limit.h"
+#include "shoal/wire/store.h"
 #include "shoal/wire/tcp_transport.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
@@ -104,10 +107,10 @@ TEST(Rails, EveryKindEqualsItsDefinition) {
 }
 
 /// Returns the connections between ranks of this process: the first ones of each two, or the
-/// others, which the kernel probes.
-std::vector<int> connections(bool first) {
+/// others, which the kernel probes. Looks at descriptors below `end`.
+std::vector<int> connections(bool first, int end = 1024) {
   std::vector<int> result;
-  for (int fd = 1023; fd > 2; --fd) {
+  for (int fd = end - 1; fd > 2; --fd) {
     sockaddr_in address{};
     socklen_t size = sizeof address;
     if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) continue;
@@ -151,6 +154,40 @@ TEST(Rails, TheFirstThatBreaksInTheMiddleIsALostPeer) {
     EXPECT_EQ(error->kind(), ErrorKind::kPeerLost) << error->what();
   }
   EXPECT_LT(Clock::now() - before, std::chrono::seconds(10));
+}
+
+// A listener that served its callers in order, each for 3 seconds, had the peers without rails for
+// longer than the time of silence, which ended the job.
+TEST(Rails, AreBackSoonBesideThousandsOfSilentCallers) {
+  constexpr int kRails = 4;
+  const std::uint64_t limit = wire::allow_descriptors_for(4000);
+  const std::size_t strangers = std::min<std::uint64_t>(2500, limit - 512);
+  const int end = static_cast<int>(strangers) + 1024;
+  std::atomic<int> broken{0};
+  expect_none(on_network(2, [&](const wire::Endpoint& store, int rank) {
+    TcpCommunicator c(join(store, rank, 2, kRails), {});
+    c.run({.kind = Kind::kBarrier}, soon());
+    std::vector<wire::Descriptor> silent;
+    if (rank == 0) {
+      const auto address = wire::parse_endpoint(
+          wire::StoreClient(store, "key", soon()).wait("peers/world/0", soon()));
+      while (silent.size() < strangers) silent.push_back(wire::connect_to(address, soon()));
+      for (const int fd : connections(false, end)) broken += break_connection(fd) ? 1 : 0;
+    }
+    std::vector<float> x(300'001);
+    for (bool back = false; !back;) {
+      // Both ends of each rail are in this process.
+      const bool all = rank == 0 && connections(false, end).size() == 2 * (kRails - 1);
+      std::fill(x.begin(), x.end(), all ? 1.0F : 0.0F);
+      c.run({.kind = Kind::kAllReduce,
+             .type = ElementType::kF32,
+             .buffer = {x.data(), x.data(), x.size()}},
+            soon());
+      back = x.back() != 0;
+    }
+    c.run({.kind = Kind::kBarrier}, soon());
+  }));
+  EXPECT_GE(broken, kRails - 1);
 }
 
 /// Rounds of the test below: 40, or what SHOAL_SOAK_ROUNDS says. Some ten thousand take a minute,

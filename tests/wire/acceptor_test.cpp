@@ -1,5 +1,6 @@
 #include "shoal/wire/acceptor.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <functional>
 #include <future>
 #include <memory>
@@ -19,6 +22,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/descriptor_limit.h"
 #include "tests/wire/soon.h"
 
 namespace shoal::wire::acceptor_test {
@@ -97,31 +101,96 @@ bool is_greeted(const Descriptor& caller) {
   return recv(caller.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
 }
 
-// The rest wait in the kernel's queue. Callers that are silent for 3 seconds are dropped there: the
-// test is repeated where the machine took as long.
-TEST(Acceptor, Keeps256CallersInTheirHandshakes) {
-  for (bool in_time = false; !in_time;) {
-    const Deadline end = Deadline::in(std::chrono::milliseconds(2500));
-    Listening here;
-    std::vector<Descriptor> callers;
-    for (int i = 0; i < 270; ++i) callers.push_back(connect_to(here.endpoint, soon()));
-    const auto run_until_greeted = [&](std::size_t caller) {
-      while (!is_greeted(callers[caller]) && !end.passed()) {
-        here.loop.run_once(Duration::zero());
-        here.acceptor->drop_expired();
-      }
-    };
-    run_until_greeted(255);
-    const auto greeted = std::count_if(callers.begin(), callers.end(), is_greeted);
-    // One of them ends, and another takes its place.
-    callers.front() = Descriptor();
-    run_until_greeted(256);
-    const bool another = is_greeted(callers[257]);
-    in_time = !end.passed();
-    if (!in_time) continue;
-    EXPECT_EQ(greeted, 256);
-    EXPECT_FALSE(another);
+/// True when the acceptor has closed the connection.
+bool is_closed(const Descriptor& caller) {
+  char bytes[64];
+  while (recv(caller.get(), bytes, sizeof bytes, MSG_DONTWAIT) > 0) continue;
+  return recv(caller.get(), bytes, 1, MSG_DONTWAIT) == 0 || errno == ECONNRESET;
+}
+
+/// Connects from an address of loopback.
+Descriptor connect_from(const char* address, const Endpoint& to) {
+  Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  inet_pton(AF_INET, address, &own.sin_addr);
+  EXPECT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&own), sizeof own), 0);
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_port = htons(to.port);
+  inet_pton(AF_INET, to.host.c_str(), &there.sin_addr);
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<sockaddr*>(&there), sizeof there), 0);
+  return socket;
+}
+
+constexpr std::size_t kPlaces = 256;
+
+TEST(Acceptor, TheOldestOfTooManyCallersLosesItsPlace) {
+  Listening here;
+  std::vector<Descriptor> callers;
+  for (std::size_t i = 0; i < kPlaces + 14; ++i)
+    callers.push_back(connect_to(here.endpoint, soon()));
+  for (const Deadline end = soon(); !is_greeted(callers.back()) && !end.passed();)
+    here.loop.run_once(Duration::zero());
+  for (std::size_t i = 0; i < callers.size(); ++i) EXPECT_EQ(is_closed(callers[i]), i < 14) << i;
+  EXPECT_EQ(here.acceptor->refusals().count(), 14u);
+  EXPECT_EQ(here.acceptor->refusals().text(),
+            "14 callers did not prove to know the job's key and were refused here, the last from "
+            "127.0.0.1");
+}
+
+// Strangers at one address do not take the place of a caller from another one, however slow it is.
+TEST(Acceptor, AnAddressKeepsItsPlacesAgainstOneThatHasMore) {
+  Listening here;
+  const Descriptor member = connect_from("127.0.0.2", here.endpoint);
+  std::vector<Descriptor> strangers;
+  for (std::size_t i = 0; i < 2 * kPlaces; ++i)
+    strangers.push_back(connect_to(here.endpoint, soon()));
+  for (const Deadline end = soon(); !is_greeted(strangers.back()) && !end.passed();)
+    here.loop.run_once(Duration::zero());
+  EXPECT_EQ(here.acceptor->refusals().count(), kPlaces + 1);
+  auto proof =
+      std::async(std::launch::async, [&] { handshake_as_caller(member.get(), "key", {}, soon()); });
+  here.run_until_admitted();
+  EXPECT_NO_THROW(proof.get());
+  EXPECT_TRUE(here.admitted);
+}
+
+// An acceptor that served 256 of them each 3 seconds took half a minute.
+TEST(Acceptor, ThousandsOfSilentCallersHoldUpNobody) {
+  const std::size_t strangers_here =
+      std::min<std::uint64_t>(2500, allow_descriptors_for(4000) - 512);
+  Listening here;
+  std::atomic<bool> came{false};
+  auto member = std::async(std::launch::async, [&] {
+    std::vector<Descriptor> strangers;
+    for (std::size_t i = 0; i < strangers_here; ++i)
+      strangers.push_back(connect_to(here.endpoint, soon()));
+    const auto begin = Clock::now();
+    Descriptor socket = connect_to(here.endpoint, soon());
+    handshake_as_caller(socket.get(), "key", {}, soon());
+    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
+    came = true;
+    return socket;
+  });
+  for (const Deadline end = soon(); !came && !end.passed();) {
+    here.loop.run_once(std::chrono::milliseconds(10));
+    here.acceptor->drop_expired();
   }
+  EXPECT_NO_THROW(member.get());
+  EXPECT_TRUE(here.admitted);
+  EXPECT_GE(here.acceptor->refusals().count(), strangers_here - kPlaces);
+}
+
+TEST(Acceptor, AStrangerWithoutTheKeyIsCounted) {
+  Listening here;
+  const Descriptor gone = connect_to(here.endpoint, soon());
+  const Descriptor stranger = connect_to(here.endpoint, soon());
+  EXPECT_EQ(send(stranger.get(), "GET / HTTP/1.1", 14, MSG_NOSIGNAL), 14);
+  shutdown(gone.get(), SHUT_RDWR);
+  for (const Deadline end = soon(); !is_closed(stranger) && !end.passed();)
+    here.loop.run_once(std::chrono::milliseconds(10));
+  EXPECT_EQ(here.acceptor->refusals().count(), 1u) << "one that goes by itself is none";
 }
 
 TEST(Acceptor, ClosesTheConnectionsOfStrangers) {

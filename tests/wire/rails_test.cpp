@@ -285,6 +285,61 @@ TEST_F(TransportWithThreeSockets, APeerWithoutRailsButTheFirstIsLostAfterTheTime
   EXPECT_GE(Clock::now() - begin, milliseconds(950));
 }
 
+// It has the key, so it may be a rank of the same job that was started a second time.
+TEST_F(TransportWithThreeSockets, ALateCallerWithAnotherTlsModeIsRefusedAlone) {
+  const Descriptor socket = connect_to(address_, soon());
+  const PeerHello hello{
+      .rank = 1, .size = 2, .rails = 3, .connection = kConnection + 1, .tls = TlsMode::kOff};
+  const Hello answer = handshake_as_caller(socket.get(), "key", hello.encode(), soon());
+  EXPECT_EQ(PeerHello::decode(answer).tls, TlsMode::kAuto) << "it learns why";
+  EXPECT_TRUE(is_closed(socket));
+  EXPECT_EQ(failure(), "");
+}
+
+TEST_F(TransportWithThreeSockets, AnyRailTellsWhyThePeerHasFailed) {
+  const Bytes words =
+      encode(Error(ErrorKind::kUsage, "test", "enough").at(1, 2).hint("do something else"));
+  announce({1, 3}, 3 * kPiece);
+  piece(2, 0, 0, 3 * kPiece);
+  const PieceHeader header{.length = static_cast<std::uint32_t>(words.size()),
+                           .message = PieceHeader::kLastWords,
+                           .total = words.size()};
+  send_bytes(peer_[2], &header, sizeof header);
+  send_bytes(peer_[2], words.data(), words.size());
+  EXPECT_TRUE(within(seconds(10), [&] { return !failure().empty(); }));
+  EXPECT_THAT(failure(), HasSubstr("enough"));
+}
+
+TEST_F(TransportWithThreeSockets, AFailureIsToldOnEveryRail) {
+  transport_->abort(Error(ErrorKind::kUsage, "test", "enough"));
+  for (const int rail : {1, 2}) {
+    PieceHeader header;
+    ASSERT_EQ(recv(peer_[rail].get(), &header, sizeof header, MSG_WAITALL),
+              static_cast<ssize_t>(sizeof header));
+    EXPECT_EQ(header.message, PieceHeader::kLastWords);
+    ASSERT_LT(header.length, 1000u);
+    Bytes words(header.length);
+    ASSERT_EQ(recv(peer_[rail].get(), words.data(), words.size(), MSG_WAITALL),
+              static_cast<ssize_t>(words.size()));
+    const Error error = decode_error(words);
+    EXPECT_EQ(error.message(), "enough");
+    EXPECT_EQ(error.rank(), 0);
+  }
+}
+
+// The kernel tells the reason once, and here whoever writes gets it.
+TEST_F(TransportWithThreeSockets, ARankThatIsResetIsNotSaidToHaveEnded) {
+  reset(0);
+  EXPECT_TRUE(within(seconds(10), [&] {
+    transport_->send(1, {1, 1}, 0, Bytes(100));
+    transport_->flush();
+    return !failure().empty();
+  }));
+  EXPECT_THAT(failure(), HasSubstr("rank 1 is lost: the connection broke: "));
+  EXPECT_THAT(failure(), HasSubstr("or it lives"));
+  EXPECT_THAT(failure(), testing::Not(HasSubstr("closed its connection")));
+}
+
 /// The same with a heartbeat twenty times in the time of silence.
 class TransportWithStuckRails : public TransportWithThreeSockets {
  protected:

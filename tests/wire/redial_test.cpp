@@ -6,11 +6,15 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,11 +29,13 @@ namespace shoal::wire::redial_test {
 namespace {
 
 /// Takes a caller at `listener` and completes its handshake, or closes it in the middle.
-std::pair<Descriptor, PeerHello> take_caller(const Descriptor& listener, bool in_the_middle) {
+std::pair<Descriptor, PeerHello> take_caller(const Descriptor& listener, bool in_the_middle,
+                                             PeerHello own = {.rank = 0, .size = 2},
+                                             const std::function<void()>& before_proof = {}) {
   pollfd wait{listener.get(), POLLIN, 0};
-  if (poll(&wait, 1, 10000) != 1) return {Descriptor(), PeerHello()};
+  if (poll(&wait, 1, 20000) != 1) return {Descriptor(), PeerHello()};
   Descriptor caller(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  ListenerHandshake handshake("key", PeerHello{.rank = 0, .size = 2}.encode());
+  ListenerHandshake handshake("key", own.encode());
   const Bytes greeting = handshake.greeting();
   send(caller.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL);
   if (in_the_middle) return {Descriptor(), PeerHello()};
@@ -39,9 +45,67 @@ std::pair<Descriptor, PeerHello> take_caller(const Descriptor& listener, bool in
     if (n <= 0 || !handshake.feed(std::span(bytes, static_cast<std::size_t>(n))))
       return {Descriptor(), PeerHello()};
   }
+  if (before_proof) before_proof();
   const Bytes proof = handshake.proof();
   send(caller.get(), proof.data(), proof.size(), MSG_NOSIGNAL);
   return {std::move(caller), PeerHello::decode(handshake.hello())};
+}
+
+/// Holds a rank that connects at a point between its last word of the handshake and the answer.
+class HeldCaller {
+ public:
+  /// The rank calls it while it waits.
+  void wait_here() {
+    if (!hold_) return;
+    held_ = true;
+    for (const Deadline end = soon(); hold_ && !end.passed();) std::this_thread::yield();
+  }
+  /// Completes the handshake of a caller at `listener` and resets the connection before the caller
+  /// has read that. Returns the rail.
+  int take_and_reset(const Descriptor& listener) {
+    held_ = false;
+    auto [socket, hello] = take_caller(listener, false, {.rank = 0, .size = 2}, [this] {
+      hold_ = true;
+      for (const Deadline end = soon(); !held_ && !end.passed();) std::this_thread::yield();
+    });
+    const linger at_once{.l_onoff = 1, .l_linger = 0};
+    setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    socket = Descriptor();
+    hold_ = false;
+    return hello.rail;
+  }
+
+ private:
+  std::atomic<bool> hold_{false};
+  std::atomic<bool> held_{false};
+};
+
+// Whether the rank finds that when it asks for the addresses of both ends or when it reads is the
+// same to it.
+TEST(Redial, AConnectionThatIsResetBehindItsHandshakeIsMadeAgain) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  const Descriptor listener = listen_on("127.0.0.1", {0, 0});
+  StoreClient zero(store.endpoint(), "key", soon());
+  zero.set("peers/world/0", local_endpoint(listener.get()).text(), soon());
+  HeldCaller caller;
+  auto one = std::async(std::launch::async, [&] {
+    StoreClient client(store.endpoint(), "key", soon());
+    return std::make_unique<TcpTransport>(
+        TcpTransport::Options{
+            .key = "key", .rails = 2, .may_go_on = [&caller] { caller.wait_here(); }},
+        client, 1, 2, soon());
+  });
+  Descriptor sockets[2];
+  for (Descriptor& socket : sockets) {
+    const int rail = static_cast<int>(&socket - sockets);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(caller.take_and_reset(listener), rail);
+    socket = take_caller(listener, false).first;
+  }
+  std::unique_ptr<TcpTransport> transport;
+  EXPECT_NO_THROW(transport = one.get());
+  ASSERT_TRUE(transport);
+  EXPECT_EQ(transport->rails(0), 2);
+  for (Descriptor& socket : sockets) socket = Descriptor();
 }
 
 // A rank that has too many callers at a time closes some of them, and so may anything on the way.
@@ -72,6 +136,17 @@ TEST(Redial, AHandshakeThatBreaksIsTriedAgain) {
   sockets.clear();  // else it would wait a second for their end
 }
 
+Bytes report_bytes(const RailReport& report) {
+  const Bytes bytes = report.encode();
+  const ChunkHeader header{.length = static_cast<std::uint32_t>(bytes.size()),
+                           .stream = {0, kRail},
+                           .total = bytes.size()};
+  Bytes all(sizeof header);
+  std::memcpy(all.data(), &header, sizeof header);
+  all.insert(all.end(), bytes.begin(), bytes.end());
+  return all;
+}
+
 /// Rank 1 of 2 with three rails, whose rank 0 is a listener and the sockets that it has accepted.
 class RedialOfARail : public testing::Test {
  protected:
@@ -93,13 +168,7 @@ class RedialOfARail : public testing::Test {
     for (Descriptor& socket : rails_) socket = Descriptor();
   }
   void say(const RailReport& report) {
-    const Bytes bytes = report.encode();
-    const ChunkHeader header{.length = static_cast<std::uint32_t>(bytes.size()),
-                             .stream = {0, kRail},
-                             .total = bytes.size()};
-    Bytes all(sizeof header);
-    std::memcpy(all.data(), &header, sizeof header);
-    all.insert(all.end(), bytes.begin(), bytes.end());
+    const Bytes all = report_bytes(report);
     ASSERT_EQ(send(rails_[0].get(), all.data(), all.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(all.size()));
   }
@@ -155,6 +224,69 @@ TEST_F(RedialOfARail, AConnectionThatOnlyOneSideHasHadIsCounted) {
   EXPECT_EQ(hello.rail, 1);
   EXPECT_EQ(hello.attempt, 2);
   EXPECT_NO_THROW(transport_->check());
+}
+
+/// A lower rank of 3, which the test plays, with five rails.
+struct LowerRank {
+  static constexpr int kRails = 5;
+  explicit LowerRank(std::int32_t rank) : own{.rank = rank, .size = 3} {}
+  void take_rails() {
+    for (int i = 0; i < kRails; ++i) {
+      auto [socket, hello] = take_caller(listener, false, own);
+      rails[hello.rail] = std::move(socket);
+    }
+  }
+  /// Loses all rails but the first.
+  void lose_rails() {
+    Bytes all;
+    for (std::uint16_t rail = 1; rail < kRails; ++rail) {
+      const Bytes report = report_bytes({.rail = rail, .connection = 0, .closed = 1, .pieces = 0});
+      all.insert(all.end(), report.begin(), report.end());
+      rails[rail] = Descriptor();
+    }
+    EXPECT_EQ(send(rails[0].get(), all.data(), all.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(all.size()));
+  }
+
+  Descriptor listener = listen_on("127.0.0.1", {0, 0});
+  PeerHello own;
+  Descriptor rails[kRails];
+};
+
+// A rank whose listener takes no caller is called for ten seconds, for each rail. Where calls were
+// made one after the other, those to rank 1 came when forty seconds were over.
+TEST(Redial, APeerThatDoesNotAnswerHoldsUpNoOther) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  LowerRank zero(0);
+  LowerRank one(1);
+  StoreClient client(store.endpoint(), "key", soon());
+  client.set("peers/world/0", local_endpoint(zero.listener.get()).text(), soon());
+  client.set("peers/world/1", local_endpoint(one.listener.get()).text(), soon());
+  auto two = std::async(std::launch::async, [&] {
+    StoreClient own(store.endpoint(), "key", soon());
+    return std::make_unique<TcpTransport>(
+        TcpTransport::Options{.key = "key", .silence = std::chrono::minutes(2), .rails = 5}, own, 2,
+        3, soon());
+  });
+  zero.take_rails();
+  one.take_rails();
+  const auto transport = two.get();
+  zero.lose_rails();
+  pollfd called{zero.listener.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&called, 1, 20000), 1);
+  one.lose_rails();
+  std::vector<int> back;
+  std::vector<Descriptor> sockets;
+  for (int i = 1; i < LowerRank::kRails; ++i) {
+    auto [socket, hello] = take_caller(one.listener, false, one.own);
+    ASSERT_GE(socket.get(), 0) << "nobody calls rank 1";
+    back.push_back(hello.rail);
+    sockets.push_back(std::move(socket));
+  }
+  EXPECT_THAT(back, testing::UnorderedElementsAre(1, 2, 3, 4));
+  EXPECT_NO_THROW(transport->check());
+  for (LowerRank* rank : {&zero, &one})
+    for (Descriptor& rail : rank->rails) rail = Descriptor();  // nobody waits for their end
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
@@ -10,14 +11,19 @@
 #include "shoal/wire/closed_in_children.h"
 #include "shoal/wire/event_loop.h"
 #include "shoal/wire/handshake.h"
+#include "shoal/wire/refusals.h"
 
 namespace shoal::wire {
 
 /// Accepts connections and passes on those whose callers prove that they know the job's key, and
 /// that complete the handshake of their channel. A caller that is silent, or that does not know the
 /// key, does not delay the others. Each caller must complete both handshakes within 10 seconds.
-/// While 256 callers are in their handshakes, the limit is 3 seconds, and further connections wait
-/// in the kernel's queue, as they do while this process has no descriptor for them.
+///
+/// There are places for 256 callers that have not proved themselves. A further one gets the place
+/// of the oldest caller from that address which holds the most, so an address never takes a place
+/// from one that has fewer. (Of IPv6, all addresses of a network of 64 bits count as one.) Members
+/// whose place is taken call again. Those that have proved themselves keep theirs: beyond 256 of
+/// them others wait in the kernel's queue, as they do while this process has no descriptor.
 class Acceptor {
  public:
   struct Options {
@@ -41,9 +47,12 @@ class Acceptor {
   /// Returns the error (errno) for which callers wait in the kernel's queue, as this process has no
   /// descriptor for them; 0 where none do. Any thread.
   int refused() const { return refused_; }
+  /// Counts the callers that were turned away without proof. Any thread.
+  const Refusals& refusals() const { return refusals_; }
 
  private:
   struct Caller {
+    std::string address;  ///< by which it counts among those without proof
     Descriptor socket;
     ListenerHandshake handshake;
     Deadline deadline;
@@ -55,15 +64,22 @@ class Acceptor {
   void continue_handshake(int fd);
   void begin_channel(int fd);
   void continue_channel(int fd);
+  void admit_to_handshake(Descriptor socket, std::string address);
+  void make_room();
+  void forget_unproven(const std::string& address);
+  void refuse(int fd);
   void drop(int fd);
-  void drop_older_than(Duration age);
+  std::size_t proven() const { return callers_.size() - unproven_callers_; }
 
   EventLoop& loop_;
   Descriptor listener_;
   ClosedInChildren guard_;
   const Options options_;
-  std::map<int, Caller> callers_;  ///< by descriptor: those in their handshake
-  bool full_ = false;              ///< the listener is not watched
+  std::map<int, Caller> callers_;                ///< by descriptor: those in their handshake
+  std::size_t unproven_callers_ = 0;             ///< those without a channel
+  std::map<std::string, std::size_t> unproven_;  ///< how many they are of each address
+  Refusals refusals_;
+  bool full_ = false;  ///< the listener is not watched
   std::atomic<int> refused_{0};
 };
 

@@ -109,6 +109,12 @@ bool Assembler::open_piece(ChunkSink& sink) {
   message_ = {header.total, header.offset};
   length_ = header.length;
   filled_ = 0;
+  if (header.message == PieceHeader::kLastWords) {
+    if (header.offset != 0 || header.total != header.length) bad("too many last words");
+    chunk_ = ReceivedChunk(pool_, message_.total, 0, length_);
+    to_ = chunk_.data();
+    return true;
+  }
   to_ = sink.place(stream_, message_.total, message_.arrived, length_);
   if (!to_) bad("a piece of no message that is awaited");
   placed_ = true;
@@ -122,6 +128,8 @@ void Assembler::close(ChunkSink& sink) {
                                 : std::exchange(chunk_, ReceivedChunk());
   message_.arrived += length_;
   if (carries_ == Carries::kPieces) {
+    if (stream_.group == PieceHeader::kLastWords)
+      return sink.last_words({chunk.data(), chunk.bytes()});
     // The sink keeps the account.
   } else if (message_.arrived < message_.total) {
     // A message of one chunk never enters the map.
@@ -144,6 +152,7 @@ void Assembler::forget_places(std::optional<Stream> stream) {
 
 std::optional<std::pair<std::uint64_t, std::uint64_t>> Assembler::arriving_piece() const {
   if (!within_chunk() || carries_ != Carries::kPieces) return std::nullopt;
+  if (stream_.group == PieceHeader::kLastWords) return std::nullopt;
   return std::pair(stream_.group, message_.arrived);
 }
 

@@ -36,6 +36,9 @@ class ChunkSink {
                            std::size_t bytes) = 0;
   /// Tells that the bytes have arrived. `chunk` has no memory where `place` has named some.
   virtual void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) = 0;
+  /// Passes on the last words of the peer, which a connection of pieces carries outside of any
+  /// message.
+  virtual void last_words(std::span<const std::byte>) {}
   /// Tells that the next message of the stream has `total` bytes and comes on other connections.
   virtual void announced(Stream, std::uint64_t) {}
 };

@@ -110,6 +110,7 @@ class Gathering::Pieces final : public ChunkSink {
     ++pieces_;
     gathering_.piece_arrived(message.group, piece.offset(), bytes, out_);
   }
+  void last_words(std::span<const std::byte> words) override { out_.last_words(words); }
 
  private:
   Gathering& gathering_;

@@ -103,7 +103,7 @@ void Link::send(Stream stream, int priority, Bytes head, std::span<const std::by
 // one of its stream on rail 0. It goes on while anything is claimed or written: a rail that has
 // written the rest of a piece claims the next one, for nobody asks it again while it has room.
 bool Link::flush() {
-  if (rails_.size() == 1) return rails_[0]->flush(claims_, Claims::Kind::kAny);
+  if (rails_.size() == 1) return flush_only_rail();
   const auto progress = [this] { return claims_.claimed() + bytes_sent(); };
   std::uint64_t before = 0;
   do {
@@ -117,7 +117,8 @@ bool Link::flush() {
         } else if (!rails_[0]->blocked() && !rails_[0]->broken()) {
           rails_[0]->flush(claims_, Claims::Kind::kSmall);
         }
-      } catch (const Error&) {
+      } catch (const Error& error) {
+        rails_[at]->set_write_failure(error.message());
         // Whoever reads this rail meets the break, behind what the peer has sent before. Not every
         // failure to write makes a socket readable, as its end does.
         rails_[at]->set_broken();
@@ -128,6 +129,15 @@ bool Link::flush() {
   } while (before != progress());
   return std::none_of(rails_.begin(), rails_.end(),
                       [](const auto& rail) { return rail && rail->blocked(); });
+}
+
+bool Link::flush_only_rail() {
+  try {
+    return rails_[0]->flush(claims_, Claims::Kind::kAny);
+  } catch (const Error& error) {
+    rails_[0]->set_write_failure(error.message());
+    throw;
+  }
 }
 
 bool Link::finish_sending() {
@@ -163,6 +173,12 @@ void Link::forget_places(std::optional<Stream> stream) {
       rails_[i]->assembler().forget_places();
   }
   gathering_.forget_places(stream);
+}
+
+void Link::send_last_words(const Bytes& words) {
+  if (words.size() > Assembler::kPieceBytes) return;
+  for (std::size_t i = 1; i < rails_.size(); ++i)
+    if (rails_[i] && !rails_[i]->broken()) rails_[i]->send_last_words(words);
 }
 
 void Link::adopt(Stream stream) {

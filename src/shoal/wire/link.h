@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "shoal/wire/assembler.h"
@@ -78,6 +79,10 @@ class Link {
   /// Returns true where writing to one of several rails has failed.
   bool broken(int rail) const { return rails_[static_cast<std::size_t>(rail)]->broken(); }
   void set_broken(int rail) { rails_[static_cast<std::size_t>(rail)]->set_broken(); }
+  /// As in Rail.
+  const std::string& write_failure(int rail) const {
+    return rails_[static_cast<std::size_t>(rail)]->write_failure();
+  }
   /// Ends this direction: behind what was written the peer reads the end of each connection.
   /// Returns false where it has to be called again, because the kernel has no room now.
   bool finish_sending();
@@ -96,6 +101,10 @@ class Link {
   /// Follows what the receiver says about the messages that it can take. While it has paused, only
   /// streams of group 0 and what it asks for are sent.
   void obey(const FlowMessage& message) { claims_.obey(message); }
+
+  /// Queues why this side has failed on all rails but the first, which carries it as a message:
+  /// whichever comes first tells the peer. Words longer than a piece are left to the first.
+  void send_last_words(const Bytes& words);
 
   /// Copies what is still to be sent of a stream, so that the callers' memory is released.
   void adopt(Stream stream);
@@ -117,6 +126,7 @@ class Link {
 
  private:
   Assembler assembler(int rail) const;
+  bool flush_only_rail();
 
   std::uint64_t most_bytes_;
   std::shared_ptr<ChunkPool> pool_;

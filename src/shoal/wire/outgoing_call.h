@@ -31,6 +31,8 @@ class OutgoingCall {
   /// Returns the socket, and the events that it waits for (as in epoll).
   int fd() const;
   std::uint32_t events() const { return events_; }
+  /// Returns true once the socket is connected.
+  bool connected() const { return handshake_.has_value(); }
   /// Goes on as far as it can without waiting. Returns true once the channel is there. Throws
   /// Error(peer_lost) where the other side is not there, refuses, or does not know the key.
   bool advance();

@@ -3,8 +3,11 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <utility>
+
+#include "shoal/wire/chunk_header.h"
 
 namespace shoal::wire {
 namespace {
@@ -90,17 +93,34 @@ void Rail::wrote(Claims& claims, std::size_t bytes) {
     bytes -= n;
     if (chunk.sent < chunk.header.size() + chunk.bytes) return;
     writing_bytes_ -= chunk.bytes;
-    if (account_) {
-      account_->wrote(std::move(chunk));
-    } else {
+    if (!account_) {
       claims.wrote(chunk);
+    } else if (chunk.stream.group != 0) {  // last words are no piece: the peer reports none
+      account_->wrote(std::move(chunk));
     }
     writing_.pop_front();
   }
 }
 
+void Rail::send_last_words(const Bytes& words) {
+  Claims::Chunk chunk;
+  const PieceHeader header{.length = static_cast<std::uint32_t>(words.size()),
+                           .message = PieceHeader::kLastWords,
+                           .total = words.size()};
+  std::memcpy(chunk.header.data(), &header, sizeof header);
+  chunk.message = std::make_shared<Claims::Message>();
+  chunk.message->head = words;
+  chunk.message->unwritten = 1;
+  chunk.message->all_claimed = true;
+  chunk.bytes = words.size();
+  writing_bytes_ += chunk.bytes;
+  writing_.push_back(std::move(chunk));
+}
+
 std::deque<Claims::Chunk> Rail::take_unwritten() {
   writing_bytes_ = 0;
+  // The other rails have the last words, too.
+  std::erase_if(writing_, [](const Claims::Chunk& chunk) { return chunk.stream.group == 0; });
   return std::exchange(writing_, {});
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,9 +37,15 @@ class Rail {
   /// Claims one chunk at most, unless the kernel took no more the last time and `writable` was not
   /// called since. Throws Error(peer_lost).
   void flush_one(Claims& claims, Claims::Kind kind);
+  /// Queues why this side has failed, on a rail of pieces: at most Assembler::kPieceBytes.
+  void send_last_words(const Bytes& words);
   bool blocked() const { return blocked_; }
   bool broken() const { return broken_; }
   void set_broken() { broken_ = true; }
+  /// Returns why writing has failed; empty where it has not. The kernel tells it once: whoever
+  /// reads the connection then meets its end without a reason.
+  const std::string& write_failure() const { return write_failure_; }
+  void set_write_failure(const std::string& why) { write_failure_ = why; }
   void writable() { blocked_ = false; }
   /// Ends this direction. Returns false where it has to be called again, because the kernel has no
   /// room now.
@@ -88,6 +95,7 @@ class Rail {
   std::size_t writing_bytes_ = 0;
   bool blocked_ = false;
   bool broken_ = false;
+  std::string write_failure_;
   Bytes buffer_;
   std::uint64_t bytes_sent_ = 0;
   std::uint64_t bytes_received_ = 0;

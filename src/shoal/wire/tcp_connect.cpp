@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -48,6 +49,15 @@ constexpr int kMostUnsentOfSeveral = 128 << 10;
 
 void check_descriptor(const Descriptor& descriptor) {
   if (descriptor.get() < 0) throw no_descriptors("connect", "cannot watch connections", errno);
+}
+
+/// As leaves_host, and true for a connection that broke before anybody used it.
+bool leaves_host_or_broke(int socket) {
+  try {
+    return leaves_host(socket);
+  } catch (const Error&) {
+    return true;
+  }
 }
 
 /// Returns true where a connection of that rail is to come: its first, or the next one.
@@ -126,8 +136,14 @@ void TcpTransport::check_and_ask() const {
   if (options_.may_go_on) options_.may_go_on();
 }
 
+// A rank that cannot be reached may be held up by strangers.
+std::string TcpTransport::refused_callers() const {
+  const std::string text = acceptor_->refusals().text();
+  return text.empty() ? "" : "; " + text;
+}
+
 Error TcpTransport::did_not_come(const std::string& ranks) const {
-  const std::string what = "these ranks did not come:" + ranks;
+  const std::string what = "these ranks did not come:" + ranks + refused_callers();
   if (const int error = acceptor_->refused(); error != 0)
     return no_descriptors("connect", what, error).at(rank_, size_);
   return Error(ErrorKind::kTimeout, "connect", what).at(rank_, size_).hint("look at their logs");
@@ -197,11 +213,16 @@ void TcpTransport::connect_rail(int r, const Endpoint& address, PeerHello& hello
                                 Deadline deadline) {
   auto channel = call(r, address, hello, deadline);
   const std::lock_guard lock(mutex_);
-  // The peer may have ended meanwhile: `check` or `await_all` says so.
-  if (peers_[r].link && awaits(*peers_[r].link, hello)) add_rail(r, hello.rail, std::move(channel));
+  if (channel && is_awaited(r, hello)) add_rail(r, hello.rail, std::move(channel));
 }
 
-// Connects and completes the handshakes.
+// The peer may have ended meanwhile: `check` or `await_all` says so. Or it has had this connection
+// and lost it, and the thread makes the next one.
+bool TcpTransport::is_awaited(int r, const PeerHello& hello) const {
+  return peers_[r].link && awaits(*peers_[r].link, hello);
+}
+
+// Connects and completes the handshakes. Returns null for a rail that is not awaited any more.
 //
 // A rank that closes the connection during its handshake had too many callers, or something on the
 // way has closed it: both pass. A rank that has admitted rail 0 knows the key, so the other rails
@@ -210,12 +231,15 @@ std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, Peer
                                             Deadline deadline) {
   std::string why;
   int closed = 0;
-  const auto may_go_on = [this] {
-    check_and_ask();
-    if (redials_end_) throw Error(ErrorKind::kAborted, "connect", "this rank ends");
+  const auto may_go_on = [this] { check_and_ask(); };
+  const auto is_over = [&] {
+    if (hello.rail == 0) return false;
+    const std::lock_guard lock(mutex_);
+    return !is_awaited(r, hello);
   };
   for (;;) {
     may_go_on();
+    if (is_over()) return nullptr;
     try {
       if (auto channel = try_call(r, address, hello, deadline, may_go_on)) return channel;
     } catch (const Error& error) {
@@ -268,6 +292,8 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
   check_answer(r, hello, answer);
   auto channel = channel_over(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
   complete_handshake(*channel, end, may_go_on);
+  // One that has been reset meanwhile is made again.
+  remote_endpoint(channel->fd());
   hello = said;
   if (hello.rail == 0) {
     const std::lock_guard lock(mutex_);
@@ -299,6 +325,17 @@ Error TcpTransport::other_tls(int r, TlsMode theirs) const {
       .hint("give all ranks the same parallelism.tls (SHOAL_TLS under PyTorch)");
 }
 
+// A rank that this one waits for has a wrong setting, and the job cannot begin. If it is here
+// already, the caller is somebody else, whom the answer has told the setting of this rank.
+void TcpTransport::refuse_other_tls(const PeerHello& hello) {
+  const Error error = other_tls(hello.rank, hello.tls);
+  const std::lock_guard lock(mutex_);
+  const Peer& peer = peers_[hello.rank];
+  if (!peer.link && !peer.gone) return fail(error);
+  fmt::print(stderr, "shoal: a caller that says it is rank {} was refused: {}\n", hello.rank,
+             error.message());
+}
+
 // Runs in the thread. The caller decides whether TLS follows; it may see that the connection leaves
 // the host where this side does not, behind an address translator. Never does the caller do without
 // it where this side does not.
@@ -306,8 +343,7 @@ std::unique_ptr<Channel> TcpTransport::channel_of_caller(Descriptor socket, cons
   const PeerHello hello = PeerHello::decode(bytes);
   if (hello.rank <= rank_ || hello.rank >= size_ || hello.size != size_) return nullptr;
   if (hello.tls != options_.tls) {
-    const std::lock_guard lock(mutex_);
-    fail(other_tls(hello.rank, hello.tls));
+    refuse_other_tls(hello);
     return nullptr;
   }
   const bool plain = hello.encrypted == 0 && !wants_tls(options_.tls, socket.get());
@@ -362,9 +398,10 @@ void TcpTransport::admit(std::unique_ptr<Channel> channel, const Hello& bytes) {
   }
 }
 
-// Throws where the connection cannot be watched. It has closed it then.
+// Throws where the connection cannot be watched. It has closed it then. One that broke behind its
+// handshake is added all the same: whoever reads it meets the break, and says whose it was.
 void TcpTransport::add_peer(const PeerHello& hello, int rank, std::unique_ptr<Channel> channel) {
-  const bool here = !leaves_host(channel->fd());
+  const bool here = !leaves_host_or_broke(channel->fd());
   set_up(channel->fd(), rank, 0, hello.rails);
   Peer& peer = peers_[rank];
   peer.encrypted = hello.encrypted == 1;
@@ -395,7 +432,7 @@ void TcpTransport::add_rail(int rank, int rail, std::unique_ptr<Channel> channel
 }
 
 void TcpTransport::set_up(int fd, int rank, int rail, int rails) {
-  if (leaves_host(fd)) {
+  if (leaves_host_or_broke(fd)) {
     const int& most = rails > 1 ? kMostUnsentOfSeveral : kMostUnsent;
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
   }

@@ -51,7 +51,6 @@ void TcpTransport::stop() {
   }
   loop_.wake();
   thread_.join();
-  end_redialling();
 }
 
 // A connection that is closed before its peer's end is read resets it: the kernel then drops what

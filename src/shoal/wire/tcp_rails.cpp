@@ -6,22 +6,12 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
-#include <chrono>
-#include <memory>
-#include <utility>
 
 #include "shoal/base/duration.h"
 #include "shoal/wire/tcp_control.h"
 #include "shoal/wire/tcp_transport.h"
 
 namespace shoal::wire {
-namespace {
-
-/// A rank that does not answer is called again after so long, unless its rail is not wanted then.
-constexpr Duration kRedialLimit = std::chrono::seconds(10);
-
-}  // namespace
-
 // What waits for other pieces takes room too, and a goodbye counts when all that was sent before it
 // is here.
 void TcpTransport::note_arrivals(int r) {
@@ -126,73 +116,12 @@ void TcpTransport::fail_without_rails() {
     const Error& how = *peer.rail_lost;
     return fail(
         Error(ErrorKind::kPeerLost, "connect",
-              fmt::format("{}; for {:.1f} s no connection but the first could be made again",
-                          how.message(), to_seconds(without)))
+              fmt::format("{}; for {:.1f} s no connection but the first could be made again{}",
+                          how.message(), to_seconds(without), refused_callers()))
             .at(rank_, size_)
             .from(how.peer())
             .hint(how.hint()));
   }
-}
-
-void TcpTransport::connect_again(int r, int rail) {
-  if (!wants_rails(peers_[r]) || redials_end_) return;
-  redials_.emplace_back(r, rail);
-  if (!redialler_.joinable()) redialler_ = std::thread([this] { redial(); });
-  redial_due_.notify_one();
-}
-
-// The thread that connects rails again, one at a time. It waits for the peer as `call` does.
-void TcpTransport::redial() {
-  constexpr Duration kBetween = std::chrono::milliseconds(50);
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    redial_due_.wait(lock, [this] { return redials_end_ || !redials_.empty(); });
-    if (redials_end_) return;
-    const auto [r, rail] = redials_.front();
-    redials_.pop_front();
-    Peer& peer = peers_[r];
-    using State = RailAccount::State;
-    const auto waits = [&, r = r, rail = rail] {
-      return wants_rails(peers_[r]) && peers_[r].link->account(rail).state() == State::kClosed;
-    };
-    if (!waits()) continue;
-    const std::uint16_t next = peer.link->account(rail).awaited();
-    PeerHello hello = own_hello();
-    hello.rail = static_cast<std::uint8_t>(rail);
-    hello.attempt = static_cast<std::uint8_t>(next);
-    hello.rails = static_cast<std::uint16_t>(peer.link->rails());
-    hello.connection = peer.connection;
-    const Endpoint address = *peer.address;
-    lock.unlock();
-    std::unique_ptr<Channel> channel;
-    try {
-      channel = call(r, address, hello, Deadline::in(kRedialLimit));
-    } catch (const std::exception&) {
-      // Whoever waits for the peer hears of it where no rail is left for long.
-    }
-    lock.lock();
-    // It may have been taken and lost on the other side meanwhile.
-    const bool current = waits() && next == peer.link->account(rail).awaited();
-    if (channel && current) {
-      try {
-        add_rail(r, rail, std::move(channel));
-        flush_peer(r);
-      } catch (const Error&) {  // it has closed the connection already
-      }
-    }
-    if (!waits()) continue;
-    redials_.emplace_back(r, rail);
-    redial_due_.wait_for(lock, kBetween, [this] { return redials_end_.load(); });
-  }
-}
-
-void TcpTransport::end_redialling() {
-  {
-    const std::lock_guard lock(mutex_);
-    redials_end_ = true;
-    redial_due_.notify_all();
-  }
-  if (redialler_.joinable()) redialler_.join();
 }
 
 std::uint64_t TcpTransport::acknowledged_on(const Peer& peer, int rail) {

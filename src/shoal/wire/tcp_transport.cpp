@@ -23,6 +23,11 @@ constexpr Duration kPollDriver = std::chrono::milliseconds(5);
 /// After an exception that is no failure of a peer the thread goes on, but not in a busy loop.
 constexpr Duration kAfterException = std::chrono::milliseconds(10);
 
+/// Both look the same from here: the kernel of a process that ends resets its connections, too.
+constexpr const char* kEitherCause =
+    "its process has ended: look at its log; or it lives, and something on the way (a firewall, "
+    "say) has cut the connection";
+
 }  // namespace
 
 /// Receives the chunks of one peer; runs under the lock, within Link::receive.
@@ -36,6 +41,10 @@ class TcpTransport::PeerSink final : public ChunkSink {
 
   void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) override {
     transport_.deliver(rank_, stream, std::move(chunk), bytes);
+  }
+
+  void last_words(std::span<const std::byte> words) override {
+    transport_.fail(decode_error(words));
   }
 
  private:
@@ -58,6 +67,7 @@ void TcpTransport::run() {
       std::this_thread::sleep_for(kAfterException);
     }
   }
+  for (auto& [rail, redial] : redials_) hang_up(redial);
   const std::lock_guard lock(mutex_);
   for (int r = 0; r < size_; ++r)
     if (peers_[r].link) close(r);
@@ -91,7 +101,9 @@ bool TcpTransport::run_once(bool& watching) {
       watch_connections(!aside);
       watching = !aside;
     }
+    take_lost_rails();
   }
+  if (!redials_.empty()) limit = std::min(limit, redial());
   loop_.run_once(limit);
   acceptor_->drop_expired();
   return true;
@@ -190,17 +202,22 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     if (rail > 0) report_pieces(r, rail);
     if (open) return;
     // The kernel tells the reason once, and may have told it when this rank wrote.
+    if (const std::string& why = peer.link->write_failure(rail); !why.empty())
+      throw Error(ErrorKind::kPeerLost, "receive", why);
     if (peer.link->broken(rail))
       throw Error(ErrorKind::kPeerLost, "receive", "the connection broke");
     const std::string how =
-        rail == 0 ? "closed its connection and left no error report: its process ended"
+        rail == 0 ? "closed its connection and left no error report"
                   : fmt::format("closed connection {} of {}", rail, peer.link->rails());
-    end_of_rail(r, rail, lost(how).hint("look at its log"));
+    end_of_rail(r, rail, lost(how).hint(kEitherCause));
   } catch (const Error& error) {
     if (peer.link->rails() > 1 && peer.link->has_rail(rail)) peer.link->set_broken(rail);
     const std::string which =
         rail == 0 ? "" : fmt::format("connection {} of {}: ", rail, peer.link->rails());
-    end_of_rail(r, rail, lost("is lost: " + which + error.message()));
+    const bool broke = error.kind() == ErrorKind::kPeerLost && error.hint().empty();
+    end_of_rail(r, rail,
+                lost("is lost: " + which + error.message())
+                    .hint(broke ? std::string(kEitherCause) : error.hint()));
   }
 }
 
@@ -275,8 +292,11 @@ void TcpTransport::fail(const Error& cause) {
     peer.link->drop_all();
   }
   // No connection is closed: this may run inside Link::receive of one of them, when a peer has sent
-  // the cause.
-  send_control(kAbort, encode(cause));
+  // the cause. Each rail carries it: that of the first may be what broke.
+  const Bytes words = encode(cause);
+  for (Peer& peer : peers_)
+    if (peer.link && !peer.goodbye && !peer.finished) peer.link->send_last_words(words);
+  send_control(kAbort, words);
   signal_event();
   wake_driver();
 }

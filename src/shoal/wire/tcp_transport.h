@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "shoal/wire/inbox.h"
 #include "shoal/wire/key_values.h"
 #include "shoal/wire/link.h"
+#include "shoal/wire/outgoing_call.h"
 #include "shoal/wire/peer_hello.h"
 #include "shoal/wire/rail_count.h"
 #include "shoal/wire/tls_channel.h"
@@ -146,16 +146,26 @@ class TcpTransport final : public Transport {
     Clock::time_point last_progress;  ///< when that number last grew
     std::optional<Bytes> answer;      ///< to the open question
   };
+  /// A rail that is to be connected again.
+  struct Redial {
+    std::unique_ptr<OutgoingCall> call;  ///< null between two calls
+    int socket = -1;                     ///< that of the call
+    std::uint16_t number = 0;            ///< of the connection that the call makes
+    Clock::time_point begun;             ///< when it did
+    Clock::time_point not_before;        ///< when the next one may begin
+  };
   /// Marks the eventfd in an epoll event, whose number is otherwise a rank.
   static constexpr std::uint32_t kWake = ~std::uint32_t{0};
   static constexpr Duration kMaxWait = std::chrono::milliseconds(250);
 
   std::string key_of_address(int rank) const;
   void check_and_ask() const;
+  std::string refused_callers() const;
   Error did_not_come(const std::string& ranks) const;
   void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
   PeerHello connect_first_rail(int rank, const Endpoint& address, Deadline deadline);
   void connect_rail(int rank, const Endpoint& address, PeerHello& hello, Deadline deadline);
+  bool is_awaited(int rank, const PeerHello& hello) const;
   std::unique_ptr<Channel> call(int rank, const Endpoint& address, PeerHello& hello,
                                 Deadline deadline);
   std::unique_ptr<Channel> try_call(int rank, const Endpoint& address, PeerHello& hello,
@@ -163,6 +173,7 @@ class TcpTransport final : public Transport {
   void check_answer(int rank, const PeerHello& hello, const PeerHello& answer) const;
   PeerHello own_hello() const;
   Error other_tls(int rank, TlsMode theirs) const;
+  void refuse_other_tls(const PeerHello& hello);
   std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& hello);
   void admit(std::unique_ptr<Channel> channel, const Hello& hello);
   void add_peer(const PeerHello& hello, int rank, std::unique_ptr<Channel> channel);
@@ -191,8 +202,13 @@ class TcpTransport final : public Transport {
   bool wants_rails(const Peer& peer) const;
   void fail_without_rails();
   void connect_again(int peer, int rail);
-  void redial();
-  void end_redialling();
+  void take_lost_rails();
+  bool waits_for_call(int peer, int rail) const;
+  Duration redial();
+  void hang_up(Redial& redial);
+  void begin_redial(int peer, int rail, Redial& redial);
+  void watch_redial(int peer, int rail, const Redial& redial);
+  void advance_redial(int peer, int rail);
   void deliver(int peer, Stream stream, ReceivedChunk chunk, std::size_t bytes);
   void handle_control(int peer, std::uint64_t what, const ReceivedChunk& chunk);
   void answer_question(int peer, const ReceivedChunk& question);
@@ -212,8 +228,8 @@ class TcpTransport final : public Transport {
   const std::shared_ptr<const TlsContext> tls_;  ///< see context_for
   const std::shared_ptr<ChunkPool> pool_;
   int most_rails_ = kMostRails;  ///< to one peer, where their number is open
-  /// Guards all members below except atomics, and `loop_` and `acceptor_`, which belong to the
-  /// thread.
+  /// Guards all members below except atomics, and `loop_`, `acceptor_` and `redials_`, which belong
+  /// to the thread.
   mutable std::mutex mutex_;
   std::condition_variable changed_;  ///< wakes the callers that wait while another one drives
   std::atomic<std::uint64_t> events_{0};
@@ -237,10 +253,8 @@ class TcpTransport final : public Transport {
   EventLoop loop_;
   std::unique_ptr<Acceptor> acceptor_;
   std::thread thread_;
-  std::deque<std::pair<int, int>> redials_;  ///< peers and their rails that are to be connected
-  std::condition_variable redial_due_;
-  std::atomic<bool> redials_end_{false};
-  std::thread redialler_;  ///< runs from the first rail on that is to be connected again
+  std::vector<std::pair<int, int>> lost_rails_;    ///< by peer, for the thread to connect again
+  std::map<std::pair<int, int>, Redial> redials_;  ///< those that it connects; the thread's alone
 };
 
 }  // namespace shoal::wire

@@ -1,0 +1,150 @@
+// How a rank connects rails again. Its thread makes the calls, all of them at a time: one to a peer
+// that does not answer holds up no other.
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "shoal/wire/tcp_transport.h"
+
+namespace shoal::wire {
+namespace {
+
+/// A call whose connection is not there is given up after so long, and one whose handshakes are not
+/// complete; then the next one begins.
+constexpr Duration kLongestConnecting = std::chrono::seconds(2);
+constexpr Duration kLongestHandshakes = std::chrono::seconds(10);
+constexpr Duration kBetweenCalls = std::chrono::milliseconds(50);
+/// Calls to one peer at a time: it may have places for few callers of an address.
+constexpr int kMostCallsToAPeer = 8;
+
+}  // namespace
+
+// Called with the lock held, by any thread.
+void TcpTransport::connect_again(int r, int rail) {
+  if (!wants_rails(peers_[r])) return;
+  lost_rails_.emplace_back(r, rail);
+  loop_.wake();
+}
+
+// Called with the lock held, by the thread.
+void TcpTransport::take_lost_rails() {
+  for (const auto& rail : lost_rails_) redials_.try_emplace(rail);
+  lost_rails_.clear();
+}
+
+bool TcpTransport::waits_for_call(int r, int rail) const {
+  return wants_rails(peers_[r]) &&
+         peers_[r].link->account(rail).state() == RailAccount::State::kClosed;
+}
+
+// Runs in the thread, without the lock. Returns how long it may take until the next call is due.
+Duration TcpTransport::redial() {
+  const auto now = Clock::now();
+  Duration next = kMaxWait;
+  int peer = -1;
+  int calls = 0;
+  for (auto it = redials_.begin(); it != redials_.end();) {
+    const auto [r, rail] = it->first;
+    Redial& redial = it->second;
+    if (peer != r) calls = 0;
+    peer = r;
+    bool waits = false;
+    {
+      const std::lock_guard lock(mutex_);
+      waits = waits_for_call(r, rail);
+    }
+    const bool expired =
+        redial.call &&
+        now - redial.begun > (redial.call->connected() ? kLongestHandshakes : kLongestConnecting);
+    if (!waits || expired) hang_up(redial);
+    if (!waits) {
+      it = redials_.erase(it);
+      continue;
+    }
+    if (!redial.call && now >= redial.not_before && calls < kMostCallsToAPeer)
+      begin_redial(r, rail, redial);
+    if (redial.call) ++calls;
+    if (!redial.call && now < redial.not_before)
+      next = std::min<Duration>(next, redial.not_before - now);
+    ++it;
+  }
+  return next;
+}
+
+void TcpTransport::hang_up(Redial& redial) {
+  if (!redial.call) return;
+  loop_.remove(redial.socket);
+  redial.call.reset();
+  redial.not_before = Clock::now() + kBetweenCalls;
+}
+
+// Whoever waits for the peer hears of a call that fails where no rail is left for long.
+void TcpTransport::begin_redial(int r, int rail, Redial& redial) {
+  PeerHello hello = own_hello();
+  hello.rail = static_cast<std::uint8_t>(rail);
+  Endpoint address;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!waits_for_call(r, rail)) return;
+    const Peer& peer = peers_[r];
+    redial.number = peer.link->account(rail).awaited();
+    hello.attempt = static_cast<std::uint8_t>(redial.number);
+    hello.rails = static_cast<std::uint16_t>(peer.link->rails());
+    hello.connection = peer.connection;
+    address = *peer.address;
+  }
+  redial.begun = Clock::now();
+  redial.not_before = redial.begun + kBetweenCalls;
+  const auto say_hello = [this, hello](int socket) {
+    PeerHello said = hello;
+    said.encrypted = wants_tls(options_.tls, socket) ? 1 : 0;
+    return said.encode();
+  };
+  const auto make_channel = [this, r, hello](Descriptor socket, const Hello& bytes) {
+    const PeerHello answer = PeerHello::decode(bytes);
+    check_answer(r, hello, answer);
+    // Where this system offers no TLS, a new context throws the reason.
+    std::shared_ptr<const TlsContext> tls;
+    if (wants_tls(options_.tls, socket.get()))
+      tls = tls_ ? tls_ : std::make_shared<const TlsContext>();
+    return channel_over(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
+  };
+  try {
+    redial.call = std::make_unique<OutgoingCall>(
+        address, OutgoingCall::Options{
+                     .key = options_.key, .hello = say_hello, .make_channel = make_channel});
+    redial.socket = redial.call->fd();
+    watch_redial(r, rail, redial);
+  } catch (const std::exception&) {
+    hang_up(redial);
+  }
+}
+
+void TcpTransport::watch_redial(int r, int rail, const Redial& redial) {
+  loop_.watch(redial.socket, redial.call->events(),
+              [this, r, rail](std::uint32_t) { advance_redial(r, rail); });
+}
+
+void TcpTransport::advance_redial(int r, int rail) {
+  Redial& redial = redials_.at({r, rail});
+  std::unique_ptr<Channel> channel;
+  try {
+    if (!redial.call->advance()) return watch_redial(r, rail, redial);
+    channel = redial.call->take_channel();
+  } catch (const std::exception&) {
+  }
+  hang_up(redial);
+  if (!channel) return;
+  const std::lock_guard lock(mutex_);
+  // It may have been taken and lost on the other side meanwhile.
+  if (!waits_for_call(r, rail) || redial.number != peers_[r].link->account(rail).awaited()) return;
+  try {
+    add_rail(r, rail, std::move(channel));
+    flush_peer(r);
+  } catch (const Error&) {  // it has closed the connection already
+  }
+}
+
+}  // namespace shoal::wire
