@@ -10,7 +10,7 @@ import sys
 
 from shoal._launch import LaunchError, launch
 
-__all__ = ["ElasticGroup", "ElasticStep", "ElasticView", "LaunchError", "Options", "in_arena", "install_arena", "launch", "memory", "report"]
+__all__ = ["ElasticGroup", "ElasticStep", "ElasticView", "LaunchError", "Options", "in_arena", "install_arena", "join_token", "launch", "memory", "report"]
 
 
 def _is_launcher():
@@ -21,4 +21,4 @@ def _is_launcher():
 
 if not _is_launcher():
     from shoal._backend import Options, _c10d, in_arena, install_arena, memory, report
-    from shoal._elastic import ElasticGroup, ElasticStep, ElasticView
+    from shoal._elastic import ElasticGroup, ElasticStep, ElasticView, join_token

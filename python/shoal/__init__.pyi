@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 import torch
 from torch.distributed import ProcessGroup
 
-__all__ = ["ElasticGroup", "ElasticStep", "ElasticView", "LaunchError", "Options", "in_arena", "install_arena", "launch", "memory", "report"]
+__all__ = ["ElasticGroup", "ElasticStep", "ElasticView", "LaunchError", "Options", "in_arena", "install_arena", "join_token", "launch", "memory", "report"]
 
 Result = TypeVar("Result")
 
@@ -128,13 +128,14 @@ class ElasticGroup:
 
     `state` maps names to all tensors that a step changes, contiguous and in host memory. Without `join` ("HOST:PORT" of members) this
     member begins a group with them; with it they are overwritten by the group's. `key` is a secret that all members know. `listen`, `ports`
-    ("7000-7100") and `advertise`: where the others reach this one. A member that is silent for `suspect_after_s` is taken for dead.
+    ("7000-7100") and `advertise`: where the others reach this one. With an `admission_secret` of the member that begins the group, others join
+    with a `token` of join_token(). A member that is silent for `suspect_after_s` is taken for dead.
     `on_fault` is told, as text, of each failure that the group lives through. docs/concepts/elastic.md says what is promised.
     """
 
     def __init__(self, state: Mapping[str, torch.Tensor], *, key: str, join: Sequence[str] = (), listen: str = "127.0.0.1", ports: str = "",
-                 advertise: Sequence[str] = (), tls: str = "auto", cluster: str = "shoal", suspect_after_s: float = 2.0,
-                 meeting_timeout_s: float = 60.0, step_timeout_s: float = 1800.0,
+                 advertise: Sequence[str] = (), tls: str = "auto", cluster: str = "shoal", admission_secret: str = "",
+                 token: str = "", suspect_after_s: float = 2.0, meeting_timeout_s: float = 60.0, step_timeout_s: float = 1800.0,
                  on_fault: Callable[[str], Any] | None = None) -> None: ...
     @property
     def id(self) -> str:
@@ -162,3 +163,6 @@ class ElasticGroup:
         """
     def leave(self, timeout_s: float = 30.0) -> bool:
         """Leaves in order: the others go on without delay. False where they have not agreed in time. The group is of no more use."""
+
+def join_token(secret: str, good_for_s: float, cluster: str = "shoal") -> str:
+    """What admits one process, once, to a group that was begun with this admission_secret."""

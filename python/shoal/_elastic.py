@@ -1,7 +1,7 @@
 """Members that train together and come and go."""
-from shoal._c10d import ElasticMember, ElasticStep, ElasticView
+from shoal._c10d import ElasticMember, ElasticStep, ElasticView, join_token
 
-__all__ = ["ElasticGroup", "ElasticStep", "ElasticView"]
+__all__ = ["ElasticGroup", "ElasticStep", "ElasticView", "join_token"]
 
 
 class ElasticGroup:
@@ -17,10 +17,10 @@ class ElasticGroup:
     group's. docs/concepts/elastic.md says what is promised. One thread at a time. RuntimeError says what went wrong.
     """
 
-    def __init__(self, state, *, key, join=(), listen="127.0.0.1", ports="", advertise=(), tls="auto", cluster="shoal", suspect_after_s=2.0,
-                 meeting_timeout_s=60.0, step_timeout_s=1800.0, on_fault=None):
+    def __init__(self, state, *, key, join=(), listen="127.0.0.1", ports="", advertise=(), tls="auto", cluster="shoal", admission_secret="",
+                 token="", suspect_after_s=2.0, meeting_timeout_s=60.0, step_timeout_s=1800.0, on_fault=None):
         self._member = ElasticMember(dict(state), key=key, join=list(join), listen=listen, ports=ports, advertise=list(advertise), tls=tls,
-                                     cluster=cluster, suspect_after_s=suspect_after_s, meeting_timeout_s=meeting_timeout_s,
+                                     cluster=cluster, admission_secret=admission_secret, token=token, suspect_after_s=suspect_after_s, meeting_timeout_s=meeting_timeout_s,
                                      step_timeout_s=step_timeout_s, on_fault=on_fault)
 
     @property

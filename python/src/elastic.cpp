@@ -16,6 +16,7 @@
 #include "shoal/base/hex.h"
 #include "shoal/collective/elastic/elastic_group.h"
 #include "shoal/comm/group.h"
+#include "shoal/wire/join_token.h"
 #include "shoal/wire/tls_mode.h"
 
 namespace shoal::python {
@@ -32,6 +33,13 @@ using collective::elastic::StepResult;
 
 Duration seconds_of(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+std::string join_token(const std::string& secret, double good_for_s, const std::string& cluster) {
+  using Clock = std::chrono::system_clock;
+  const std::chrono::duration<double> length(good_for_s);
+  const auto expires = Clock::now() + std::chrono::duration_cast<Clock::duration>(length);
+  return wire::issue_join_token(secret, cluster, expires);
 }
 
 std::vector<std::string> ids_of(const collective::membership::View& view) {
@@ -114,6 +122,8 @@ struct ElasticSettings {
   std::vector<std::string> advertise;
   std::string tls;
   std::string cluster;
+  std::string admission_secret;
+  std::string token;
   double suspect_after_s = 0;
   double meeting_timeout_s = 0;
   double step_timeout_s = 0;
@@ -178,6 +188,9 @@ class ElasticMember {
     const auto tls = wire::parse_tls_mode(settings.tls);
     SHOAL_USER_CHECK(tls, "ElasticGroup", "tls is auto, on or off, not '{}'", settings.tls);
     options.network.tls = *tls;
+    if (!settings.admission_secret.empty())
+      options.network.admission = wire::token_key(settings.admission_secret);
+    options.network.token = settings.token;
     options.network.membership.suspect_after = seconds_of(settings.suspect_after_s);
     options.meeting_timeout = seconds_of(settings.meeting_timeout_s);
     options.step_timeout = seconds_of(settings.step_timeout_s);
@@ -261,8 +274,10 @@ void add_elastic(py::module_& module) {
       .def(py::init([](const std::map<std::string, at::Tensor>& state, const std::string& key,
                        const std::vector<std::string>& join, const std::string& listen,
                        const std::string& ports, const std::vector<std::string>& advertise,
-                       const std::string& tls, const std::string& cluster, double suspect_after_s,
-                       double meeting_timeout_s, double step_timeout_s, py::object on_fault) {
+                       const std::string& tls, const std::string& cluster,
+                       const std::string& admission_secret, const std::string& token,
+                       double suspect_after_s, double meeting_timeout_s, double step_timeout_s,
+                       py::object on_fault) {
              const ElasticSettings settings{key,
                                             join,
                                             listen,
@@ -270,6 +285,8 @@ void add_elastic(py::module_& module) {
                                             advertise,
                                             tls,
                                             cluster,
+                                            admission_secret,
+                                            token,
                                             suspect_after_s,
                                             meeting_timeout_s,
                                             step_timeout_s};
@@ -278,8 +295,8 @@ void add_elastic(py::module_& module) {
            }),
            py::arg("state"), py::kw_only(), py::arg("key"), py::arg("join"), py::arg("listen"),
            py::arg("ports"), py::arg("advertise"), py::arg("tls"), py::arg("cluster"),
-           py::arg("suspect_after_s"), py::arg("meeting_timeout_s"), py::arg("step_timeout_s"),
-           py::arg("on_fault"))
+           py::arg("admission_secret"), py::arg("token"), py::arg("suspect_after_s"),
+           py::arg("meeting_timeout_s"), py::arg("step_timeout_s"), py::arg("on_fault"))
       .def_property_readonly(
           "id", [](const ElasticMember& member) { return member.group().self().text(); })
       .def_property_readonly(
@@ -293,6 +310,8 @@ void add_elastic(py::module_& module) {
       .def("wait_for_members", &ElasticMember::wait_for_members)
       .def("step", &ElasticMember::step)
       .def("leave", &ElasticMember::leave);
+  module.def("join_token", &join_token, py::arg("secret"), py::arg("good_for_s"),
+             py::arg("cluster") = "shoal");
 }
 
 }  // namespace shoal::python

@@ -81,12 +81,13 @@ class OneMember(unittest.TestCase):
                 shoal.ElasticGroup(**{"state": state(), "key": "k", **more})
             self.assertIn(text, str(raised.exception))
 
-    def test_a_joiner_of_another_shape_is_told(self):
+    def refused(self, tensors, **more):
+        """What a member is told that cannot join, while steps go on."""
         told = []
 
         def join():
             try:
-                shoal.ElasticGroup({"w": torch.zeros(4)}, key="k", join=[self.group.endpoint])
+                shoal.ElasticGroup(tensors, key="k", join=[self.group.endpoint], **more)
             except RuntimeError as error:
                 told.append(str(error))
 
@@ -96,7 +97,22 @@ class OneMember(unittest.TestCase):
         while thread.is_alive() and time.monotonic() < end:
             self.group.step(self.doubled)
         thread.join(timeout=1)
-        self.assertIn("the state of the group has moment Double [2, 2], and this member's has w Float [4]", told[0])
+        return told[0]
+
+    def test_a_joiner_of_another_shape_is_told(self):
+        self.assertIn("the state of the group has moment Double [2, 2], and this member's has w Float [4]", self.refused({"w": torch.zeros(4)}))
+
+    def test_tokens(self):
+        self.group = shoal.ElasticGroup(self.state, key="k", admission_secret="s", on_fault=self.faults.append)
+        self.assertIn("token", self.refused(state()))
+        self.assertIn("token", self.refused(state(), token=shoal.join_token("another", 60)))
+        token, joined = shoal.join_token("s", 60), []
+        thread = threading.Thread(target=lambda: joined.append(shoal.ElasticGroup(state(), key="k", join=[self.group.endpoint], token=token)))
+        thread.start()
+        self.group.wait_for_members(2, LIMIT_S)
+        thread.join(LIMIT_S)
+        self.assertEqual(sorted(joined[0].members), sorted(self.group.members))
+        self.assertTrue(joined[0].leave())
 
 
 def replayed(lineage):
