@@ -1,0 +1,233 @@
+#include "shoal/optim/outer_optimizer.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/base/memory_category.h"
+#include "shoal/optim/clipping.h"
+#include "shoal/optim/require.h"
+#include "shoal/optim/update.h"
+
+namespace shoal::optim {
+namespace {
+
+constexpr std::int64_t kGrain = 1 << 15;  ///< elements a thread takes at least
+
+const float* values_of(const at::Tensor& tensor) {
+  return static_cast<const float*>(tensor.const_data_ptr());
+}
+
+std::span<float> span_of(const at::Tensor& tensor) {
+  return {static_cast<float*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel())};
+}
+
+at::Tensor zeros_of_state(std::int64_t count) {
+  const ScopedCategory category(MemoryCategory::kOptimizer);
+  return at::zeros({count}, at::kFloat);
+}
+
+/// Calls body(parameter, offset, begin, end) for the elements [begin, end) of each parameter, whose
+/// first has the index `offset` behind all parameters before it.
+template <class Body>
+void for_elements(const std::vector<at::Tensor>& parameters, const Body& body) {
+  std::int64_t offset = 0;
+  for (const at::Tensor& parameter : parameters) {
+    at::parallel_for(0, parameter.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+      body(parameter, offset, begin, end);
+    });
+    offset += parameter.numel();
+  }
+}
+
+/// Returns a number that depends on every bit of the values and on their places.
+std::uint64_t checksum(const at::Tensor& values) {
+  std::uint64_t sum = 0;
+  for (std::int64_t i = 0; i < values.numel(); ++i) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, values_of(values) + i, sizeof word);
+    sum += (word ^ 0x9e3779b9u) * (2 * static_cast<std::uint64_t>(i) + 0x9e3779b97f4a7c15u);
+  }
+  return sum;
+}
+
+void check_options(const OuterOptions& options) {
+  require(options.learning_rate > 0, "outer_optimizer", "learning_rate", options.learning_rate,
+          "must be positive");
+  require(options.momentum >= 0 && options.momentum < 1, "outer_optimizer", "momentum",
+          options.momentum, "must lie in [0, 1)");
+}
+
+}  // namespace
+
+OuterOptions plain_average(const collective::Coding& coding) {
+  return {.learning_rate = 1, .momentum = 0, .coding = coding, .timeout = {}};
+}
+
+OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group members,
+                               const OuterOptions& options)
+    : parameters_(std::move(parameters)), members_(std::move(members)), options_(options) {
+  check_options(options);
+  std::int64_t count = 0;
+  for (const at::Tensor& parameter : parameters_) {
+    SHOAL_USER_CHECK(
+        parameter.scalar_type() == at::kFloat && parameter.is_contiguous() && parameter.is_cpu(),
+        "outer_optimizer", "parameters are contiguous float32 on the CPU");
+    count += parameter.numel();
+  }
+  anchor_ = zeros_of_state(count);
+  for_elements(parameters_, [&](const at::Tensor& from, std::int64_t offset, std::int64_t begin,
+                                std::int64_t end) {
+    std::copy(values_of(from) + begin, values_of(from) + end,
+              span_of(anchor_).begin() + offset + begin);
+  });
+  if (options.momentum > 0) momentum_ = zeros_of_state(count);
+  if (options.coding.codec != collective::Codec::kNone) {
+    collective::check_coding(options.coding, "outer_optimizer");
+    if (options.error_feedback) {
+      residual_ = zeros_of_state(count);
+      const collective::Range part = collective::coded_part(
+          options.coding, static_cast<std::size_t>(count), members_.size(), members_.rank());
+      sum_residual_ = zeros_of_state(static_cast<std::int64_t>(part.size()));
+    }
+  }
+  check_equal_starts();
+}
+
+void OuterOptimizer::check_equal_starts() const {
+  const at::Tensor least = at::empty({2}, at::kLong);
+  least.data_ptr<std::int64_t>()[0] = anchor_.numel();
+  least.data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(checksum(anchor_));
+  const at::Tensor most = least.clone();
+  members_.all_reduce(least, {.reduction = comm::Reduction::kMin});
+  members_.all_reduce(most, {.reduction = comm::Reduction::kMax});
+  if (least.equal(most)) return;
+  throw Error(ErrorKind::kMismatch, "outer_optimizer", "members start from different parameters")
+      .at(members_.rank(), members_.size())
+      .hint("give all members the same seed or the same checkpoint");
+}
+
+void OuterOptimizer::begin(std::int64_t step) {
+  SHOAL_USER_CHECK(!in_flight(), "outer_optimizer",
+                   "an exchange begins in step {} before the last one has ended", step);
+  at::Tensor difference;
+  {
+    const ScopedCategory category(MemoryCategory::kCommunication);
+    difference = at::empty({anchor_.numel()}, at::kFloat);
+  }
+  write_difference(difference);
+  comm::Options options{.async = true, .timeout = options_.timeout, .coding = options_.coding};
+  options.coding.key = options_.coding.key.child(static_cast<std::uint64_t>(step));
+  collective::CodedFeedback feedback;
+  if (residual_.defined()) {
+    feedback.contribution = {span_of(residual_), span_of(residual_)};
+    feedback.sum = {span_of(sum_residual_), span_of(sum_residual_)};
+    // The operation may outlive this object.
+    feedback.memory = std::make_shared<std::pair<at::Tensor, at::Tensor>>(residual_, sum_residual_);
+    options.feedback = &feedback;
+  }
+  work_ = members_.all_reduce(difference, options);
+  difference_ = std::move(difference);
+}
+
+double OuterOptimizer::finish(double mix) {
+  SHOAL_USER_CHECK(in_flight(), "outer_optimizer", "no exchange is in flight");
+  SHOAL_USER_CHECK(mix >= 0 && mix < 1, "outer_optimizer", "mix={}: must lie in [0, 1)", mix);
+  wait();
+  const at::Tensor sum = std::exchange(difference_, {});
+  const double mean = 1.0 / members_.size();
+  const double norm = mean * std::sqrt(sum_of_squares({sum}));
+  // The sum has the same bits on all members, so that all throw, or none.
+  if (!std::isfinite(norm)) {
+    throw Error(ErrorKind::kNonFinite, "outer_optimizer",
+                fmt::format("the norm of the members' mean difference is {}", norm))
+        .at(members_.rank(), members_.size())
+        .hint("a member's parameters are not finite, or have gone very far");
+  }
+  const SgdFactors factors{.learning_rate = options_.learning_rate,
+                           .momentum = options_.momentum,
+                           .dampening = 0,
+                           .weight_decay = 0,
+                           .nesterov = true,
+                           // Momentum begins with zeros, to which a first step adds the same.
+                           .first = false,
+                           .gradient_scale = mean};
+  at::parallel_for(0, anchor_.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    float* buffer = momentum_.defined() ? span_of(momentum_).data() + begin : nullptr;
+    sgd_update(span_of(anchor_).data() + begin, values_of(sum) + begin, buffer,
+               static_cast<std::size_t>(end - begin), factors);
+  });
+  write_parameters(mix);
+  return norm;
+}
+
+double OuterOptimizer::synchronise(std::int64_t step) {
+  begin(step);
+  return finish();
+}
+
+void OuterOptimizer::wait() {
+  work_.order();
+  work_ = {};
+}
+
+void OuterOptimizer::expect() {
+  SHOAL_USER_CHECK(!in_flight(), "outer_optimizer", "an exchange is in flight already");
+  const ScopedCategory category(MemoryCategory::kCommunication);
+  difference_ = at::zeros({anchor_.numel()}, at::kFloat);
+}
+
+std::vector<OuterState> OuterOptimizer::states() const {
+  std::vector<OuterState> states{{"anchor", anchor_, true}};
+  if (momentum_.defined()) states.push_back({"momentum", momentum_, true});
+  if (residual_.defined()) {
+    states.push_back({"residual", residual_, false});
+    states.push_back({"sum_residual", sum_residual_, false});
+  }
+  if (in_flight()) states.push_back({"difference", difference_, true});
+  return states;
+}
+
+std::int64_t OuterOptimizer::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const OuterState& state : states())
+    bytes += static_cast<std::int64_t>(state.tensor.nbytes());
+  return bytes;
+}
+
+void OuterOptimizer::write_difference(const at::Tensor& to) const {
+  for_elements(parameters_, [&](const at::Tensor& parameter, std::int64_t offset,
+                                std::int64_t begin, std::int64_t end) {
+    const float* x = values_of(parameter);
+    const float* a = values_of(anchor_) + offset;
+    float* d = span_of(to).data() + offset;
+    for (std::int64_t i = begin; i < end; ++i) d[i] = a[i] - x[i];
+  });
+}
+
+void OuterOptimizer::take_anchor() const { write_parameters(0); }
+
+void OuterOptimizer::write_parameters(double mix) const {
+  const auto kept = static_cast<float>(mix);
+  const auto taken = static_cast<float>(1 - mix);
+  for_elements(parameters_, [&](const at::Tensor& parameter, std::int64_t offset,
+                                std::int64_t begin, std::int64_t end) {
+    float* x = span_of(parameter).data();
+    const float* a = values_of(anchor_) + offset;
+    if (mix == 0) {
+      // Zero times an infinity would be no number.
+      std::copy(a + begin, a + end, x + begin);
+    } else {
+      for (std::int64_t i = begin; i < end; ++i) x[i] = kept * x[i] + taken * a[i];
+    }
+  });
+}
+
+}  // namespace shoal::optim
