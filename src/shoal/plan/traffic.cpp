@@ -318,6 +318,7 @@ class StepTraffic {
 
   /// Messages that the busiest rank of a pipeline sends for each micro-batch.
   double messages_of_a_micro_batch() const {
+    if (training_.table) return most_sends_of_a_rank(*training_.table) / micro_batches_;
     const auto chunks = static_cast<double>(training_.chunks());
     // A middle rank sends an activation forward and a gradient backward for each of its stages.
     if (degrees_.pp > 2) return 2 * chunks;
@@ -325,6 +326,17 @@ class StepTraffic {
     // last. In a V one has both, and the other hands over between its stages without a message.
     const bool in_a_v = training_.schedule == "zb-v" || training_.schedule == "dualpipe-v";
     return in_a_v ? 2 : 2 * chunks - 1;
+  }
+
+  static double most_sends_of_a_rank(const schedule::Schedule& table) {
+    std::ptrdiff_t most = 0;
+    for (const auto& actions : table.table) {
+      const auto sends = std::count_if(actions.begin(), actions.end(), [](const auto& action) {
+        return schedule::is_send(action.kind);
+      });
+      most = std::max(most, sends);
+    }
+    return static_cast<double>(most);
   }
 
   /// Sums the blocks of each pipeline rank, a dense one as `dense` and one with experts as

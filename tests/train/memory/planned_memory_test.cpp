@@ -300,6 +300,19 @@ TEST_F(PlannedMemory, OfPipelines) {
   }
 }
 
+// Of a file: rank 1 has the first and the last stage, and two of four micro-batches go forward
+// before one comes back.
+TEST_F(PlannedMemory, OfAScheduleFile) {
+  const std::string file = folder_.path() + "/table.csv";
+  std::ofstream(file) << "1F0,1F1,1B0,1F2,1B1,1F3,1B2,1B3\n"
+                         "0F0,0F1,2F0,2B0,0F2,0B0,2F1,2B1,0F3,0B1,2F2,2B2,0B2,2F3,2B3,0B3\n";
+  train_job(kPipeline + kUntied +
+                Sets{"training.global_batch_sequences=4",
+                     "parallelism.pipeline_parallel_schedule_csv=" + file},
+            2);
+  EXPECT_NEAR(planned() / measured(), 1, 0.05);
+}
+
 // Heads of 1,088 rows a micro-batch. With gpipe eight of them are between their passes, each of
 // which would keep a gradient of 4 MB; with zb-h1 one is.
 TEST_F(PlannedMemory, OfPipelinesWithManyRowsInTheHead) {
