@@ -144,7 +144,8 @@ class StepTraffic {
     const double repeated = tensor_elements(degrees_.tp, samples_, length_, hidden_, true) - once;
     const double block =
         once + share_that_keeps(Keep::kInput) * repeated + gathers * gathered_again;
-    const double bytes = number_.activation_bytes * micro_batches_ * halves * block;
+    const double bytes = number_.activation_bytes * micro_batches_ *
+                         (halves * block + most_blocks_of_a_rank(1, 1) * shared_heads());
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
@@ -213,6 +214,16 @@ class StepTraffic {
   }
 
  private:
+  /// Elements that a tensor rank sends in a block where Shoal has more of them than key-value
+  /// heads: the ranks of a head cut its group of rows, queries with key and value, and gather it;
+  /// the gradient of the gathered rows is summed and scattered.
+  double shared_heads() const {
+    if (!shoal() || degrees_.tp == 1) return 0;
+    const std::int64_t sharers = degrees_.tp / spec_.kv_heads;
+    if (sharers <= 1) return 0;
+    const auto group = static_cast<double>((spec_.heads / spec_.kv_heads + 2) * spec_.head_size);
+    return (2 + repeats_blocks()) * samples_ * length_ * group * share(sharers);
+  }
   double parameter() const { return number_.state.parameter; }
   double gradient() const { return number_.state.gradient; }
   bool shoal() const { return cluster_.runtime == Runtime::kShoal; }
