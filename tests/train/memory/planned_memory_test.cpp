@@ -154,6 +154,7 @@ std::string sample_in(const std::string& said) {
 
 const Sets kDividedExperts{"parallelism.expert_parallel_degree=2"},
     kPipeline{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"},
+    kFourStages{"parallelism.pipeline_parallel_degree=4"},
     kZeroBubble{"parallelism.pipeline_parallel_schedule=zb-h1"};
 
 // 5 % is promised. One rank does the same things in the same order every time, and
@@ -283,9 +284,9 @@ TEST_F(PlannedMemory, OfPipelines) {
   const Sets zero_3{"parallelism.zero_stage=3"};
   const std::string post_validation = "parallelism.pipeline_parallel_post_validation=true";
   for (const auto& [ranks, sets] :
-       {std::pair{2, kWhole},
+       {std::pair{4, kFourStages},
         {2, Sets{schedule + "gpipe"}},
-        {2, Sets{schedule + "zb-v"} + kUntied},
+        {4, kFourStages + Sets{schedule + "zb-v"} + kUntied},
         {2, kZeroBubble + kSelective},
         {4, Sets{"parallelism.tensor_parallel_degree=2"}},
         {4, zero_3},
@@ -311,6 +312,17 @@ TEST_F(PlannedMemory, OfAScheduleFile) {
                      "parallelism.pipeline_parallel_schedule_csv=" + file},
             2);
   EXPECT_NEAR(planned() / measured(), 1, 0.05);
+}
+
+// Two copies of shards on two ranks each; and all of a pipeline, tensor and context ranks.
+TEST_F(PlannedMemory, OfHybridShardsAndOfThreeAxes) {
+  const Sets hybrid{"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"};
+  const Sets axes{"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2"};
+  for (const auto& [ranks, sets] :
+       {std::pair{4, hybrid + kTcp}, {8, kPipeline + kZeroBubble + axes}}) {
+    train_job(sets, ranks);
+    EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+  }
 }
 
 // Heads of 1,088 rows a micro-batch. With gpipe eight of them are between their passes, each of
