@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "shoal/comm/world.h"
@@ -301,6 +302,25 @@ TEST(TensorParallel, SendsWhatTheFormulasSay) {
       EXPECT_EQ(sent(spec, tp, all, keep), 4 * (blocks + ends) + losses);
       EXPECT_DOUBLE_EQ(planned(spec, tp, keep), 4 * (blocks + ends) + losses);
     }
+  }
+}
+
+// Two ranks for each of two key-value heads gather half of its queries, key and value from each
+// other, and scatter the sums of their gradients; a forward pass that runs twice gathers twice.
+TEST(TensorParallel, SendsWhatTheFormulasSayWithMoreRanksThanKeyValueHeads) {
+  const ModelSpec spec = llama();
+  const auto layers = static_cast<double>(spec.layers);
+  ASSERT_EQ(spec.kv_heads, 2);
+  const double group = (2.0 + 2) * static_cast<double>(spec.head_size);
+  for (const auto& [keep, stream_passes, gathers] : {std::tuple{model::Keep::kEverything, 8, 2},
+                                                     {model::Keep::kInput, 12, 3},
+                                                     {model::Keep::kProducts, 10, 3}}) {
+    const double stream = stream_passes * static_cast<double>(spec.hidden) * 3 / 4;
+    const double heads = gathers * group / 2;
+    const double ends = 4 * static_cast<double>(spec.hidden) * 3 / 4;
+    const double bytes = 4 * 12 * (4 * (layers * (stream + heads) + ends) + 16 * 3);
+    EXPECT_EQ(sent(spec, 4, data(4, 12), keep), bytes) << static_cast<int>(keep);
+    EXPECT_DOUBLE_EQ(planned(spec, 4, keep), bytes) << static_cast<int>(keep);
   }
 }
 

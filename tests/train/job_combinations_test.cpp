@@ -14,12 +14,14 @@
 
 #include "shoal/train/config/validate.h"
 #include "tests/train/runs_of_one_job.h"
+#include "tests/train/token_corpus.h"
 
 namespace shoal::train::job_combinations_test {
 namespace {
 
-constexpr int kSteps = 4;
-constexpr int kStopped = 2;  ///< where the column "resumed" begins again
+constexpr int kSteps = 3;
+constexpr int kStopped = 1;  ///< where the column "resumed" begins again
+constexpr const char* kShortDocuments = "data.folders=short";  ///< `run` puts in the folder
 
 /// A column: what a job asks for beside its mesh. One rank that asks for the same is what is right.
 struct Feature {
@@ -34,6 +36,7 @@ struct Feature {
 struct Mesh {
   Way way;
   bool mixture = false;
+  bool gathers = false;  ///< ranks fetch parameters from each other, because each has its own copy
 };
 
 const std::vector<Feature>& features() {
@@ -53,7 +56,8 @@ const std::vector<Feature>& features() {
       {"files", {"optimizer.state_folder=state"}},
       {"evaluation", {"validation.interval=2", "validation.batches=2"}},
       {"text", {"validation.sample_tokens=20"}},
-      {"resumed", {"checkpoint.interval=2", "checkpoint.asynchronous=false"}},
+      {"documents", {"data.document_mask=true", kShortDocuments}},
+      {"resumed", {"checkpoint.interval=1", "checkpoint.asynchronous=false"}},
       {"reduced often", {"parallelism.reduce_every_micro_batch=true"}, 1e-5, 2e-5, true},
       {"layouts", {"parallelism.layouts=[\"blocks.0.mlp.*: weight replicate\"]"}, 1e-5, 2e-5, true},
       {"post-validation",
@@ -71,6 +75,12 @@ const std::vector<Mesh>& meshes() {
   static const Sets cp{"parallelism.context_parallel_degree=2"};
   static const Sets pp{"parallelism.pipeline_parallel_degree=2"};
   static const Sets zb_v{"parallelism.pipeline_parallel_schedule=zb-v"};
+  // Ranks of one host share one copy of the parameters unless they have no arena.
+  static const Sets copied = fsdp + Sets{"parallelism.arena=false"};
+  // One unit a stage, of which a rank gathers one at a time.
+  static const Sets one_stage{"parallelism.pipeline_parallel_schedule=interleaved",
+                              "parallelism.pipeline_parallel_virtual_stages=2",
+                              "parallelism.pipeline_parallel_gathered_stages=1"};
   static const Sets ep{"parallelism.expert_parallel_degree=2"};
   static const std::vector<Mesh> list{
       {{"DDP", 2, {}}},
@@ -80,16 +90,19 @@ const std::vector<Mesh>& meshes() {
       {{"HSDP", 4, fsdp + copies}},
       {{"FSDP, units by size", 2,
         fsdp + Sets{"parallelism.shard_units=size", "parallelism.shard_unit_size=3000"}}},
+      {{"FSDP, copied", 2, copied}, false, true},
+      {{"HSDP, copied", 4, copied + copies}, false, true},
       {{"tp", 2, tp}},
-      {{"tp × FSDP", 4, tp + fsdp}},
+      {{"tp × FSDP, copied", 4, tp + copied}, false, true},
       {{"cp ring", 2, cp}},
       {{"cp heads", 2, cp + Sets{"parallelism.context_parallel_method=heads"}}},
+      {{"cp ring × FSDP, copied", 4, cp + copied}, false, true},
       {{"pp 1f1b", 2, pp}},
       {{"pp zb-v", 2, pp + zb_v}},
-      {{"pp × FSDP", 4, pp + fsdp}},
+      {{"pp interleaved × FSDP, copied", 4, pp + one_stage + copied}, false, true},
       {{"pp × tp", 4, pp + tp + Sets{"parallelism.pipeline_parallel_schedule=zb-h1"}}},
       {{"ep", 2, ep}, true},
-      {{"ep × FSDP", 4, ep + fsdp}, true},
+      {{"ep × FSDP, copied", 4, ep + copied}, true, true},
       {{"ep × cp", 4, ep + cp}, true},
       {{"pp × cp × tp × ep", 8, pp + cp + tp + Sets{"parallelism.expert_parallel_degree=4"}},
        true}};
@@ -105,6 +118,14 @@ struct Result {
 
 class JobCombinations : public RunsOfOneJob {
  protected:
+  void SetUp() override {
+    RunsOfOneJob::SetUp();
+    std::vector<std::string> documents;
+    for (int i = 0; i < 200; ++i)
+      documents.push_back(std::string(static_cast<std::size_t>(3 + i * 7 % 23), "eaotni"[i % 6]));
+    short_documents_ = prepare_corpus(path("short"), documents, 0.2).folder;
+  }
+
   std::string job() const override {
     return fmt::format(R"(
 [model]
@@ -153,9 +174,12 @@ at_end = false
 
   Result run(const std::string& name, const Feature& feature, const Way& way, bool mixture) {
     Sets sets = model(mixture) + feature.sets + way.sets;
-    // Files of runs that are compared may not be the same.
-    for (std::string& set : sets)
+    flight_ = std::make_shared<collective::FlightBook>();
+    for (std::string& set : sets) {
+      // Files of runs that are compared may not be the same.
       if (set == "optimizer.state_folder=state") set = "optimizer.state_folder=" + path(name);
+      if (set == kShortDocuments) set = fmt::format("data.folders=[\"{}\"]", short_documents_);
+    }
     std::filesystem::create_directories(path(name));
     try {
       const Job whole = parse_job(job(), "job.toml", sets);
@@ -170,10 +194,25 @@ at_end = false
     }
   }
 
+  /// Says whether the last run fetched units of parameters: gathers of nothing else have a
+  /// label, but for 64-bit integers with which ranks lend memory.
+  bool gathered() const {
+    for (const collective::FlightPage& page : flight_->pages()) {
+      for (const collective::FlightEntry& entry : page.entries) {
+        if (entry.call.starts_with("all_gather ") &&
+            entry.call.find(" x u64 ") == std::string::npos &&
+            entry.call.find(" with label ") != std::string::npos)
+          return true;
+      }
+    }
+    return false;
+  }
+
   /// Returns the sample that a whole run prints.
   std::string text_of(const std::string& name, const Job& job, int ranks) {
     testing::internal::CaptureStdout();
-    comm::run_on_threads({.size = ranks, .arena = false}, [&](const comm::Group& group) {
+    const comm::WorldOptions world{.size = ranks, .arena = false, .flight = flight_};
+    comm::run_on_threads(world, [&](const comm::Group& group) {
       RunOptions options;
       options.job = job;
       options.run_directory = path(name);
@@ -223,6 +262,18 @@ at_end = false
     EXPECT_EQ(found.text, wanted.text) << what;
   }
 
+  /// Expects that one rank without the mask of documents has other losses.
+  void expect_documents_matter() {
+    const auto is_documents = [](const Feature& one) {
+      return one.name == std::string("documents");
+    };
+    const Feature& masked = *std::find_if(features().begin(), features().end(), is_documents);
+    const Feature plain{"no mask", {kShortDocuments}};
+    const Result found = run("no mask", plain, {"one rank", 1, {}}, false);
+    EXPECT_GT(std::abs(found.steps.back().loss - one_rank(masked, false).steps.back().loss), 1e-3);
+  }
+
+  std::string short_documents_;  ///< a data set with borders in most samples
   std::map<std::string, Result> alone_;
 };
 
@@ -239,10 +290,12 @@ std::string rule(const std::string& reason) {
 constexpr const char* kHead = R"(# What goes with what in a job
 
 Every cell of this page is a test (`tests/train/job_combinations_test.cpp`), which writes the page.
-Each is a job of four steps, of micro-batches of one sequence, with dropout and gradients that are
+Each is a job of three steps, of micro-batches of one sequence, with dropout and gradients that are
 clipped. A dot: its losses, norms, evaluations and its text are those of one rank that asks for the
-same. A number: such a job is refused, and says why below. [combinations.md](combinations.md) has
-the axes with each other.
+same. A number: such a job is refused, and says why below. "copied": each rank has parameters of its
+own, as between hosts, and gathers those of the others; the test sees it do so, and not elsewhere.
+"documents": several lie in a sample, and attention stays within each.
+[combinations.md](combinations.md) has the axes with each other.
 
 )";
 
@@ -262,6 +315,7 @@ TEST_F(JobCombinations, AreThoseOfThePage) {
       const std::string what = fmt::format("{}, {}", mesh.way.name, feature.name);
       const Result found = run(fmt::format("run-{}", runs++), feature, mesh.way, mesh.mixture);
       if (found.reason.empty()) {
+        EXPECT_EQ(gathered(), mesh.gathers) << what;
         expect_equal(found, one_rank(feature, mesh.mixture),
                      mesh.mixture ? feature.mixture_bound : feature.bound, what);
         page += " · |";
@@ -274,6 +328,7 @@ TEST_F(JobCombinations, AreThoseOfThePage) {
     }
     page += "\n";
   }
+  expect_documents_matter();
   page += "\n";
   for (std::size_t i = 0; i < reasons.size(); ++i)
     page += fmt::format("{}. {}\n", i + 1, reasons[i]);

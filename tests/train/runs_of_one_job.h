@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -44,7 +45,8 @@ class RunsOfOneJob : public ::testing::Test {
                                        const Sets& sets = {}) {
     const Sets fault{"debug.fault=error", fmt::format("debug.fault_step={}", end + 1)};
     try {
-      train_on_threads(path(run), job(), sets + way.sets + fault, way.ranks);
+      train_on_threads(path(run), job(), sets + way.sets + fault, way.ranks, nullptr, nullptr,
+                       flight_);
       ADD_FAILURE() << "the run went on";
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find("debug.fault"), std::string::npos) << error.what();
@@ -61,6 +63,7 @@ class RunsOfOneJob : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::shared_ptr<collective::FlightBook> flight_;  ///< records the collectives of runs; null: none
 };
 
 /// Expects `found` to be the steps of `whole` from `first` on: float32 sums in another order; ten

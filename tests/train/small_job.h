@@ -2,7 +2,9 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shoal/comm/world.h"
@@ -96,13 +98,13 @@ inline std::vector<StepMetrics> train_on(const StartRanks& start, const std::str
   return read_metrics(RunDirectory(directory).metrics());
 }
 
-/// The same on `ranks` threads over shared memory.
-inline std::vector<StepMetrics> train_on_threads(const std::string& directory,
-                                                 const std::string& job_text,
-                                                 const std::vector<std::string>& sets, int ranks,
-                                                 std::atomic<int>* stop = nullptr,
-                                                 int* code = nullptr) {
+/// The same on `ranks` threads over shared memory; their collectives are recorded in `flight`.
+inline std::vector<StepMetrics> train_on_threads(
+    const std::string& directory, const std::string& job_text, const std::vector<std::string>& sets,
+    int ranks, std::atomic<int>* stop = nullptr, int* code = nullptr,
+    std::shared_ptr<collective::FlightBook> flight = nullptr) {
   comm::WorldOptions world;
+  world.flight = std::move(flight);
   world.size = ranks;
   world.arena = false;
   world.timeout = std::chrono::seconds(60);

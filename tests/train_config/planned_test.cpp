@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "shoal/forecast/estimator.h"
 #include "shoal/train/config/validate.h"
 #include "tests/error_text.h"
@@ -100,11 +102,16 @@ TEST(PlannedTraining, HasTheDegreesOfTheJob) {
   EXPECT_EQ(cut.virtual_stages, 2);
   EXPECT_EQ(cut.gathered_stages, 1);
   EXPECT_EQ(cut.stage_layers, (std::vector<std::int64_t>{0, 3, 1, 0}));
-  // Of a file's stages the planner knows nothing, so that it is told of none.
+  // Three stages, of which one rank has two.
+  const std::string file = testing::TempDir() + "/planned_table.csv";
+  std::ofstream(file) << "0F0,2F0,2B0,0B0\n1F0,1B0\n";
   const Training of_file = planned({"parallelism.pipeline_parallel_degree=2",
-                                    "parallelism.pipeline_parallel_schedule_csv=a.csv"});
+                                    "parallelism.pipeline_parallel_schedule_csv=" + file});
   EXPECT_EQ(of_file.degrees.pp, 2);
-  EXPECT_TRUE(of_file.stage_layers.empty());
+  EXPECT_EQ(of_file.stages(), 3);
+  EXPECT_EQ(of_file.stage_layers.size(), 3U);
+  EXPECT_EQ(plan::rank_of_stage(of_file, 2), 0);
+  EXPECT_EQ(of_file.schedule_name(), file);
   const std::string heads = "parallelism.context_parallel_method=heads";
   EXPECT_TRUE(planned({"parallelism.context_parallel_degree=2", heads}).ulysses);
   EXPECT_FALSE(planned({heads}).ulysses) << "there is nothing to exchange";
@@ -232,7 +239,7 @@ TEST(PlannedTraining, WhatIsCounted) {
   EXPECT_FALSE(counted({"parallelism.zero_stage=3", "precision.gathers=bf16"}));
   EXPECT_FALSE(counted({"parallelism.zero_stage=1", "parallelism.shard_units=size"}));
   EXPECT_TRUE(counted({"parallelism.shard_units=size"})) << "nothing is sharded";
-  EXPECT_FALSE(counted({"parallelism.pipeline_parallel_schedule_csv=a.csv"}));
+  EXPECT_TRUE(counted({"parallelism.pipeline_parallel_schedule_csv=a.csv"}));
   EXPECT_FALSE(counted({"parallelism.layouts=[\"*.mlp.*: weight replicate\"]"}));
 }
 

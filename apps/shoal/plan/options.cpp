@@ -297,15 +297,11 @@ plan::Cluster cluster_of(const PlanOptions& options) {
 
 namespace {
 
-/// The formulas know what the default recipe divides, and schedules by their names.
+/// The formulas know what the default recipe divides.
 void reject_what_is_not_planned(const PlanOptions& options, const train::ParallelismSection& job) {
   if (!job.layouts.empty()) {
     reject(fmt::format("{}: only the default recipe is planned: add --set parallelism.layouts=[]",
                        options.model));
-  }
-  if (!job.pipeline_parallel_schedule_csv.empty() && options.schedule_file.empty()) {
-    reject(fmt::format("{}: its pipeline_parallel_schedule_csv is planned with --schedule-file {}",
-                       options.model, job.pipeline_parallel_schedule_csv));
   }
 }
 
@@ -346,7 +342,11 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
     reject(fmt::format("--devices {}: tp x pp x cp = {} must divide it", devices, rest));
   const std::int64_t dp = options.dp != 0 ? given("dp", options.dp) : devices / rest;
   plan::Training training;
+  // A job says how its pipeline runs, until an option says it otherwise.
+  const bool as_job = job && degrees.pp == job_pp && options.vpp == 0 && options.schedule.empty();
   if (job) {
+    if (!as_job || !options.schedule_file.empty())
+      job->config.parallelism.pipeline_parallel_schedule_csv.clear();
     training = train::planned_training(*job, spec, static_cast<int>(dp * job_tp * job_pp * job_cp));
   }
   // The shards of a job keep their size, with the options' other axes.
@@ -355,8 +355,6 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   if (options.shard != 0) shard = given("shard", options.shard);
   degrees.shard_over(shard, dp);
   training.degrees = degrees;
-  // A job says how its pipeline runs, until an option says it otherwise.
-  const bool as_job = job && degrees.pp == job_pp && options.vpp == 0 && options.schedule.empty();
   if (!as_job) {
     training.virtual_stages = given("vpp", options.vpp);
     training.stage_layers.clear();

@@ -160,7 +160,7 @@ void run_plan(const PlanOptions& given) {
   std::optional<plan::SimulatedStep> step;
   if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
     step = simulated_step(options, spec, training, cluster, table);
-  const std::string name = table ? options.schedule_file : training.schedule;
+  const std::string name = table ? options.schedule_file : training.schedule_name();
   const auto failing_run = simulated_run(options, made);
   const double useful_s = failing_run ? made.time.all() * std::ceil(made.run->steps) : 0;
   if (options.json) {

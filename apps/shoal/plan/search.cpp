@@ -114,6 +114,8 @@ void run_search(const PlanOptions& options) {
   if (is_job(options)) {
     for (const char* axis : {"context", "expert"})
       start.sets.push_back(fmt::format("parallelism.{}_parallel_degree=1", axis));
+    // A file's schedule is of one number of ranks and micro-batches.
+    start.sets.emplace_back("parallelism.pipeline_parallel_schedule_csv=");
   }
   start.offload_optimizer = false;
   plan::Training training = training_of(start, spec, cluster.devices());

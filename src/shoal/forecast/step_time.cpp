@@ -7,7 +7,7 @@
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/rank_states.h"
 #include "shoal/forecast/unit_times.h"
-#include "shoal/schedule/generators.h"
+#include "shoal/plan/logits_recomputation.h"
 
 namespace shoal::forecast {
 namespace {
@@ -92,9 +92,7 @@ class KernelStep {
 
   /// The table of the schedule, as the executor carries it out.
   StepTime pipeline() const {
-    const auto table = schedule::make_schedule(
-        training_.schedule, static_cast<int>(training_.degrees.pp),
-        static_cast<int>(training_.chunks()), static_cast<int>(training_.micro_batches()));
+    const schedule::Schedule table = plan::computation_table(training_);
     const schedule::Timeline timeline = schedule::simulate(table, stage_costs());
     std::vector<UnitTime> ranks(static_cast<std::size_t>(table.ranks()));
     const std::vector<Stage> stages = stage_times();

@@ -156,10 +156,17 @@ std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& tra
     for (std::int64_t rank = 0; rank < p; ++rank) ranks[rank] = in_flight_by_form(training, rank);
     return ranks;
   }
+  const double kept = kept_share(spec, training);
+  if (training.table) {
+    schedule::StageCost cost;
+    cost.activations = 1.0 / static_cast<double>(chunks);
+    cost.weight_store = cost.activations * kept;
+    return schedule::activation_peak(*training.table, {{cost}, 0, 0, {}});
+  }
   // The schedule is simulated with few micro-batches to keep it small: 4 p of them reach the peak.
   const auto m = std::min(training.micro_batches(), 4 * p);
   return cache.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks),
-                                static_cast<int>(m), kept_share(spec, training));
+                                static_cast<int>(m), kept);
 }
 
 }  // namespace shoal::plan

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shoal/base/check.h"
 #include "shoal/plan/unit_costs.h"
 #include "shoal/schedule/gathers.h"
 #include "shoal/schedule/generators.h"
@@ -109,11 +110,22 @@ std::string describe_head(const ModelSpec& spec, const Training& training, bool 
              : "the gradient of its matrix is finished in the forward pass";
 }
 
+Schedule computation_table(const Training& training) {
+  if (!training.table) {
+    return schedule::make_schedule(training.schedule, static_cast<int>(training.degrees.pp),
+                                   static_cast<int>(training.chunks()),
+                                   static_cast<int>(training.micro_batches()));
+  }
+  SHOAL_USER_CHECK(training.table->micro_batches == training.micro_batches(), "plan",
+                   "schedule {}: it has {} micro-batches, and a step has {}", training.table->name,
+                   training.table->micro_batches, training.micro_batches());
+  return *training.table;
+}
+
 Schedule pipeline_table(const Training& training) {
-  Schedule table = schedule::make_schedule(training.schedule, static_cast<int>(training.degrees.pp),
-                                           static_cast<int>(training.chunks()),
-                                           static_cast<int>(training.micro_batches()));
-  if (training.zero_stage == 3)
+  Schedule table = computation_table(training);
+  // A file may say itself when stages are gathered.
+  if (training.zero_stage == 3 && !schedule::has_gathers(table))
     schedule::add_gathers(table, static_cast<int>(training.gathered_stages));
   return table;
 }

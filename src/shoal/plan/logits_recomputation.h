@@ -49,7 +49,10 @@ std::vector<std::int64_t> stage_units(const ModelSpec& spec, const Training& tra
 /// pipeline, and with no more than kLossRows rows, where nothing is chosen.
 std::string describe_head(const ModelSpec& spec, const Training& training, bool recompute);
 
-/// Returns the table of the job's pipeline, with the gathers of ZeRO-3. Throws as above.
+/// Returns the table of the job's pipeline: that of a file, or of the schedule with that name.
+/// Throws Error(usage) for a number of micro-batches that the schedule does not have.
+schedule::Schedule computation_table(const Training& training);
+/// The same with the gathers of ZeRO-3.
 schedule::Schedule pipeline_table(const Training& training);
 
 }  // namespace shoal::plan

@@ -130,8 +130,8 @@ std::string to_text(const Plan& plan) {
   text += fmt::format(
       "ZeRO {}{}, {}, recomputation {}, schedule {}, {} micro-batches of {}, global batch {}",
       training.zero_stage, shards, training.precision,
-      kRecompute[static_cast<int>(training.recompute)], training.schedule, training.micro_batches(),
-      training.micro_batch, training.global_batch);
+      kRecompute[static_cast<int>(training.recompute)], training.schedule_name(),
+      training.micro_batches(), training.micro_batch, training.global_batch);
   text += plan.spec.family == Family::kMlp
               ? "\n"
               : fmt::format(" x {} tokens\n", training.length(plan.spec));
@@ -163,7 +163,7 @@ std::string to_json(const Plan& plan) {
   json["zero"] = plan.training.zero_stage;
   json["precision"] = plan.training.precision;
   json["recompute"] = kRecompute[static_cast<int>(plan.training.recompute)];
-  json["schedule"] = plan.training.schedule;
+  json["schedule"] = plan.training.schedule_name();
   json["micro_batch"] = plan.training.micro_batch;
   json["global_batch"] = plan.training.global_batch;
   json["seq_len"] = plan.training.length(plan.spec);

@@ -5,7 +5,9 @@
 namespace shoal::plan {
 
 bool has_closed_form(const Training& training) {
-  return training.degrees.pp == 1 || training.schedule == "gpipe" || training.schedule == "1f1b" ||
+  if (training.degrees.pp == 1) return true;
+  if (training.table) return false;
+  return training.schedule == "gpipe" || training.schedule == "1f1b" ||
          training.schedule == "interleaved";
 }
 

@@ -51,9 +51,10 @@ Training with_stages_of(const schedule::Schedule& table, const ModelSpec& spec, 
     reject(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
   if (const std::string rule = stages_rule(spec.layers + 2, table.stages()); !rule.empty())
     reject(rule);
-  // The stage times need the number of stages alone: any schedule with as many will do.
-  training.virtual_stages = table.stages() / p;
-  training.schedule = training.virtual_stages > 1 ? "interleaved" : "1f1b";
+  training.table = std::make_shared<const schedule::Schedule>(table);
+  // A job's stages may be those of another schedule, which has another number of them.
+  if (static_cast<int>(training.stage_layers.size()) != table.stages())
+    training.stage_layers.clear();
   return training;
 }
 
@@ -77,6 +78,10 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
                             const Training& training, const Cluster& cluster,
                             const std::vector<Straggler>& stragglers,
                             const schedule::Visit& visit) {
+  if (training.table) {
+    return simulate_schedule(estimator, spec, training, cluster, *training.table, stragglers,
+                             visit);
+  }
   validate(spec, training, cluster.runtime);
   const auto p = static_cast<int>(training.degrees.pp);
   std::string name = p == 1 ? "1f1b" : training.schedule;

@@ -60,6 +60,10 @@ double closed_pipeline_s(const std::vector<PieceTime>& ranks, const Training& tr
 
 double simulated_pipeline_s(const std::vector<PieceTime>& stages, const Training& training,
                             ScheduleCache& cache) {
+  if (training.table) {
+    return schedule::simulate(*training.table, schedule_costs(stages), [](int, const auto&) {})
+        .longest_span();
+  }
   return cache.longest_span(training.schedule, static_cast<int>(training.degrees.pp),
                             static_cast<int>(training.chunks()),
                             static_cast<int>(training.micro_batches()), schedule_costs(stages));

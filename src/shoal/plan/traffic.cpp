@@ -144,7 +144,8 @@ class StepTraffic {
     const double repeated = tensor_elements(degrees_.tp, samples_, length_, hidden_, true) - once;
     const double block =
         once + share_that_keeps(Keep::kInput) * repeated + gathers * gathered_again;
-    const double bytes = number_.activation_bytes * micro_batches_ * halves * block;
+    const double bytes = number_.activation_bytes * micro_batches_ *
+                         (halves * block + most_blocks_of_a_rank(1, 1) * shared_heads());
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
@@ -213,6 +214,16 @@ class StepTraffic {
   }
 
  private:
+  /// Elements that a tensor rank sends in a block where Shoal has more of them than key-value
+  /// heads: the ranks of a head cut its group of rows, queries with key and value, and gather it;
+  /// the gradient of the gathered rows is summed and scattered.
+  double shared_heads() const {
+    if (!shoal() || degrees_.tp == 1) return 0;
+    const std::int64_t sharers = degrees_.tp / spec_.kv_heads;
+    if (sharers <= 1) return 0;
+    const auto group = static_cast<double>((spec_.heads / spec_.kv_heads + 2) * spec_.head_size);
+    return (2 + repeats_blocks()) * samples_ * length_ * group * share(sharers);
+  }
   double parameter() const { return number_.state.parameter; }
   double gradient() const { return number_.state.gradient; }
   bool shoal() const { return cluster_.runtime == Runtime::kShoal; }
@@ -318,6 +329,7 @@ class StepTraffic {
 
   /// Messages that the busiest rank of a pipeline sends for each micro-batch.
   double messages_of_a_micro_batch() const {
+    if (training_.table) return most_sends_of_a_rank(*training_.table) / micro_batches_;
     const auto chunks = static_cast<double>(training_.chunks());
     // A middle rank sends an activation forward and a gradient backward for each of its stages.
     if (degrees_.pp > 2) return 2 * chunks;
@@ -325,6 +337,17 @@ class StepTraffic {
     // last. In a V one has both, and the other hands over between its stages without a message.
     const bool in_a_v = training_.schedule == "zb-v" || training_.schedule == "dualpipe-v";
     return in_a_v ? 2 : 2 * chunks - 1;
+  }
+
+  static double most_sends_of_a_rank(const schedule::Schedule& table) {
+    std::ptrdiff_t most = 0;
+    for (const auto& actions : table.table) {
+      const auto sends = std::count_if(actions.begin(), actions.end(), [](const auto& action) {
+        return schedule::is_send(action.kind);
+      });
+      most = std::max(most, sends);
+    }
+    return static_cast<double>(most);
   }
 
   /// Sums the blocks of each pipeline rank, a dense one as `dense` and one with experts as

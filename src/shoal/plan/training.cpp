@@ -46,7 +46,21 @@ void validate_mesh(const ModelSpec& spec, const Training& training) {
   if (training.ulysses) require_rule("cp", degrees.cp, whole_heads_rule(spec, degrees));
 }
 
-void validate_pipeline(const ModelSpec& spec, const Training& training) {
+/// Requires that the table of a file is one of this mesh, batch and model.
+void validate_table(const ModelSpec& spec, const Training& training) {
+  const schedule::Schedule& table = *training.table;
+  const std::int64_t pp = training.degrees.pp;
+  require(table.ranks() == pp, "pp", pp,
+          fmt::format("schedule {} is of {} ranks", table.name, table.ranks()));
+  const std::int64_t m = training.micro_batches();
+  if (table.micro_batches != m) {
+    reject(fmt::format("schedule {}: it has {} micro-batches, and a step has {}", table.name,
+                       table.micro_batches, m));
+  }
+  require_rule("pp", pp, stages_rule(spec.layers + 2, training.stages()));
+}
+
+void validate_schedule(const ModelSpec& spec, const Training& training) {
   const auto names = schedule::schedule_names();
   if (std::find(names.begin(), names.end(), training.schedule) == names.end()) {
     reject(
@@ -70,7 +84,15 @@ void validate_pipeline(const ModelSpec& spec, const Training& training) {
     require(m >= 2 * degrees.pp, "pp", degrees.pp,
             fmt::format("dualpipe-v needs at least 2 pp micro-batches; there are {}", m));
   }
-  if (training.stage_layers.empty()) return;
+}
+
+void validate_pipeline(const ModelSpec& spec, const Training& training) {
+  if (training.table) {
+    validate_table(spec, training);
+  } else {
+    validate_schedule(spec, training);
+  }
+  if (training.degrees.pp == 1 || training.stage_layers.empty()) return;
   require(static_cast<std::int64_t>(training.stage_layers.size()) == training.stages(),
           "stage_layers", static_cast<std::int64_t>(training.stage_layers.size()),
           fmt::format("must name the blocks of each of {} stages", training.stages()));
@@ -159,6 +181,7 @@ std::vector<std::string> precision_names() {
 }
 
 std::int64_t Training::chunks() const {
+  if (table) return (table->stages() + degrees.pp - 1) / degrees.pp;
   if (degrees.pp > 1 && (schedule == "zb-v" || schedule == "dualpipe-v")) return 2;
   return virtual_stages;
 }
@@ -231,6 +254,7 @@ double expert_copies(const Training& training) {
 }
 
 std::int64_t rank_of_stage(const Training& training, std::int64_t stage) {
+  if (training.table) return training.table->rank_of_stage[static_cast<std::size_t>(stage)];
   const std::int64_t p = training.degrees.pp;
   // The second half of a V runs back over the ranks: the last stage lies beside the first.
   if (training.schedule == "zb-v" || training.schedule == "dualpipe-v")

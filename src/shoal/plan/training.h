@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "shoal/model/model_spec.h"
 #include "shoal/plan/cluster.h"
 #include "shoal/plan/degrees.h"
+#include "shoal/schedule/action.h"
 
 namespace shoal::plan {
 
@@ -120,6 +122,9 @@ struct Training {
   std::optional<bool> recompute_logits;
   /// Blocks of each stage, in order of stages; empty: as even as possible.
   std::vector<std::int64_t> stage_layers;
+  /// The table of a schedule that has no name, from a file; it takes the place of `schedule` and
+  /// `virtual_stages`. Null: there is none. Copies share it.
+  std::shared_ptr<const schedule::Schedule> table;
 
   std::int64_t micro_batches() const { return global_batch / (degrees.dp() * micro_batch); }
   std::int64_t tokens_per_step(const ModelSpec& spec) const { return global_batch * length(spec); }
@@ -131,8 +136,11 @@ struct Training {
   }
   /// The ranks that hold the same part of an expert.
   std::int64_t expert_data() const { return degrees.stage_ranks() / (degrees.ep * expert_tensor); }
-  std::int64_t stages() const { return degrees.pp * chunks(); }
-  /// Returns the stages of one rank: virtual_stages, or the 2 of a V-shaped schedule.
+  std::int64_t stages() const { return table ? table->stages() : degrees.pp * chunks(); }
+  /// Names the schedule: that of a file by its file.
+  const std::string& schedule_name() const { return table ? table->name : schedule; }
+  /// Returns the stages of one rank: virtual_stages, the 2 of a V-shaped schedule, or the most that
+  /// a rank has in the table of a file.
   std::int64_t chunks() const;
   bool operator==(const Training&) const = default;
 };

@@ -199,8 +199,7 @@ void RunSetup::build() {
   run_.memory.record(*run_.model, config_.metrics.memory_steps);
 }
 
-// For a schedule with a name the planner makes the same choice from the same table: memory is what
-// was planned. It plans no memory for the table of a file (is_counted).
+// The planner makes the same choice from the same table: memory is what was planned.
 void RunSetup::choose_head_gradient() {
   const model::ModelSpec& spec = run_.record.model;
   const plan::Training& training = run_.memory_plan.training;

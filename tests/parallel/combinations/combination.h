@@ -19,7 +19,8 @@ namespace shoal::parallel {
 
 using plan::Degrees;
 
-inline constexpr int kMicroBatches = 2;
+inline constexpr int kMicroBatches = 2;    ///< of a rank, if a way does not say otherwise
+inline constexpr int kTrainingSteps = 10;  ///< of training, if a way does not say otherwise
 inline constexpr std::int64_t kSamples = 8, kColumns = 16;  ///< of all ranks and micro-batches
 
 /// As DeepSeek-V3's blocks without its attention: a dense block, and one of routed experts beside a
@@ -34,12 +35,24 @@ inline ModelSpec mixture() {
   return spec;
 }
 
+/// As Mixtral's blocks: no dense one, a softmax over all scores, no shared expert, no bias of the
+/// router; every token of a sequence finds room.
+inline ModelSpec softmax_mixture() {
+  ModelSpec spec = *model::named_model("moe-tiny");
+  spec.layers = 2, spec.hidden = 24, spec.heads = 4, spec.kv_heads = 2, spec.head_size = 6;
+  spec.ffn = 12, spec.experts = 4, spec.experts_per_token = 2, spec.vocab = 37, spec.sequence = 16;
+  spec.balance_loss = 0.1;
+  return spec;
+}
+
 /// One way to divide a model among ranks.
 struct Combination {
   Degrees degrees;
   int zero = 0;
   const char* schedule = "1f1b";
   ContextMethod context = ContextMethod::kRing;
+  int micro_batches = kMicroBatches;
+  int steps = kTrainingSteps;
 
   int ranks() const { return static_cast<int>(degrees.ranks()); }
   bool staged() const { return degrees.pp > 1; }
@@ -55,9 +68,9 @@ struct Combination {
   }
   /// With all that tells it from other ways.
   std::string whole_text() const {
-    return fmt::format("{}, ZeRO-{}{}{}", text(), zero,
+    return fmt::format("{}, ZeRO-{}{}{}, {} steps of {} micro-batches", text(), zero,
                        staged() ? fmt::format(", {}", schedule) : "",
-                       context == ContextMethod::kHeads ? ", heads" : "");
+                       context == ContextMethod::kHeads ? ", heads" : "", steps, micro_batches);
   }
 };
 
@@ -74,8 +87,9 @@ inline ApplyOptions options_of(const Combination& way, const ModelSpec& spec) {
   }
   if (!way.staged()) return options;
   const std::string name = way.schedule;
+  const bool two_stages = name == "interleaved" || name == "zb-v" || name == "dualpipe-v";
   options.table = schedule::make_schedule(name, static_cast<int>(way.degrees.pp),
-                                          name == "zb-v" ? 2 : 1, kMicroBatches);
+                                          two_stages ? 2 : 1, way.micro_batches);
   if (way.zero == 3) schedule::add_gathers(options.table, 1);
   options.units_of_stage = plan::even_stages(spec.layers + 2, options.table.stages());
   return options;

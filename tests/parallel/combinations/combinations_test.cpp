@@ -52,11 +52,14 @@ class Matrix {
       spec.init_std = 0.15;
       models.push_back({letter, spec});
     };
+    // Schedules have their promise, the same bits, with models whose embeddings are not tied.
+    const bool of_schedules = way.micro_batches != kMicroBatches;
     if (way.degrees.ep == 1) {
-      add('G', gpt2());
+      if (!of_schedules) add('G', gpt2());
       add('L', llama());
     }
-    add('M', mixture());
+    if (!of_schedules || way.degrees.ep > 1) add('M', mixture());
+    if (!of_schedules && way.degrees.ep > 1 && way.ranks() <= 4) add('X', softmax_mixture());
     return models;
   }
 
@@ -98,7 +101,8 @@ class Matrix {
                          });
     for (const Lettered& model : models) {
       const std::string where = fmt::format("{}, {}", way.whole_text(), model.name());
-      compare_ten_steps(found.at(model.name()), alone(model).ten_steps, where);
+      compare_ten_steps(found.at(model.name()), alone(model).ten_steps,
+                        static_cast<std::size_t>(way.steps), where);
       // The copies of a tied weight add up their uses in another order. Sixteen ranks without a
       // pipeline are not run for this alone.
       if (!way.staged() || model.spec.tied_embeddings || way.ranks() > 16) continue;
@@ -149,9 +153,7 @@ std::size_t group_of(std::size_t technique) {
   return technique < 8 ? 2 : technique < 10 ? 3 : 4;
 }
 
-std::string rendered() {
-  Matrix matrix;
-  std::string page = R"(# What goes with what
+constexpr const char* kHead = R"(# What goes with what
 
 Every cell of this page is a test (`tests/parallel/combinations/`). A letter stands for a model that
 gives on this mesh what it gives on one rank. Biases and norms of the models are not 0 and 1, so
@@ -176,16 +178,20 @@ has the bits of one rank, tied weights on two ranks included, in `SameBits` of
 `PipelinesTrainTheSameBits` of `tests/train/equivalence_test.cpp`.
 
 G is GPT-2 (tied embeddings, dropout), L is Llama (two key-value heads of four, untied), M a mixture
-of experts as DeepSeek-V3's (a dense block, then four routed experts and a shared one). ZeRO and
-FSDP run with copied parameters, as between hosts; [sharding.md](../concepts/sharding.md) has the
-other ways. `ep` divides experts, so it has M alone.
+of experts as DeepSeek-V3's (a dense block, then four routed experts and a shared one, chosen by
+sigmoids), X one as Mixtral's (four experts in every block, chosen by a softmax; on up to four
+ranks). ZeRO and FSDP run with copied parameters, as between hosts;
+[sharding.md](../concepts/sharding.md) has the other ways. `ep` divides experts, so it has M and X
+alone.
 
 ## Pairs
 
 The diagonal is a technique alone. Every degree is 2; HSDP has two copies of two shards.
 
 )";
-  page += "| |";
+/// Every technique with every other.
+std::string pairs(Matrix& matrix) {
+  std::string page = "| |";
   for (const Technique& one : kTechniques) page += fmt::format(" {} |", one.name);
   page += "\n|---|";
   for (std::size_t i = 0; i < kTechniques.size(); ++i) page += "---|";
@@ -205,17 +211,50 @@ The diagonal is a technique alone. Every degree is 2; HSDP has two copies of two
     }
     page += "\n";
   }
-  page += R"(
+  return page;
+}
+
+constexpr const char* kBehindPairs = R"(
 "or": these are two ways of one thing, of which a job has one. Llama's two key-value heads are not
 divided four times, so `cp heads` × `tp` leaves it out. The mixture has a balance loss and a
 capacity, both of whole sequences, of which ranks of `cp` and `tp` have parts.
 
+## Schedules
+
+Every schedule of a pipeline of two ranks, beside two ranks of something else: the step in fp64 and
+the two steps that are not clipped, of four micro-batches. The weights have the bits of the mesh
+without a pipeline, and so those of 1f1b.
+
+)";
+
+/// Every schedule with ranks that divide something else too.
+std::string schedules(Matrix& matrix) {
+  const std::vector<Technique> axes{kTechniques[5], kTechniques[3], kTechniques[6],
+                                    kTechniques.back()};
+  std::string page = "| |";
+  for (const Technique& one : axes) page += fmt::format(" {} |", one.name);
+  page += "\n|---|---|---|---|---|\n";
+  for (const char* name : {"gpipe", "interleaved", "zb-h1", "zb-h2", "dualpipe-v"}) {
+    page += fmt::format("| **{}** |", name);
+    for (const Technique& one : axes) {
+      Combination way{.degrees = {.pp = 2}, .schedule = name, .micro_batches = 4, .steps = 2};
+      one.join(way);
+      page += fmt::format(" {} |", matrix.letters_of(way));
+    }
+    page += "\n";
+  }
+  return page;
+}
+
+constexpr const char* kProducts = R"(
 ## Products
 
 | mesh | ranks | ZeRO | models |
 |---|---|---|---|
 )";
-  const std::vector<Combination> products{
+
+std::string products(Matrix& matrix) {
+  const std::vector<Combination> ways{
       {{.pp = 2, .dp_shard = 2, .tp = 2}, 1},
       {{.pp = 2, .dp_shard = 2, .tp = 2}, 3, "zb-v"},
       {{.dp_shard = 2, .cp = 2, .tp = 2}, 2},
@@ -229,11 +268,17 @@ capacity, both of whole sequences, of which ranks of `cp` and `tp` have parts.
       {{.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2}, 3},
       {{.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .tp = 2, .ep = 4}, 3, "zb-v"},
   };
-  for (const Combination& way : products) {
+  std::string page;
+  for (const Combination& way : ways) {
     page += fmt::format("| {} | {} | {} | {} |\n", way.text(), way.ranks(), way.zero,
                         matrix.letters_of(way));
   }
   return page;
+}
+
+std::string rendered() {
+  Matrix matrix;
+  return kHead + pairs(matrix) + kBehindPairs + schedules(matrix) + kProducts + products(matrix);
 }
 
 TEST(Combinations, AreThoseOfThePage) {

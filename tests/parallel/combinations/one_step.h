@@ -14,13 +14,14 @@
 // One step in fp64: the gradient of every parameter against that of one rank.
 namespace shoal::parallel {
 
-/// The micro-batches of some samples, as a rank of `share` runs them.
-inline std::vector<MicroBatch> micro_batches_of(const BatchShare& share) {
+/// The `count` micro-batches of some samples, as a rank of `share` runs them.
+inline std::vector<MicroBatch> micro_batches_of(const BatchShare& share,
+                                                int count = kMicroBatches) {
   const Data all = data(kSamples, kColumns);
   const std::int64_t own = kSamples / share.ranks();
-  const std::int64_t rows = own / kMicroBatches;
+  const std::int64_t rows = own / count;
   std::vector<MicroBatch> batch;
-  for (int i = 0; i < kMicroBatches; ++i) {
+  for (int i = 0; i < count; ++i) {
     const std::int64_t first = share.rank() * own + i * rows;
     MicroBatch one;
     one.context.key = Key(9);
@@ -38,8 +39,9 @@ inline std::vector<MicroBatch> micro_batches_of(const BatchShare& share) {
 inline double run_in_turn(nn::Model& model, const std::vector<MicroBatch>& batch,
                           GradientReduction* reduction = nullptr) {
   double sum = 0;
+  const auto count = static_cast<std::int64_t>(batch.size());
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (reduction != nullptr) reduction->begin(static_cast<std::int64_t>(i), kMicroBatches);
+    if (reduction != nullptr) reduction->begin(static_cast<std::int64_t>(i), count);
     nn::LossSink extra;
     nn::Context context = batch[i].context;
     context.extra_losses = &extra;
@@ -114,7 +116,7 @@ inline void compare_one_step(const mesh::Mesh& mesh, const comm::Group& world,
   if (applied.sharding != nullptr) applied.sharding->end_update();
   reduce_gradients(applied, *model, mesh);
   const BatchShare share(mesh, last_stage_of(options), way.context);
-  const std::vector<MicroBatch> batch = micro_batches_of(share);
+  const std::vector<MicroBatch> batch = micro_batches_of(share, way.micro_batches);
   double loss = 0;
   if (way.staged()) {
     Pipeline pipeline(

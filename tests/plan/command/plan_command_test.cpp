@@ -8,6 +8,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "shoal/schedule/generators.h"
+#include "shoal/schedule/schedule_file.h"
 #include "tests/plan/command/plan_program.h"
 
 namespace shoal::apps::plan_command_test {
@@ -301,9 +303,41 @@ TEST(PlanCommand, APipelineIsThatOfTheJob) {
   EXPECT_EQ(json_of(search + " --set parallelism.context_parallel_degree=2").at("best").size(), 1u);
   // What would be planned otherwise than it runs is refused.
   const auto refused = [&](const std::string& more) { return run("plan --model " + job + more); };
-  EXPECT_THAT(refused(" --set parallelism.pipeline_parallel_schedule_csv=a.csv").text,
-              HasSubstr("--schedule-file a.csv"));
+  EXPECT_THAT(refused(" --set 'parallelism.layouts=[\"*.mlp.*: weight replicate\"]'").text,
+              HasSubstr("only the default recipe is planned"));
   EXPECT_THAT(refused(" --gathers --devices 4").text, HasSubstr("whole stages are gathered"));
+}
+
+// The table of a job's file is planned as the schedule that it is a copy of, and simulated.
+TEST(PlanCommand, AScheduleFileOfAJobIsPlanned) {
+  const Folder folder;
+  const std::string job =
+      folder.write("job.toml",
+                   "[model]\nname = \"gpt2-124m\"\n[training]\nglobal_batch_sequences = 8\n"
+                   "micro_batch = 1\nsteps = 10\n[parallelism]\npipeline_parallel_degree = 2\n");
+  const std::string words = "plan --json --cluster cpu --devices 2 --model " + job;
+  for (const char* name : {"gpipe", "1f1b", "zb-v"}) {
+    const int chunks = std::string(name) == "zb-v" ? 2 : 1;
+    const std::string file =
+        folder.write("table.csv", schedule::to_csv(schedule::make_schedule(name, 2, chunks, 8)));
+    const std::string csv = " --set parallelism.pipeline_parallel_schedule_csv=" + file;
+    const auto of_file = json_of(words + csv);
+    const auto named = json_of(words + " --set parallelism.pipeline_parallel_schedule=" + name);
+    EXPECT_EQ(of_file.at("schedule"), file);
+    EXPECT_EQ(of_file.at("peak_bytes"), named.at("peak_bytes")) << name;
+    // Of stages that differ a little the closed forms of the first two are estimates.
+    const double seconds = named.at("step_time_s").get<double>();
+    EXPECT_NEAR(of_file.at("step_time_s").get<double>(), seconds,
+                (chunks == 2 ? 1e-9 : 0.1) * seconds)
+        << name;
+    EXPECT_EQ(json_of(words + csv + " --schedule gpipe").at("schedule"), "gpipe");
+    const std::string search = "plan --search --cluster cpu --count 1 --devices 4 --model ";
+    EXPECT_EQ(json_of(search + job + csv).at("best").size(), 1U);
+  }
+  const Outcome refused = run(
+      "plan --cluster cpu --devices 4 --model " + job +
+      " --set parallelism.pipeline_parallel_schedule_csv=" + (folder.path / "table.csv").string());
+  EXPECT_THAT(refused.text, HasSubstr("is of 8 micro-batches, and a step of this job has 4"));
 }
 
 TEST(PlanCommand, NonsenseNamesFileKeyAndRule) {

@@ -154,6 +154,7 @@ std::string sample_in(const std::string& said) {
 
 const Sets kDividedExperts{"parallelism.expert_parallel_degree=2"},
     kPipeline{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"},
+    kFourStages{"parallelism.pipeline_parallel_degree=4"},
     kZeroBubble{"parallelism.pipeline_parallel_schedule=zb-h1"};
 
 // 5 % is promised. One rank does the same things in the same order every time, and
@@ -283,9 +284,9 @@ TEST_F(PlannedMemory, OfPipelines) {
   const Sets zero_3{"parallelism.zero_stage=3"};
   const std::string post_validation = "parallelism.pipeline_parallel_post_validation=true";
   for (const auto& [ranks, sets] :
-       {std::pair{2, kWhole},
+       {std::pair{4, kFourStages},
         {2, Sets{schedule + "gpipe"}},
-        {2, Sets{schedule + "zb-v"} + kUntied},
+        {4, kFourStages + Sets{schedule + "zb-v"} + kUntied},
         {2, kZeroBubble + kSelective},
         {4, Sets{"parallelism.tensor_parallel_degree=2"}},
         {4, zero_3},
@@ -296,6 +297,30 @@ TEST_F(PlannedMemory, OfPipelines) {
         {4, zero_3 + kTcp},
         {4, zero_3 + kTcp + Sets{post_validation, "training.steps=4"}}}) {
     train_job(kPipeline + sets, ranks);
+    EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+  }
+}
+
+// Of a file: rank 1 has the first and the last stage, and two of four micro-batches go forward
+// before one comes back.
+TEST_F(PlannedMemory, OfAScheduleFile) {
+  const std::string file = folder_.path() + "/table.csv";
+  std::ofstream(file) << "1F0,1F1,1B0,1F2,1B1,1F3,1B2,1B3\n"
+                         "0F0,0F1,2F0,2B0,0F2,0B0,2F1,2B1,0F3,0B1,2F2,2B2,0B2,2F3,2B3,0B3\n";
+  train_job(kPipeline + kUntied +
+                Sets{"training.global_batch_sequences=4",
+                     "parallelism.pipeline_parallel_schedule_csv=" + file},
+            2);
+  EXPECT_NEAR(planned() / measured(), 1, 0.05);
+}
+
+// Two copies of shards on two ranks each; and all of a pipeline, tensor and context ranks.
+TEST_F(PlannedMemory, OfHybridShardsAndOfThreeAxes) {
+  const Sets hybrid{"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"};
+  const Sets axes{"parallelism.tensor_parallel_degree=2", "parallelism.context_parallel_degree=2"};
+  for (const auto& [ranks, sets] :
+       {std::pair{4, hybrid + kTcp}, {8, kPipeline + kZeroBubble + axes}}) {
+    train_job(sets, ranks);
     EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
   }
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -114,14 +115,13 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
-// The plan counts all blocks by what they are: exceptions by name, units of other sizes, recipes
-// other than the default one, and schedules of files are beyond it.
+// The plan counts all blocks by what they are: exceptions by name, units of other sizes and recipes
+// other than the default one are beyond it.
 bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
          config.precision.gathers == Precision::kFp32 && blocks &&
-         config.parallelism.pipeline_parallel_schedule_csv.empty() &&
          config.parallelism.layouts.empty();
 }
 
@@ -152,13 +152,14 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
     training.schedule = p.pipeline_parallel_schedule;
     training.virtual_stages = p.pipeline_parallel_virtual_stages;
     training.gathered_stages = p.pipeline_parallel_gathered_stages;
-    // The planner counts blocks: embedding and head are with the first and the last. A file may
-    // have other stages than the schedule that the planner knows.
-    if (p.pipeline_parallel_schedule_csv.empty()) {
-      training.stage_layers = stage_sizes(job, spec, static_cast<int>(training.stages()));
-      --training.stage_layers.front();
-      --training.stage_layers.back();
+    if (!p.pipeline_parallel_schedule_csv.empty()) {
+      training.table = std::make_shared<const schedule::Schedule>(
+          job_schedule(job, degrees.pp, batch.accumulation));
     }
+    // The planner counts blocks: embedding and head are with the first and the last.
+    training.stage_layers = stage_sizes(job, spec, static_cast<int>(training.stages()));
+    --training.stage_layers.front();
+    --training.stage_layers.back();
   }
   training.threads = std::max<std::int64_t>(p.threads_per_rank, 1);
   training.gather_ahead = static_cast<int>(p.gather_ahead);

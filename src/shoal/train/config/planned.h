@@ -16,12 +16,12 @@ model::RecomputePolicy recompute_policy(const JobConfig& config);
 
 /// Returns true when the planner can count the job's memory as its operators allocate it: types are
 /// known ("auto" was decided) and depend on no names, units of sharding are blocks, parameters are
-/// gathered in their own type, and neither parallelism.layouts nor a schedule file says otherwise
-/// than the planner assumes.
+/// gathered in their own type, and parallelism.layouts does not say otherwise than the planner
+/// assumes.
 bool is_counted(const JobConfig& config);
 
 /// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
-/// Error(config) when the batch does not divide.
+/// Error(config) when the batch does not divide, and what job_schedule throws for a schedule file.
 plan::Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks);
 
 /// Returns a cluster that is described as far as the planning of memory needs it: `ranks` ranks, of
