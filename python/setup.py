@@ -2,6 +2,7 @@
 import importlib.metadata
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -44,13 +45,16 @@ def dependencies():
 class CMakeBuild(build_ext):
     def build_extension(self, ext):
         target = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
-        # Two folders below the root, like the build trees of the project: ccache compares paths relative to the folder in which the compiler runs.
+        # Two folders below the root and with Ninja, like the build trees of the project: ccache compares paths relative to the folder in which the
+        # compiler runs, which with make is another one for each room.
         work = HERE.parent / "build" / "wheel-{}-torch-{}.{}".format(sysconfig.get_config_var("SOABI"), *torch_version())
         work.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         configure = ["cmake", "-S", str(HERE), "-B", str(work), f"-DSHOAL_TORCH={torch_folder()}",
                      f"-DSHOAL_PYTHON_INCLUDE={sysconfig.get_path('include')}", f"-DSHOAL_PYTHON_SUFFIX={sysconfig.get_config_var('EXT_SUFFIX')}",
                      f"-DSHOAL_PYTHON_OUTPUT={target.parent}"]
+        if shutil.which("ninja") and not (work / "CMakeCache.txt").exists():
+            configure += ["-G", "Ninja"]
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", str(work), "--parallel", str(min(os.cpu_count() or 1, 8))], check=True)
 
