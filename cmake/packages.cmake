@@ -5,6 +5,15 @@ find_package(spdlog REQUIRED)
 find_package(benchmark QUIET)
 find_package(hwy REQUIRED)
 # Kernels are compiled for AVX-512, AVX2, SSE4 and a plain loop. What lies between gains nothing and
-# costs compile time.
+# costs compile time. Releases after 1.0.3 have more of it.
+set(disabled HWY_SSSE3 HWY_AVX3_DL)
+find_path(SHOAL_HIGHWAY_INCLUDE hwy/detect_targets.h REQUIRED)
+foreach(name HWY_SSE2 HWY_AVX3_ZEN4 HWY_AVX3_SPR)
+  file(STRINGS ${SHOAL_HIGHWAY_INCLUDE}/hwy/detect_targets.h known REGEX "^#define ${name} ")
+  if(known)
+    list(APPEND disabled ${name})
+  endif()
+endforeach()
+list(JOIN disabled "|" disabled)
 set_property(TARGET hwy::hwy APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS
-             "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3_DL)")
+             "HWY_DISABLED_TARGETS=(${disabled})")

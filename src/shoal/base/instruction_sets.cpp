@@ -27,7 +27,12 @@ struct Limit {
 };
 
 #if HWY_ARCH_X86
+/// Highway after 1.0.3 knows more of them, and tells of all that the processor has.
+#ifdef HWY_AVX3_ZEN4
+constexpr std::int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR;
+#else
 constexpr std::int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
+#endif
 constexpr std::array kLimits{
     Limit{"avx512_bf16", 0, nullptr, nullptr, nullptr, nullptr},
     Limit{"avx512", 0, "avx512", "AVX512", nullptr, "AVX512_CORE"},
