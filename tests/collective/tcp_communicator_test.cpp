@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -325,6 +326,66 @@ TEST(TcpCommunicator, CountsBytesPerLink) {
   EXPECT_LT(sent, (4u << 20) + (64u << 10));
   c.run({.kind = Kind::kBarrier}, soon());
   other.join();
+}
+
+/// The last of so many ranks is late.
+constexpr int kLateAndOthers = 3;
+constexpr int kOperations = 6;
+constexpr std::size_t kHeldCount = 3 << 20;  // 12 MiB, of which a rank folds a third
+constexpr std::uint64_t kMostHeld = 1 << 20;
+constexpr std::uint64_t kChunkBytes = 256 << 10;
+
+float value_of(int rank, int operation, std::size_t i) {
+  return static_cast<float>((i * 7 + static_cast<std::size_t>(rank * 31 + operation)) % 1000);
+}
+
+std::size_t wrong_sums(const std::vector<float>& sums, int operation) {
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    float want = 0;
+    for (int r = 0; r < kLateAndOthers; ++r) want += value_of(r, operation, i);
+    wrong += sums[i] != want ? 1 : 0;
+  }
+  return wrong;
+}
+
+// Reductions that wait for a late rank keep what the others have sent within one bound, however
+// many are in flight, and go on when the rank comes.
+TEST(TcpCommunicator, HoldsNoMoreForManyReductionsThanForOne) {
+  std::atomic<int> full{0};
+  const auto run = [&full](TcpCommunicator& c) {
+    const bool late = c.rank() == kLateAndOthers - 1;
+    for (const Deadline end = soon(); late && full < kLateAndOthers - 1 && !end.passed();)
+      c.poll(std::chrono::milliseconds(1));
+    std::vector<std::vector<float>> buffers(kOperations, std::vector<float>(kHeldCount));
+    std::vector<Handle> handles;
+    for (int k = 0; k < kOperations; ++k) {
+      auto& x = buffers[static_cast<std::size_t>(k)];
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = value_of(c.rank(), k, i);
+      handles.push_back(c.start({.kind = Kind::kAllReduce,
+                                 .type = ElementType::kF32,
+                                 .buffer = {x.data(), x.data(), x.size()}}));
+    }
+    std::uint64_t most = 0;
+    const auto look = [&] {
+      c.poll(std::chrono::milliseconds(1));
+      most = std::max(most, c.held_bytes());
+    };
+    for (const Deadline end = soon(); !late && most < kMostHeld && !end.passed();) look();
+    // What more has come by now stays with the connections.
+    for (int i = 0; !late && i < 100; ++i) look();
+    ++full;
+    for (const Handle handle : handles)
+      for (const Deadline end = soon(); !c.test(handle) && !end.passed();) look();
+    for (int k = 0; k < kOperations; ++k)
+      EXPECT_EQ(wrong_sums(buffers[static_cast<std::size_t>(k)], k), 0u) << k;
+    if (!late) {
+      EXPECT_GE(most, kMostHeld);
+    }
+    EXPECT_LE(most, kMostHeld + kLateAndOthers * kChunkBytes);
+    EXPECT_EQ(c.held_bytes(), 0u);
+  };
+  expect_none(on_tcp(kLateAndOthers, run, {.in_rank_order = true, .most_held_bytes = kMostHeld}));
 }
 
 }  // namespace

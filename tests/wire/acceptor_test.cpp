@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -23,6 +24,7 @@
 #include "shoal/base/error.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/descriptor_limit.h"
+#include "shoal/wire/outgoing_call.h"
 #include "tests/wire/soon.h"
 
 namespace shoal::wire::acceptor_test {
@@ -156,6 +158,23 @@ TEST(Acceptor, AnAddressKeepsItsPlacesAgainstOneThatHasMore) {
   EXPECT_TRUE(here.admitted);
 }
 
+// Who has hundreds of addresses cannot push out a caller at once, whatever its address.
+TEST(Acceptor, OfAddressesThatHoldAsManyTheOldestCallerGoes) {
+  Listening here;
+  std::vector<Descriptor> strangers;
+  const auto add_strangers = [&](int net, int n) {
+    for (int i = 1; i <= n; ++i)
+      strangers.push_back(connect_from(fmt::format("127.{}.0.{}", net, i).c_str(), here.endpoint));
+  };
+  add_strangers(1, 100);
+  const Descriptor member = connect_from("127.0.0.2", here.endpoint);
+  add_strangers(2, 200);
+  for (const Deadline end = soon(); !is_greeted(strangers.back()) && !end.passed();)
+    here.loop.run_once(Duration::zero());
+  EXPECT_FALSE(is_closed(member));
+  for (std::size_t i = 0; i < 100; ++i) EXPECT_EQ(is_closed(strangers[i]), i < 45) << i;
+}
+
 // An acceptor that served 256 of them each 3 seconds took half a minute.
 TEST(Acceptor, ThousandsOfSilentCallersHoldUpNobody) {
   const std::size_t strangers_here =
@@ -180,6 +199,66 @@ TEST(Acceptor, ThousandsOfSilentCallersHoldUpNobody) {
   EXPECT_NO_THROW(member.get());
   EXPECT_TRUE(here.admitted);
   EXPECT_GE(here.acceptor->refusals().count(), strangers_here - kPlaces);
+}
+
+/// Calls as many times at once as asked, and again where a call fails. Returns how often that was.
+int call_until_admitted(const Endpoint& to, std::size_t members) {
+  std::vector<std::unique_ptr<OutgoingCall>> calls(members);
+  std::vector<std::unique_ptr<Channel>> channels(members);
+  int again = 0;
+  std::size_t admitted = 0;
+  for (const Deadline end = soon(); admitted < members && !end.passed();) {
+    std::vector<pollfd> ready;
+    std::vector<std::size_t> of;
+    for (std::size_t i = 0; i < members; ++i) {
+      if (channels[i]) continue;
+      if (!calls[i]) {
+        calls[i] = std::make_unique<OutgoingCall>(
+            to,
+            OutgoingCall::Options{.key = "key",
+                                  .hello = [](int) { return Hello{}; },
+                                  .make_channel =
+                                      [](Descriptor socket, const Hello&) {
+                                        return std::make_unique<PlainChannel>(std::move(socket));
+                                      }});
+      }
+      ready.push_back({calls[i]->fd(), static_cast<short>(calls[i]->events()), 0});
+      of.push_back(i);
+    }
+    poll(ready.data(), ready.size(), 100);
+    for (std::size_t k = 0; k < of.size(); ++k) {
+      if (ready[k].revents == 0) continue;
+      auto& call = calls[of[k]];
+      try {
+        if (!call->advance()) continue;
+        channels[of[k]] = call->take_channel();
+        ++admitted;
+      } catch (const Error&) {
+        call.reset();
+        ++again;
+      }
+    }
+  }
+  EXPECT_EQ(admitted, members);
+  return again;
+}
+
+// They have one address, and more call at once than there are places. Each that is pushed out has
+// made room for another one, so none calls more often than there are rounds.
+TEST(Acceptor, AllRailsOfTheRanksOfAHostMayComeTogether) {
+  constexpr std::size_t kMembers = 64 * 8;
+  Listening here;
+  std::atomic<bool> over{false};
+  auto members = std::async(std::launch::async, [&] {
+    const int again = call_until_admitted(here.endpoint, kMembers);
+    over = true;
+    return again;
+  });
+  for (const Deadline end = soon(); !over && !end.passed();) {
+    here.loop.run_once(std::chrono::milliseconds(10));
+    here.acceptor->drop_expired();
+  }
+  EXPECT_LE(members.get(), static_cast<int>(kMembers));
 }
 
 TEST(Acceptor, AStrangerWithoutTheKeyIsCounted) {

@@ -340,6 +340,29 @@ TEST_F(TransportWithThreeSockets, ARankThatIsResetIsNotSaidToHaveEnded) {
   EXPECT_THAT(failure(), testing::Not(HasSubstr("closed its connection")));
 }
 
+TEST(TransportWithOneSocket, APeerThatIsResetIsNotSaidToHaveEnded) {
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  auto connected = std::async(std::launch::async, [&] {
+    StoreClient client(store.endpoint(), "key", soon());
+    return call_rank_0(parse_endpoint(client.wait("peers/world/0", soon())), 0, 1);
+  });
+  StoreClient client(store.endpoint(), "key", soon());
+  TcpTransport transport({.key = "key"}, client, 0, 2, soon());
+  Descriptor peer = connected.get();
+  const linger at_once{.l_onoff = 1, .l_linger = 0};
+  setsockopt(peer.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  peer = Descriptor();
+  const auto error = error_of([&] {
+    for (const Deadline end = soon(); !end.passed();) {
+      transport.send(1, {1, 1}, 0, Bytes(100));
+      transport.flush();
+      transport.check();
+    }
+  });
+  EXPECT_THAT(error.what(), HasSubstr("rank 1 is lost: the connection broke: "));
+  EXPECT_THAT(error.what(), HasSubstr("or it lives"));
+}
+
 /// The same with a heartbeat twenty times in the time of silence.
 class TransportWithStuckRails : public TransportWithThreeSockets {
  protected:

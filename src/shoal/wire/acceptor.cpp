@@ -123,15 +123,15 @@ void Acceptor::admit_to_handshake(Descriptor socket, std::string address) {
 }
 
 // Whoever holds the most places loses the one that it has had for longest: a member answers within
-// a round trip, so the oldest is the likeliest stranger.
+// a round trip, so the oldest is the likeliest stranger. Among addresses that hold as many it is
+// the oldest of all, so that who has many addresses cannot choose whom it pushes out.
 void Acceptor::make_room() {
-  const auto most =
-      std::max_element(unproven_.begin(), unproven_.end(),
-                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::size_t most = 0;
+  for (const auto& [address, callers] : unproven_) most = std::max(most, callers);
   auto oldest = callers_.end();
   for (auto it = callers_.begin(); it != callers_.end(); ++it) {
     const Caller& caller = it->second;
-    if (caller.channel || caller.address != most->first) continue;
+    if (caller.channel || unproven_.at(caller.address) != most) continue;
     if (oldest == callers_.end() || caller.deadline.at() < oldest->second.deadline.at())
       oldest = it;
   }

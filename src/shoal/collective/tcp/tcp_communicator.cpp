@@ -42,7 +42,10 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Options
                                  std::vector<int> ranks, int rank, std::uint64_t group)
     : peers_(std::move(peers)),
       options_(std::move(options)),
-      members_{.peers = peers_, .ranks = std::move(ranks), .rank = rank},
+      members_{.peers = peers_,
+               .ranks = std::move(ranks),
+               .rank = rank,
+               .most_held_bytes = options_.most_held_bytes},
       group_(group),
       choice_(hosts_of(options_.hosts, members_.ranks), options_.model, options_.algorithms),
       place_(options_.progress, *this) {
@@ -140,7 +143,7 @@ void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_ho
                                             steps_for(o, algorithm, between_hosts));
   // Every wait and poll checks this time for all operations, not only for the awaited one.
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? options_.timeout : o.timeout);
-  if (o.kind == Kind::kReceive) p.set_in_flight(in_flight_);
+  p.set_in_flight(in_flight_);
   if (!message) recorder_->enter(sequence_, p.call());
 }
 
@@ -152,6 +155,7 @@ void TcpCommunicator::enqueue_coded(const Operation& o, Handle handle) {
   TcpOperation& p =
       in_flight_.emplace_back(members_, handle, o, Algorithm::kDirect,
                               wire::Stream{group_, ++sequence_}, steps, std::move(exchange));
+  p.set_in_flight(in_flight_);
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? options_.timeout : o.timeout);
   recorder_->enter(sequence_, p.call());
 }

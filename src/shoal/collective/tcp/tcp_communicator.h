@@ -37,6 +37,9 @@ class TcpCommunicator final : public Communicator {
     std::shared_ptr<FlightBook> flight;
     /// Every reduction folds once, in the order of ranks, and so gives the bits of shared memory.
     bool in_rank_order = false;
+    /// Bytes that the operations of this group may take from the connections before they can fold
+    /// them, because those of another rank have not come.
+    std::uint64_t most_held_bytes = std::uint64_t{32} << 20;
     /// Is shared with the rank's other communicators and with those that split off; null: a wait in
     /// this group advances no other.
     std::shared_ptr<Progress> progress;
@@ -96,6 +99,8 @@ class TcpCommunicator final : public Communicator {
   std::uint64_t bytes_between_hosts() const { return members_.bytes_between_hosts; }
   /// As above, over all groups on these connections and with heartbeats.
   std::uint64_t bytes_between_hosts_of_all() const;
+  /// Returns the bytes that wait to be folded, see Options.
+  std::uint64_t held_bytes() const { return members_.held_bytes; }
 
  private:
   TcpCommunicator(std::shared_ptr<wire::Transport> peers, Options options, std::vector<int> ranks,

@@ -50,6 +50,8 @@ TcpOperation::~TcpOperation() {
   const bool receives = std::any_of(batch_.begin(), batch_.end(),
                                     [](const Arrival& a) { return a.posted && !a.complete; });
   if (receives || !all_released()) members_.peers->release_buffers(stream_);
+  for (Arrival& arrival : batch_)
+    while (!arrival.chunks.empty()) drop_held(arrival);
 }
 
 // At the start each rank sends its call to its successor. Steps compare calls too, but only between
@@ -187,7 +189,7 @@ void TcpOperation::advance_arrival(Arrival& arrival) {
   if (batch_action_ == Action::kReceiveCopy) return receive_in_place(arrival);
   if (batch_action_ == Action::kReceiveReduce) return fold_chunks(arrival);
   const std::size_t bytes = bytes_of(arrival.range);
-  while (arrival.done < bytes && arrival.chunks.size() < kMostHeldChunks) {
+  while (arrival.done < bytes && may_hold(arrival)) {
     auto chunk = members_.peers->take(world_rank(arrival.peer), stream_);
     if (!chunk) return;
     if (chunk->total() != bytes) {
@@ -196,7 +198,7 @@ void TcpOperation::advance_arrival(Arrival& arrival) {
           .from(world_rank(arrival.peer));
     }
     arrival.done += chunk->bytes();
-    arrival.chunks.push_back(std::move(*chunk));
+    hold(arrival, std::move(*chunk));
   }
   arrival.complete = arrival.done == bytes;
 }
@@ -207,6 +209,7 @@ bool TcpOperation::receive_call(Arrival& arrival) {
   const std::size_t bytes = bytes_of(arrival.range);
   const std::size_t small = bytes <= kInlineBytes ? bytes : 0;
   if (small > 0 && batch_action_ != Action::kFold && !may_write(arrival.range)) return false;
+  if (small > 0 && batch_action_ == Action::kFold && !may_hold(arrival)) return false;
   if (operation_.kind == Kind::kReceive && (arrival.peer = sender()) < 0) return false;
   auto chunk = members_.peers->take(world_rank(arrival.peer), stream_);
   if (!chunk) return false;
@@ -231,7 +234,7 @@ bool TcpOperation::receive_call(Arrival& arrival) {
         {arrival.peer, chunk->data() + TcpCall::kBytes}};
     fold_into(arrival.range, 0, bytes, others);
   } else {
-    arrival.chunks.push_back(std::move(*chunk));
+    hold(arrival, std::move(*chunk));
   }
   return true;
 }
@@ -300,6 +303,28 @@ void TcpOperation::fold_chunks(Arrival& arrival) {
   arrival.complete = true;
 }
 
+// Operations of one communicator share the bound: with many in flight and a rank that is late, each
+// would fill its own. Ranks start their collectives in the same order, so the first that folds on
+// any rank is one that no rank holds up, and it always has room for a chunk of each sender.
+bool TcpOperation::may_hold(const Arrival& arrival) const {
+  if (arrival.chunks.size() >= kMostHeldChunks) return false;
+  if (members_.held_bytes < members_.most_held_bytes) return true;
+  if (!arrival.chunks.empty()) return false;
+  const auto first = std::find_if(in_flight_->begin(), in_flight_->end(),
+                                  [](const TcpOperation& other) { return other.folds(); });
+  return first != in_flight_->end() && &*first == this;
+}
+
+void TcpOperation::hold(Arrival& arrival, wire::ReceivedChunk chunk) {
+  members_.held_bytes += chunk.bytes();
+  arrival.chunks.push_back(std::move(chunk));
+}
+
+void TcpOperation::drop_held(Arrival& arrival) {
+  members_.held_bytes -= arrival.chunks.front().bytes();
+  arrival.chunks.pop_front();
+}
+
 // Folds the messages of several ranks chunk by chunk, in the order of ranks: all have the same
 // length and are divided at the same places, so their next chunks hold the same elements.
 void TcpOperation::fold_batch() {
@@ -316,7 +341,7 @@ void TcpOperation::fold_batch() {
     }
     fold_into(range, folded_, chunk, others);
     folded_ += chunk;
-    for (Arrival& arrival : batch_) arrival.chunks.pop_front();
+    for (Arrival& arrival : batch_) drop_held(arrival);
   }
 }
 

@@ -22,6 +22,11 @@ struct TcpMembers {
   /// Bytes that this rank has sent to ranks of other hosts, headers of messages and chunks
   /// included.
   std::uint64_t bytes_between_hosts = 0;
+  /// Bytes that operations have taken from the transport and keep until those of other ranks, with
+  /// which they are folded, have come. Beyond `most_held_bytes` the first operation alone takes
+  /// more, a chunk of each sender, so that it goes on.
+  std::uint64_t held_bytes = 0;
+  std::uint64_t most_held_bytes = 0;
 
   int size() const { return static_cast<int>(ranks.size()); }
 };
@@ -61,8 +66,8 @@ class TcpOperation {
   }
   /// Returns the rank whose message a complete receive took.
   int source() const { return source_; }
-  /// Gives a receive the list of all operations in flight, in the order of their starts: earlier
-  /// receives choose their messages first.
+  /// Gives it the list of all operations in flight, in the order of their starts: earlier receives
+  /// choose their messages first, and earlier folds keep theirs.
   void set_in_flight(const std::list<TcpOperation>& in_flight) { in_flight_ = &in_flight; }
   /// Errors name ranks as the world counts them.
   Error error(ErrorKind kind, std::string what) const;
@@ -99,6 +104,10 @@ class TcpOperation {
   bool receive_call(Arrival& arrival);
   void receive_in_place(Arrival& arrival);
   void fold_chunks(Arrival& arrival);
+  bool folds() const { return batch_end_ != 0 && batch_action_ == Action::kFold; }
+  bool may_hold(const Arrival& arrival) const;
+  void hold(Arrival& arrival, wire::ReceivedChunk chunk);
+  void drop_held(Arrival& arrival);
   void fold_batch();
   void fold_into(Range range, std::size_t from_byte, std::size_t bytes,
                  std::vector<std::pair<int, const std::byte*>>& others);
