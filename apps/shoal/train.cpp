@@ -272,6 +272,8 @@ int train_job(const TrainOptions& options) {
   // What follows needs the data: sizes of the model, length of the run.
   prepare_job_data(job, !launcher || launcher->rank == 0);
   const train::DataSizes sizes = train::check_job_inputs(job);
+  if (!sizes.warning.empty() && (!launcher || launcher->rank == 0))
+    fmt::print(stderr, "shoal: {}: {}\n", job.file, sizes.warning);
   const std::string path =
       options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   SharedBoard board(ranks);
