@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "apps/shoal/command.h"
+#include "apps/shoal/command_line_error.h"
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/rank_process.h"
 #include "apps/shoal/watch/commands.h"
@@ -58,7 +59,11 @@ int run_command_line(int argc, char** argv) {
     // A failure keeps its own code; only a success can turn out to have written nothing.
     return exit_code == 0 ? flush_output(0) : exit_code;
   } catch (const CLI::ParseError& error) {
-    return program.exit(error) == 0 ? flush_output(0) : 2;
+    // Help and versions come as errors too, of code 0.
+    if (error.get_exit_code() == 0) return program.exit(error) == 0 ? flush_output(0) : 2;
+    fmt::print(stderr, "shoal: {}\nRun with --help for more information.\n",
+               describe_command_line_error(program, error));
+    return 2;
   } catch (const std::exception& error) {
     if (const auto* system = dynamic_cast<const std::system_error*>(&error);
         system && std::ferror(stdout)) {  // fmt could not write

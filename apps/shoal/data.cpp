@@ -50,8 +50,22 @@ void print_summary(const std::string& folder, const data::Manifest& manifest) {
       "files\n",
       source.near_duplicate_files, source.near_duplicate_bytes, source.repeated_passages,
       source.repeated_passage_bytes, source.empty_files);
+  if (source.binary_files > 0) {
+    fmt::print("             {} files that are no text ({} bytes)\n", source.binary_files,
+               source.binary_bytes);
+  }
   fmt::print("tokenizer    {}, {} entries\n", manifest.tokenizer_name, manifest.vocab_size);
   for (const auto& [name, split] : manifest.splits) print_split(name, split);
+}
+
+void print_binary_files(const std::vector<data::BinaryFile>& files) {
+  constexpr std::size_t kNamed = 5;
+  for (std::size_t i = 0; i < std::min(files.size(), kNamed); ++i) {
+    fmt::print(stderr, "shoal: {} looks binary ({}): left out; --binary keeps such files\n",
+               files[i].name, files[i].reason);
+  }
+  if (files.size() > kNamed)
+    fmt::print(stderr, "shoal: and {} more such files\n", files.size() - kNamed);
 }
 
 /// Opens the tokenizer that `path` names, as data::open_tokenizer does, also that of a GGUF file.
@@ -99,6 +113,7 @@ void run_prepare(PrepareArguments arguments) {
   } else if (result.shards_reused > 0) {
     fmt::print("went on from an interrupted run: {} shards were whole\n", result.shards_reused);
   }
+  print_binary_files(result.binary_files);
   print_summary(options.out, result.manifest);
 }
 
@@ -158,6 +173,9 @@ void add_prepare(CLI::App& parent) {
       ->capture_default_str();
   command->add_flag("--keep-duplicates", arguments->keep_duplicates,
                     "Keep near-duplicate files and repeated passages");
+  command->add_flag("--binary", options.keep_binary,
+                    "Keep files that look binary: with NUL bytes, or hardly any UTF-8, at their "
+                    "beginning");
   command->callback([arguments, vocab, tokenizer_bytes] {
     for (const CLI::Option* option : {vocab, tokenizer_bytes}) {
       if (arguments->tokenizer != "bpe" && option->count() > 0) {

@@ -94,6 +94,13 @@ void prepare_job_data(const train::Job& job, bool announce) {
   const auto result =
       data::prepare(options, [&](const std::string& stage, std::uint64_t done,
                                  std::uint64_t total) { line(stage, done, total); });
+  if (!result.binary_files.empty()) {
+    const data::BinaryFile& first = result.binary_files.front();
+    fmt::print(
+        "left out are {} files that look binary, the first is {} ({}); `shoal data prepare "
+        "--binary` keeps such files\n",
+        result.binary_files.size(), first.name, first.reason);
+  }
   for (const auto& [name, split] : result.manifest.splits)
     fmt::print("{}: {} tokens of {} files\n", name, split.tokens, split.documents);
 }

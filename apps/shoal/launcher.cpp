@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <regex>
 
 #include "apps/shoal/exit_code.h"
 #include "apps/shoal/failure_report.h"
@@ -22,6 +23,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/hex.h"
 #include "shoal/base/system_error.h"
+#include "shoal/checkpoint/format/store.h"
 #include "shoal/wire/descriptor.h"
 
 namespace shoal::apps {
@@ -34,6 +36,13 @@ constexpr auto kAskAfter = 1s;
 constexpr auto kKillAfter = 3s;
 /// The launcher looks at its ranks and at these limits at least so often.
 constexpr auto kPollEvery = 50ms;
+
+/// The part of an error that is the same on all ranks: without the place in brackets that names
+/// the rank and its peer, and without the name of the rank from which this one heard it.
+std::string common_part(const std::string& error) {
+  static const std::regex kPlace(" \\(rank [0-9]+ of [0-9]+[^)]*\\)| rank [0-9]+ failed:");
+  return std::regex_replace(error, kPlace, "");
+}
 
 struct Child {
   int rank = 0;
@@ -125,6 +134,7 @@ class Launcher {
   void stop_the_others();
   void signal_living(int signal);
   std::string describe(const Child& child);
+  std::string where_it_would_go_on() const;
   int report();
 
   const Launch& launch_;
@@ -292,6 +302,22 @@ std::string Launcher::describe(const Child& child) {
   return text;
 }
 
+/// Says from which step the same command would go on, and how many steps that loses; nothing where
+/// there is nothing to lose yet.
+std::string Launcher::where_it_would_go_on() const {
+  std::int64_t furthest = 0;
+  for (const train::RankLine& line : board_.ranks) furthest = std::max(furthest, line.step.load());
+  const auto newest = checkpoint::format::newest_step(launch_.run_directory + "/checkpoints");
+  const std::int64_t from = newest ? newest->step : 0;
+  // The current step of the furthest rank is not complete.
+  const std::int64_t lost = std::max<std::int64_t>(0, furthest - 1 - from);
+  if (!newest && lost == 0) return "";
+  const std::string which = newest ? fmt::format("the newest checkpoint is of step {}", from)
+                                   : std::string("no checkpoint yet");
+  return fmt::format("{}: the same command begins again from step {}{}", which, from,
+                     lost > 0 ? fmt::format(", {} step{} back", lost, lost == 1 ? "" : "s") : "");
+}
+
 int Launcher::report() {
   std::vector<const Child*> failures;
   for (const Child& child : children_)
@@ -307,8 +333,9 @@ int Launcher::report() {
   if (!stopped_rank_.empty()) fmt::print(stderr, "shoal: {}\n", stopped_rank_);
   for (const Child* child : failures) {
     // All ranks often end with the same error, which is said once.
-    const bool repeats = child != failures.front() && child->report && failures.front()->report &&
-                         child->report->text == failures.front()->report->text;
+    const bool repeats =
+        child != failures.front() && child->report && failures.front()->report &&
+        common_part(child->report->text) == common_part(failures.front()->report->text);
     fmt::print(stderr, "shoal: {}\n",
                repeats
                    ? fmt::format("rank {} of {} reports the same error", child->rank, launch_.ranks)
@@ -316,6 +343,8 @@ int Launcher::report() {
   }
   if (!failures.empty()) {
     launch_.watch->cause(stopped_rank_.empty() ? describe(*failures.front()) : stopped_rank_);
+    const std::string from = where_it_would_go_on();
+    if (!from.empty()) fmt::print(stderr, "shoal: {}\n", from);
     fmt::print(stderr, "shoal: logs in {}/logs\n", launch_.run_directory);
     return failures.front()->code();
   }

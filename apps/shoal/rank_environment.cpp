@@ -62,6 +62,8 @@ RankEnvironment of_torchrun(const Reader& reader) {
                          {},
                          {},
                          {}};
+  // torchrun always counts its restarts.
+  result.by_hand = reader.environment("TORCHELASTIC_RESTART_COUNT") == nullptr;
   result.error_file = reader.text("TORCHELASTIC_ERROR_FILE");
   // .../<random>/attempt_0/<local rank>/error.json: the folder is new in every start, where run id
   // and port may repeat. Each host has its own, so it can only tell starts apart where all ranks
@@ -145,8 +147,11 @@ void find_rendezvous(const Reader& reader, RankEnvironment& found) {
   if (const std::string secret = reader.text("SHOAL_JOB_KEY"); !secret.empty())
     found.job_key = Reader::hashed(found.job_key + "|" + secret);
   found.rendezvous = reader.text("SHOAL_RENDEZVOUS");
+  if (!found.rendezvous.empty()) found.rendezvous_source = "SHOAL_RENDEZVOUS";
   if (!found.rendezvous.empty() || found.local_world == found.world) return;
   std::string address = reader.text("MASTER_ADDR");
+  found.rendezvous_source =
+      address.empty() ? "Slurm's list of nodes" : "MASTER_ADDR and MASTER_PORT";
   if (address.empty()) address = first_node(reader);
   if (address.empty()) {
     throw broken(reader.launcher, fmt::format("its {} ranks are on several hosts, and neither "
@@ -200,6 +205,20 @@ std::optional<RankEnvironment> detect_rank_environment(const Environment& enviro
 
 std::optional<RankEnvironment> detect_rank_environment(bool by_mpi) {
   return detect_rank_environment([](const char* name) { return std::getenv(name); }, by_mpi);
+}
+
+std::string ignored_rank_variables(const Environment& environment) {
+  const char* rank = environment("RANK");
+  const char* world = environment("WORLD_SIZE");
+  if (!rank || !world || parse_number<int>(world).value_or(1) < 2) return "";
+  return fmt::format(
+      "RANK={} of WORLD_SIZE={} is set, and no launcher is recognised: this process trains alone. "
+      "Hint: set TORCHELASTIC_RUN_ID too, to any name that all ranks share, or unset both",
+      rank, world);
+}
+
+std::string ignored_rank_variables() {
+  return ignored_rank_variables([](const char* name) { return std::getenv(name); });
 }
 
 std::string slurm_job_of_this_process() {

@@ -19,6 +19,13 @@ struct RankEnvironment {
   std::string rendezvous;
   /// The file in which torchrun looks for the rank's error; empty under other launchers.
   std::string error_file;
+  /// Where `rendezvous` was found, for messages: "MASTER_ADDR and MASTER_PORT".
+  std::string rendezvous_source = {};
+  /// True when a person or a script has set torchrun's variables: torchrun itself sets more.
+  bool by_hand = false;
+
+  /// Says who or what has started this rank, for messages.
+  std::string started_by() const { return by_hand ? "RANK and WORLD_SIZE" : launcher; }
 };
 
 /// Reads one environment variable; null when it is not set.
@@ -43,7 +50,12 @@ using Environment = std::function<const char*(const char*)>;
 std::optional<RankEnvironment> detect_rank_environment(const Environment& environment,
                                                        bool by_mpi = false);
 
+/// Returns the warning that RANK and WORLD_SIZE are set for several ranks and nothing says which
+/// launcher set them, so that this process trains alone; empty where that is not so.
+std::string ignored_rank_variables(const Environment& environment);
+
 /// As above, from the environment of this process.
+std::string ignored_rank_variables();
 std::optional<RankEnvironment> detect_rank_environment(bool by_mpi = false);
 
 /// Returns the number of the Slurm job of which this process is a part (SLURM_JOB_ID), or nothing.

@@ -51,6 +51,10 @@ train::Job read_job(const TrainOptions& options) {
 /// start them.
 std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool by_mpi) {
   auto found = detect_rank_environment(by_mpi);
+  if (!found) {
+    const std::string warning = ignored_rank_variables();
+    if (!warning.empty()) fmt::print(stderr, "shoal: {}\n", warning);
+  }
   // A launcher that started one process, as `srun -n 1` does, leaves the starting of ranks to us.
   if (!found || (found->world == 1 && options.ranks > 1)) return std::nullopt;
   SHOAL_USER_CHECK(options.ranks == 0 || options.ranks == found->world, "command line",
@@ -64,9 +68,22 @@ std::optional<RankEnvironment> other_launcher(const TrainOptions& options, bool 
   return found;
 }
 
-/// Runs a rank, or all as threads, in this process and says what ended it, in `error_file` too
-/// unless it is empty. `watch`: null on a rank that nobody asks.
-int run_here(const RankArguments& arguments, JobWatch* watch, const std::string& error_file = "") {
+/// Returns which variables named the host that an error is about, as a continuation of its text;
+/// nothing where it is not about the host at which the ranks meet.
+std::string about_the_meeting(const std::string& error, const RankEnvironment& environment) {
+  const std::string& place = environment.rendezvous;
+  const std::string host =
+      place.starts_with("file:") ? place.substr(5) : place.substr(0, place.find_last_of(':'));
+  if (host.empty() || error.find(host) == std::string::npos) return "";
+  return fmt::format(" (the ranks meet at {}, as {} {})", place, environment.rendezvous_source,
+                     environment.rendezvous_source.starts_with("MASTER_ADDR") ? "say" : "says");
+}
+
+/// Runs a rank, or all as threads, in this process and says what ended it, in the launcher's error
+/// file too where there is one. `environment`: empty where Shoal starts the ranks. `watch`: null on
+/// a rank that nobody asks.
+int run_here(const RankArguments& arguments, JobWatch* watch,
+             const RankEnvironment& environment = {}) {
   const std::span<train::RankLine> lines = arguments.board->ranks.subspan(
       static_cast<std::size_t>(arguments.rank), arguments.in_process ? arguments.world : 1);
   for (train::RankLine& line : lines) line.process = ::getpid();
@@ -79,14 +96,16 @@ int run_here(const RankArguments& arguments, JobWatch* watch, const std::string&
     for (const train::RankLine& line : lines) step = std::max(step, line.step.load());
     const Ending ending = ending_of(error);
     log_failure(arguments, ending.text);
-    if (!error_file.empty())
-      write_torchrun_error_file(error_file, failure_report(error, arguments.rank));
+    if (!environment.error_file.empty())
+      write_torchrun_error_file(environment.error_file, failure_report(error, arguments.rank));
     std::fflush(stdout);
     const std::string when = step > 0 ? fmt::format("in step {}", step) : "before the first step";
     const std::string who = arguments.in_process
                                 ? fmt::format("{} ranks as threads", arguments.world)
                                 : fmt::format("rank {} of {}", arguments.rank, arguments.world);
-    const std::string text = fmt::format("{} failed {}: {}", who, when, ending.text);
+    const std::string text =
+        fmt::format("{} failed {}: {}{}", who, when, ending.text,
+                    step > 0 ? "" : about_the_meeting(ending.text, environment));
     fmt::print(stderr, "shoal: {}\n", text);
     if (watch) {
       watch->cause(text);
@@ -188,10 +207,16 @@ int be_a_rank(const train::Job& job, const RankEnvironment& environment,
     fmt::print("{}, started by {}\n",
                describe_ranks(environment.world, arguments.threads, cores.usable(),
                               !arguments.cores.empty()),
-               environment.launcher),
-        std::fflush(stdout);
+               environment.started_by());
+  } else if (environment.local_rank == 0) {
+    // Once on each other machine, whose console would stay empty otherwise.
+    fmt::print(
+        "rank {} of {}, started by {}: rank 0 shows the progress; errors of this rank are in "
+        "{}/logs/rank-{}.log too\n",
+        environment.rank, environment.world, environment.started_by(), directory, environment.rank);
   }
-  return run_here(arguments, watch, environment.error_file);
+  std::fflush(stdout);
+  return run_here(arguments, watch, environment);
 }
 
 /// Runs a job and notes how it ended, also when it could not begin.
@@ -247,6 +272,8 @@ int train_job(const TrainOptions& options) {
   // What follows needs the data: sizes of the model, length of the run.
   prepare_job_data(job, !launcher || launcher->rank == 0);
   const train::DataSizes sizes = train::check_job_inputs(job);
+  if (!sizes.warning.empty() && (!launcher || launcher->rank == 0))
+    fmt::print(stderr, "shoal: {}: {}\n", job.file, sizes.warning);
   const std::string path =
       options.run_directory.empty() ? "runs/" + job.config.job.name : options.run_directory;
   SharedBoard board(ranks);

@@ -8,6 +8,7 @@ namespace shoal::apps::testing::arguments_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(Arguments, OfGenerate) {
   const Folder folder;
@@ -37,6 +38,31 @@ TEST(Arguments, OfGenerate) {
     EXPECT_EQ(said(words).code, 2) << words[0] << " " << words[1];
   EXPECT_EQ(run({shoal_program(), "generate", "--prompt", "x"}, folder.path()).code, 2);
   EXPECT_EQ(run({shoal_program(), "generate", "--checkpoint", "x"}, folder.path()).code, 2);
+}
+
+TEST(Arguments, WrongOnesAreNamedWithTheNearest) {
+  const Folder folder;
+  const auto refused = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), shoal_program());
+    const Outcome outcome = run(words, folder.path());
+    EXPECT_EQ(outcome.code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(refused({"trian", "x"}),
+              StartsWith("shoal: no command 'trian'. Hint: did you mean train?\n"));
+  EXPECT_THAT(refused({"frobnicate"}),
+              HasSubstr("no command 'frobnicate'. Hint: there are train, "));
+  EXPECT_THAT(refused({}), StartsWith("shoal: shoal: name a command: train, "));
+  EXPECT_THAT(refused({"data", "prepair"}), HasSubstr("no command 'prepair'. Hint: did you mean "
+                                                      "prepare?"));
+  EXPECT_THAT(refused({"data"}), HasSubstr("shoal data: name a command: prepare, "));
+  EXPECT_THAT(refused({"train", "job.toml", "--gpus", "2"}),
+              HasSubstr("shoal train has no option --gpus. Hint: Shoal trains on CPUs"));
+  EXPECT_THAT(refused({"train", "job.toml", "--nprocs", "2"}),
+              HasSubstr("shoal train has no option --nprocs. Hint: did you mean --nproc?"));
+  EXPECT_THAT(refused({"train", "job.toml", "a", "b"}), HasSubstr("does not expect: a b\n"));
+  EXPECT_THAT(refused({"train", "job.toml", "--nproc", "two"}), HasSubstr("two"));
+  EXPECT_THAT(refused({"generate", "--prompt", "x"}), HasSubstr("--checkpoint is required"));
 }
 
 TEST(Arguments, OfEval) {

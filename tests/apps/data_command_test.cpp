@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr int kFiles = 20;
@@ -61,6 +62,18 @@ class DataCommand : public ::testing::Test {
 
   Folder folder_;
 };
+
+TEST_F(DataCommand, NamesTheFilesThatAreNoText) {
+  for (int i = 0; i < 7; ++i) folder_.write(fmt::format("text/x{}.bin", i), std::string(9, '\0'));
+  const Outcome outcome = prepare("all", {});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("shoal: text/x0.bin looks binary (NUL bytes): left out; "
+                                     "--binary keeps such files\n"));
+  EXPECT_THAT(outcome.err, HasSubstr("shoal: and 2 more such files\n"));
+  EXPECT_THAT(outcome.out, HasSubstr("7 files that are no text (63 bytes)\n"));
+  EXPECT_THAT(prepare("kept", {"--binary"}).err, Not(HasSubstr("binary")));
+  EXPECT_THAT(prepare("none", {"--suffix", ".xyz"}).err, HasSubstr("text: no file ends in .xyz"));
+}
 
 // A byte is a token, and each document has an end of its own.
 TEST_F(DataCommand, StatsCountTheText) {

@@ -28,7 +28,8 @@
 //   "deaf":   it goes on for ever, says in a file that it was asked to end, and nothing but SIGKILL
 //   ends it;
 //   "meet":   it waits in every step until all ranks have begun it, and records that as an
-//   all_reduce.
+//   all_reduce;
+//   "unresolved": it does not find the host at which the ranks meet.
 // What is asked on the board is answered: a checkpoint is a folder checkpoints/step-<n> with an
 // empty manifest.json.
 
@@ -64,7 +65,9 @@ bool is_stopped(pid_t process) {
 void look_at_peers(const std::string& behaviour, const shoal::apps::RankArguments& arguments) {
   if (!std::filesystem::exists(arguments.run_directory + "/fault")) return;
   if (behaviour == "echo")
-    throw Error(ErrorKind::kNonFinite, "fake", "rank 1 failed: the loss is nan").from(1);
+    throw Error(ErrorKind::kNonFinite, "fake", "rank 1 failed: the loss is nan")
+        .at(arguments.rank, arguments.world)
+        .from(1);
   if (behaviour == "notice")
     throw Error(ErrorKind::kPeerLost, "fake", "a peer is gone").at(arguments.rank, arguments.world);
   if (behaviour != "wait") return;
@@ -159,6 +162,8 @@ int shoal_rank_main(const shoal::apps::RankArguments* arguments) {
   fmt::print("rank {} says hello\n", arguments->rank);
   fmt::print(stderr, "rank {} complains\n", arguments->rank);
   std::fflush(stdout);
+  if (behaviour == "unresolved")
+    throw Error(ErrorKind::kConfig, "listen", "cannot resolve 'no.such.host'");
   const auto meetings = std::make_shared<Meetings>();
   std::vector<int> members(static_cast<std::size_t>(arguments->world));
   std::iota(members.begin(), members.end(), 0);

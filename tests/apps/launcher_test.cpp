@@ -14,6 +14,7 @@
 namespace shoal::apps::testing::launcher_test {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -129,9 +130,31 @@ TEST_F(LauncherTest, AKilledRankIsTheFirstCauseThoughOthersSpeakFirst) {
                 HasSubstr("\nshoal: rank 2 of 3 was killed by signal 9 (Killed) in step 4\n"))
         << behaviour;
     EXPECT_LT(outcome.err.find("rank 2 of 3"), outcome.err.find("a peer is gone")) << behaviour;
+    // Rank 0 saves where it is asked to end before it has noticed.
+    EXPECT_THAT(outcome.err,
+                HasSubstr(folder.has("run/checkpoints")
+                              ? "shoal: the newest checkpoint is of step "
+                              : "shoal: no checkpoint yet: the same command begins again from "
+                                "step 0, "));
     expect_nobody_left(3);
     std::filesystem::remove(folder.path() / "run/fault");
   }
+}
+
+// The survivors say what the first one said, each with its own rank behind it.
+TEST_F(LauncherTest, TheSameErrorOfSeveralRanksIsSaidOnce) {
+  const Outcome outcome = Program(with_fault("error", 1, "echo"), folder.path()).wait();
+  EXPECT_THAT(outcome.err, HasSubstr("rank 1 of 3 failed in step 4: [fake] the loss is nan\n"));
+  EXPECT_THAT(outcome.err, AnyOf(HasSubstr("\nshoal: rank 0 of 3 reports the same error\n"),
+                                 HasSubstr("\nshoal: rank 2 of 3 reports the same error\n")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("rank 1 failed:")));
+}
+
+TEST_F(LauncherTest, AFailureSaysFromWhichCheckpointItWouldGoOn) {
+  folder.write("run/checkpoints/step-2/manifest.json", "{}");
+  const Outcome outcome = Program(with_fault("exit", 0, "notice"), folder.path()).wait();
+  EXPECT_THAT(outcome.err, HasSubstr("shoal: the newest checkpoint is of step 2: the same command "
+                                     "begins again from step 2, "));
 }
 
 TEST_F(LauncherTest, ASilentExitIsNamedWithItsCode) {
@@ -364,6 +387,37 @@ TEST_F(LauncherTest, OtherRanksUnderAnotherLauncherLeaveTheDirectoryToRank0) {
       {"MASTER_PORT", "29500"}};
   EXPECT_EQ(run(words({"--fresh"}), folder.path(), environment).code, 0);
   EXPECT_FALSE(folder.has("run"));
+}
+
+TEST_F(LauncherTest, SaysWhoStartedARankOfAnotherMachine) {
+  const std::map<std::string, std::string> environment = {
+      {"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"},
+      {"MASTER_ADDR", "127.0.0.1"},    {"RANK", "1"},       {"LOCAL_RANK", "0"},
+      {"MASTER_PORT", "29500"}};
+  EXPECT_THAT(run(words({}), folder.path(), environment).out,
+              StartsWith("rank 1 of 2, started by RANK and WORLD_SIZE: rank 0 shows the progress; "
+                         "errors of this rank are in run/logs/rank-1.log too\n"));
+}
+
+TEST_F(LauncherTest, WarnsWhereNobodyStartedTheOtherRanks) {
+  const Outcome outcome = run(words({}), folder.path(), {{"RANK", "1"}, {"WORLD_SIZE", "2"}});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("shoal: RANK=1 of WORLD_SIZE=2 is set, and no launcher"));
+  EXPECT_THAT(run(words({}), folder.path()).err, Not(HasSubstr("no launcher")));
+}
+
+TEST_F(LauncherTest, NamesTheVariablesThatNamedAHost) {
+  const Outcome outcome = run(words({"--set", "job.description=unresolved"}), folder.path(),
+                              {{"TORCHELASTIC_RUN_ID", "none"},
+                               {"WORLD_SIZE", "2"},
+                               {"LOCAL_WORLD_SIZE", "1"},
+                               {"RANK", "0"},
+                               {"LOCAL_RANK", "0"},
+                               {"MASTER_ADDR", "no.such.host"},
+                               {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(outcome.code, 78);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot resolve 'no.such.host' (the ranks meet at "
+                                     "no.such.host:29501, as MASTER_ADDR and MASTER_PORT say)"));
 }
 
 TEST_F(LauncherTest, RefusesAnotherNumberThanItsLauncherStarted) {

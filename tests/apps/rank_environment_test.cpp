@@ -13,6 +13,7 @@
 namespace shoal::apps::rank_environment_test {
 namespace {
 
+using ::testing::StartsWith;
 using Variables = std::map<std::string, std::string>;
 
 std::optional<RankEnvironment> detect(const Variables& variables) {
@@ -80,6 +81,42 @@ TEST(RankEnvironment, NoneOfThem) {
   EXPECT_FALSE(detect({{"RANK", "0"}, {"WORLD_SIZE", "2"}})) << "anybody may use such names";
   EXPECT_FALSE(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}))
       << "a batch script is no rank";
+}
+
+std::string ignored(const Variables& variables) {
+  return ignored_rank_variables([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+TEST(RankEnvironment, WarnsOfARankThatNoLauncherStarted) {
+  EXPECT_THAT(ignored({{"RANK", "1"}, {"WORLD_SIZE", "2"}}),
+              StartsWith("RANK=1 of WORLD_SIZE=2 is set, and no launcher is recognised: this "
+                         "process trains alone. Hint: set TORCHELASTIC_RUN_ID too"));
+  EXPECT_EQ(ignored({}), "");
+  EXPECT_EQ(ignored({{"RANK", "0"}}), "");
+  EXPECT_EQ(ignored({{"WORLD_SIZE", "2"}}), "");
+  EXPECT_EQ(ignored({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), "") << "it would train alone anyway";
+  EXPECT_EQ(ignored({{"RANK", "x"}, {"WORLD_SIZE", "many"}}), "") << "anybody may use such names";
+}
+
+TEST(RankEnvironment, KnowsVariablesThatWereSetByHand) {
+  EXPECT_EQ(detect(kTorchrun)->started_by(), "torchrun");
+  Variables by_hand = kTorchrun;
+  by_hand.erase("TORCHELASTIC_RESTART_COUNT");
+  EXPECT_EQ(detect(by_hand)->started_by(), "RANK and WORLD_SIZE");
+  EXPECT_EQ(detect(by_hand)->launcher, "torchrun") << "whose rules hold";
+  EXPECT_EQ(detect(kOpenMpi)->started_by(), "Open MPI");
+}
+
+TEST(RankEnvironment, SaysWhatNamedTheMeetingPlace) {
+  EXPECT_EQ(detect(kTorchrun)->rendezvous_source, "MASTER_ADDR and MASTER_PORT");
+  EXPECT_EQ(detect(changed(kTorchrun, "SHOAL_RENDEZVOUS", "h:1"))->rendezvous_source,
+            "SHOAL_RENDEZVOUS");
+  Variables by_itself = changed(kSlurm, "SLURM_JOB_NODELIST", "n[08-09],m");
+  by_itself.erase("MASTER_ADDR");
+  EXPECT_EQ(detect(by_itself)->rendezvous_source, "Slurm's list of nodes");
 }
 
 TEST(RankEnvironment, ReadsEveryLauncher) {

@@ -8,6 +8,7 @@
 #include "shoal/checkpoint/format/safetensors.h"
 #include "tests/checkpoint_format/scratch.h"
 #include "tests/checkpoint_format/written_checkpoint.h"
+#include "tests/error_text.h"
 
 namespace shoal::checkpoint::format::shard_writer_test {
 namespace {
@@ -104,6 +105,14 @@ TEST(File, ATextHasItsLimitAndAFileItsEnd) {
   EXPECT_EQ(kind_of(scratch / "f/below"), ErrorKind::kInputMissing);
   EXPECT_EQ(kind_of(scratch.path()), ErrorKind::kInputMissing) << "a folder";
   EXPECT_THROW(File::create(scratch / "absent/f"), Error);
+  // A device on which there is never room.
+  const std::string full = error_text([] {
+    File file = File::create("/dev/full");
+    file.append("x", 1);
+    file.close(false);
+  });
+  EXPECT_THAT(full, ::testing::ContainsRegex("cannot write '/dev/full': No space left on device "
+                                             ".errno 28.; .* MB are free there"));
 }
 
 // Four MiB are written at a time: before, at and behind the border.

@@ -180,12 +180,15 @@ TEST(MergeFlights, FindsTheFirstCallThatIsStuck) {
                         call_line(2, 2, true)}),
             "#2 call 2: rank 1 never entered it (its last was #1 call 1)");
   // The oldest that anybody is inside of, and not a later one.
-  EXPECT_EQ(verdict_of({call_line(0, 3, false), call_line(0, 4, false), call_line(1, 3, true),
-                        call_line(1, 4, false), call_line(2, 3, true), call_line(2, 4, false)}),
-            "#3 call 3: rank 0 is inside it");
+  EXPECT_EQ(
+      verdict_of({call_line(0, 3, false), call_line(0, 4, false), call_line(1, 3, true),
+                  call_line(1, 4, false), call_line(2, 3, true), call_line(2, 4, false)}),
+      "#3 call 3: rank 0 is inside it; rank 1 has done its part and waits in #4 call 4; rank 2 "
+      "has done its part and waits in #4 call 4");
   // One is inside of 5, and another has not even entered 4.
   EXPECT_EQ(verdict_of({call_line(0, 5, false), call_line(1, 3, true), call_line(2, 4, true)}),
-            "#4 call 4: rank 1 never entered it (its last was #3 call 3)");
+            "#4 call 4: rank 1 never entered it (its last was #3 call 3); rank 0 has done its part "
+            "and waits in #5 call 5");
 }
 
 // Two ranks of a node have recorded the same call: who saw it complete saw it last.

@@ -49,6 +49,15 @@ TEST(DatasetManifest, ComesBackFieldByField) {
   EXPECT_EQ(m.splits.at("validation").bytes, 33u);
 }
 
+TEST(DatasetManifest, CountsBinaryFilesWhereThereAreSome) {
+  Manifest m = numbered();
+  m.source.binary_files = 18;
+  m.source.binary_bytes = 19;
+  EXPECT_EQ(json::parse(to_json(m)).at("source").at("binary_files"), 18);
+  EXPECT_EQ(parse_manifest(to_json(m), "here").source, m.source);
+  EXPECT_EQ(parse_manifest(to_json(numbered()), "here").source, numbered().source);
+}
+
 // Other programs read it: the keys are a contract.
 TEST(DatasetManifest, HasItsNumbersUnderTheirNames) {
   const json m = json::parse(to_json(numbered()));

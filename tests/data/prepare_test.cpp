@@ -192,6 +192,47 @@ TEST(Prepare, CountsWhatIsLeftOut) {
   EXPECT_EQ(all.splits.at("train").documents + all.splits.at("validation").documents, 4u);
 }
 
+TEST(Prepare, LeavesOutFilesThatAreNoText) {
+  const Folder folder;
+  write_corpus(folder, 10);
+  std::string noise;
+  for (int i = 0; i < 3000; ++i) noise += static_cast<char>(0x80 + i % 0x40);
+  folder.write("in/nul.bin", std::string("text with\0 in it", 16));
+  folder.write("in/noise.bin", noise);
+  folder.write("in/later.txt", std::string(8 << 10, 'a') + std::string(5, '\0'));
+  folder.write("in/latin.txt", "Ein sch\xf6nes Beispiel aus alter Zeit\n");
+  folder.write("in/greek.txt", "\xce\xb1\xce\xb2\xce\xb3 \xe2\x82\xac \xf0\x9f\x90\x9f\n");
+  auto options = options_for(folder);
+  const PrepareResult result = prepare(options);
+  ASSERT_EQ(result.binary_files.size(), 2u);
+  EXPECT_EQ(result.binary_files[0].name, "in/noise.bin");
+  EXPECT_EQ(result.binary_files[0].reason, "not UTF-8");
+  EXPECT_EQ(result.binary_files[1].name, "in/nul.bin");
+  EXPECT_EQ(result.binary_files[1].reason, "NUL bytes");
+  const SourceCounts& source = result.manifest.source;
+  EXPECT_EQ(source.files, 15u);
+  EXPECT_EQ(source.binary_files, 2u);
+  EXPECT_EQ(source.binary_bytes, 3016u);
+  EXPECT_EQ(source.empty_files, 0u);
+  const auto documents = [](const Manifest& manifest) {
+    return manifest.splits.at("train").documents + manifest.splits.at("validation").documents;
+  };
+  EXPECT_EQ(documents(result.manifest), 13u);
+  options.keep_binary = true;
+  expect_error(ErrorKind::kUsage, "binary_files", [&] { prepare(options); });
+  options.out = folder / "all";
+  const PrepareResult all = prepare(options);
+  EXPECT_TRUE(all.binary_files.empty());
+  EXPECT_EQ(documents(all.manifest), 15u);
+}
+
+TEST(Prepare, SaysWhichFilesAreNoTextWhereNoOtherIsThere) {
+  const Folder folder;
+  folder.write("in/nul.bin", std::string(10, '\0'));
+  expect_error(ErrorKind::kData, "1 of them look binary (the first is in/nul.bin: NUL bytes)",
+               [&] { prepare(options_for(folder)); });
+}
+
 TEST(Prepare, EveryOptionIsPartOfTheDataset) {
   const Folder folder;
   write_corpus(folder, 10);

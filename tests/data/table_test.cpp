@@ -63,9 +63,16 @@ TEST(Csv, NamesFileAndLineOfWhatIsWrong) {
   expect_refused("1,2\n1e300,1\n", {}, "some.csv:2: field 1");
   expect_refused("1,2.5\n", classes, "some.csv:1: the target 2.5 is no class");
   expect_refused("1,-1\n", classes, "some.csv:1: the target -1 is no class");
-  expect_refused("a,b\n1,2\n", named, "no column 'z'");
+  expect_refused("1,2.5\n", classes, "data.task = \"regression\"");
+  expect_refused("a,b\n1,2\n", named, "the header line has no column 'z'; it has a, b");
+  expect_refused("1,2\n", named, "there is no header line, and so no column 'z'");
+  expect_refused("a,price\n1,2\n3,three\n", {}, "field 2 (price) is no finite number: 'three'");
+  named.target_name = "prise";
+  expect_refused("a,price\n1,2\n", named, "did you mean 'price'?");
   expect_refused("1,2\n", far, "no column 5");
   expect_refused("1\n2\n", {}, "one column");
+  expect_refused("a;b\n1;2\n", {}, "the separator looks like ';': write the file with ','");
+  expect_refused("a\tb\n1\t2\n", {}, "the separator looks like a tab");
 }
 
 TEST(Csv, ClassesAndValuesHaveTheirLimits) {
@@ -79,7 +86,7 @@ TEST(Csv, ClassesAndValuesHaveTheirLimits) {
   expect_refused("3.5e38,1\n", {}, "some.csv:1: field 1");
   expect_refused("1,-3.5e38\n", {}, "some.csv:1: field 2");
   expect_refused("inf,1\n", {}, "some.csv:1: field 1");
-  expect_refused("1 2,1\n3,4 5\n", {}, "some.csv:2: field 2 is no finite number: '4 5'");
+  expect_refused("1 2,1\n3,4 5\n", {}, "some.csv:2: field 2 (1) is no finite number: '4 5'");
   expect_refused("1,2\n3,4,5\n", {}, "some.csv:2: 3 fields where the first line has 2");
 }
 

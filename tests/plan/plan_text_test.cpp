@@ -80,6 +80,15 @@ One step
   EXPECT_THAT(to_text(plan), HasSubstr("\n  predicted from   measured kernels of Shoal\n"));
   plan.traffic.clear();
   EXPECT_THAT(to_text(plan), Not(HasSubstr("one device sends")));
+  EXPECT_THAT(to_text(plan), Not(HasSubstr("made-up")));
+  plan.cluster.name = "cpu";
+  EXPECT_THAT(to_text(plan), HasSubstr("\ncpu is a made-up host, not this machine: `shoal plan "
+                                       "calibrate` measures yours\n"));
+  Plan little = plan;
+  little.memory[0].phases[0].use = {};
+  little.memory[0].phases[0].use.parameters = 12.5e6;
+  EXPECT_THAT(to_text(little), HasSubstr("Memory of one device, MB (of 42950)\n"));
+  EXPECT_THAT(to_text(little), HasSubstr("\n  peak 12.50 MB: fits\n"));
   plan.capacity_bytes = 35.9 * kGiB;
   EXPECT_THAT(to_text(plan), HasSubstr("\n  peak 36.00 GiB: DOES NOT FIT\n"));
   EXPECT_THAT(to_text(plan), HasSubstr("\n  no single change makes it fit: more devices, or "));

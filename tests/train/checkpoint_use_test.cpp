@@ -67,13 +67,20 @@ TEST(CheckpointUse, ImportedModelNeedsATokenizerBesideIt) {
   checkpoint::format::export_hugging_face(reader, folder.path() + "/theirs");
   checkpoint::format::import_hugging_face(folder.path() + "/theirs", imported + "/checkpoints");
   EXPECT_THAT(shoal::error_text([&] { open_trained(imported); }),
-              testing::HasSubstr(imported + "/tokenizer.model: no tokenizer"));
+              testing::HasSubstr(imported + "/tokenizer.model: no tokenizer: this model came"));
+  // As `shoal ckpt import` lays it out: the tokenizer beside the step, not a floor above.
+  checkpoint::format::import_hugging_face(folder.path() + "/theirs", folder.path() + "/flat");
+  EXPECT_THAT(shoal::error_text([&] { open_trained(folder.path() + "/flat"); }),
+              testing::HasSubstr("/flat/tokenizer.model: no tokenizer"));
 
   std::filesystem::copy_file(bytes + "/tokenizer.model", imported + "/tokenizer.model");
   const GenerationOptions options{.tokens = 8};
   EXPECT_EQ(continuation(open_trained(imported), "inc", options, 1).ids(),
             continuation(trained, "inc", options, 1).ids());
   TrainedModel of_theirs = open_trained(imported);
+  EXPECT_THAT(
+      shoal::error_text([&] { evaluate_split(of_theirs, "validation", {}, 1); }),
+      testing::HasSubstr("names no data to evaluate it on. Hint: --data DIR, from `shoal "));
   // The job's, which a model that was imported lacks.
   of_theirs.job.config.training.sequence_length = trained.job.config.training.sequence_length;
   const Evaluation expected = evaluate_split(trained, "validation", {bytes}, 0);

@@ -128,6 +128,10 @@ TEST_F(ModelSourceTest, GeneratesAndEvaluatesFromTheFolder) {
   EXPECT_THAT(error_text([&] { open_trained(place("with-tokenizer")); }),
               HasSubstr("with-tokenizer/tokenizer.json: no tokenizer"));
   EXPECT_THAT(error_text([&] { open_trained(gguf()); }), HasSubstr("theirs.gguf: no tokenizer"));
+  std::filesystem::copy(theirs(), place("weights-alone"));
+  std::filesystem::remove(place("weights-alone") + "/config.json");
+  EXPECT_THAT(error_text([&] { open_trained(place("weights-alone")); }),
+              HasSubstr("weights-alone has safetensors files and no config.json. Hint: download"));
   EXPECT_THAT(error_text([&] { open_trained(place("nowhere")); }),
               HasSubstr("there is no " + place("nowhere")));
   write_tokenizer(place("with-tokenizer"), 'a', 'a');

@@ -278,9 +278,9 @@ TEST(MemoryFigures, AreSumsOfRanks) {
             "for a checkpoint.");
   EXPECT_EQ(describe(both, 143e6),
             "Tensors took 150 MB at the peak (temporary 1.5, parameters 70), 20 MB of them copies "
-            "for a checkpoint; planned were 143 MB (+10.0 %).");
+            "for a checkpoint; planned were 143 MB: 9.1 % under the plan.");
   EXPECT_EQ(describe({.total = 2e6}, 1e6),
-            "Tensors took 2 MB at the peak (); planned were 1 MB (-50.0 %).");
+            "Tensors took 2 MB at the peak (); planned were 1 MB: 100.0 % over the plan.");
   const auto json = nlohmann::json::parse(to_json({one, two}, 143e6));
   EXPECT_EQ(json["peak_bytes"], 150e6);
   EXPECT_EQ(json["staged_bytes"], 20e6);
@@ -397,6 +397,24 @@ TEST(RunRecords, AreRefusedWhereTheyAreBroken) {
               HasSubstr("precision is \"auto\""));
   EXPECT_THAT(refused([](nlohmann::json& json) { json["precision"] = "fp8"; }),
               HasSubstr("precision is \"fp8\""));
+}
+
+TEST(RunRecords, TellWhatAResumedRunChanges) {
+  const auto changes = [](const std::string& keys) {
+    RunRecord saved = record();
+    saved.job = "[optimizer]\nlearning_rate = 3e-4\n[training]\nsteps = 6\n";
+    RunRecord now = record();
+    now.job = keys;
+    return describe_changes(saved, now);
+  };
+  const std::string same = "[optimizer]\nlearning_rate = 3e-4\n";
+  EXPECT_EQ(changes(same + "[training]\nsteps = 6\n"), "");
+  EXPECT_EQ(changes(same + "[training]\nsteps = 12\n"), "") << "it may become longer";
+  EXPECT_EQ(changes("[optimizer]\nlearning_rate = 0.01\n"),
+            "Changed since step 3: optimizer.learning_rate 0.0003 -> 0.01.");
+  EXPECT_THAT(changes(same + "[training]\nglobal_batch_sequences = 8\n"),
+              HasSubstr("training.global_batch_sequences not set -> 8"));
+  EXPECT_EQ(changes(same + "[data]\nfolders = [\"b\"]\n"), "") << "which is refused elsewhere";
 }
 
 TEST(RunRecords, TellWhatAResumedRunMustKeep) {

@@ -51,6 +51,14 @@ TEST(JobFile, NamesTheNearestKeySectionAndWord) {
             "learning_rate, beta1, beta2, epsilon, momentum, nesterov, "
             "weight_decay, clip_norm, state_folder. Hint: did you mean \"learning_rate\"?");
   EXPECT_THAT(refusal("\n[optimiser]\n"), HasSubstr("job.toml:2: [optimiser]: no such section"));
+  for (const auto& [theirs, ours] : {std::pair{"[optimizer]\nlr = 1e-3\n", "learning_rate"},
+                                     {"[optimizer]\nwd = 0.1\n", "weight_decay"},
+                                     {"[optimizer]\ngrad_clip = 1.0\n", "clip_norm"},
+                                     {"[training]\nbatch_size = 8\n", "global_batch_sequences"},
+                                     {"[training]\nseq_len = 8\n", "sequence_length"},
+                                     {"[training]\nmax_steps = 8\n", "steps"}}) {
+    EXPECT_THAT(refusal(theirs), HasSubstr(std::string("did you mean \"") + ours + "\"?"));
+  }
   EXPECT_THAT(refusal("\n[optimiser]\n"), HasSubstr("did you mean [optimizer]?"));
   EXPECT_EQ(refusal("[optimizer]\nname = \"adamv\"\n"),
             "[job] job.toml:2: optimizer.name = \"adamv\": must be one of \"adamw\", \"sgd\". "

@@ -34,6 +34,26 @@ std::string write_table(const TemporaryFolder& folder) {
   return path;
 }
 
+TEST(JobTable, AMissingFileIsNamedByItsKey) {
+  const std::string error = error_text([] { check_job_inputs(csv_job("nowhere.csv")); });
+  EXPECT_THAT(error, HasSubstr("[job] job.toml:5: data.file: cannot open nowhere.csv"));
+}
+
+TEST(JobTable, NearlyAsManyClassesAsRowsAreDoubted) {
+  const TemporaryFolder folder;
+  const auto warning = [&](int rows, int classes) {
+    const std::string path = folder.path() + "/classes.csv";
+    std::ofstream file(path);
+    for (int row = 0; row < rows; ++row) file << row << "," << 1000 * (row % classes) << "\n";
+    file.close();
+    return check_job_inputs(csv_job(path, {"data.task=classification"})).warning;
+  };
+  EXPECT_EQ(warning(499, 50),
+            "the target has 50 classes in 499 rows: did you mean data.task = \"regression\"?");
+  EXPECT_EQ(warning(500, 50), "") << "ten rows a class are enough";
+  EXPECT_EQ(warning(100, 49), "") << "digits, letters, and the like";
+}
+
 // The training rows have mean 0 and variance 1; the others are moved by the same, and a column that
 // never changes becomes 0.
 TEST(JobTable, CsvFeaturesAreStandardizedByTheTrainingRows) {

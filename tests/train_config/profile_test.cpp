@@ -175,6 +175,8 @@ TEST(Profile, IsPrintedAsATable) {
       "multiply-adds, 20 GB/s of y = y + 3 x in memory.\n";
   EXPECT_EQ(describe(profile, true), table + between + units + peaks);
   EXPECT_EQ(describe(profile, false), table + between + peaks);
+  profile.peak_bytes_per_s = 4e9;
+  EXPECT_THAT(describe(profile, false), HasSubstr("5 GB/s, from the cache (memory gives 4)\n"));
   profile.ranks = 2;
   profile.threads = 1;
   profile.peak_flops = 0;

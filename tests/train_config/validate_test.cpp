@@ -29,7 +29,15 @@ TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
   EXPECT_THAT(
       refusal([] { batch_plan(job_with({}), 5); }),
       HasSubstr(
-          "job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5"));
+          "job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5 "
+          "ranks. Hint: 4 or 6 ranks would do, or training.global_batch_sequences = 20 or 25"));
+  EXPECT_THAT(refusal([] { batch_plan(job_with({"parallelism.ranks=48"}), 48); }),
+              HasSubstr("among 48 ranks (command line). Hint: 24 ranks would do, or "
+                        "training.global_batch_sequences = 48"));
+  EXPECT_THAT(
+      refusal([] { batch_plan(job_with({"training.global_batch_tokens=192"}), 2); }),
+      HasSubstr("Hint: 1 or 3 ranks would do, or training.global_batch_tokens = 128 or 256"))
+      << "three sequences of 64 tokens";
 }
 
 TEST(Validate, TracedStepsAreAFirstAndALast) {
@@ -153,6 +161,8 @@ TEST(TotalSteps, TheScheduleFitsIntoTheRunWhateverItsLengthIsGivenIn) {
     EXPECT_EQ(of({"lr_scheduler.warmup_steps=10"}), 10);
     EXPECT_THAT(refusal([&] { of({"lr_scheduler.warmup_steps=11"}); }),
                 HasSubstr("lr_scheduler.warmup_steps = 11: longer than the run: training."));
+    EXPECT_THAT(refusal([&] { of({"lr_scheduler.warmup_steps=11"}); }),
+                HasSubstr("Hint: a tenth of the run would be lr_scheduler.warmup_steps = 1; "));
     EXPECT_THAT(refusal([&] { of({"lr_scheduler.warmup_steps=11"}); }),
                 HasSubstr(std::string(length).substr(0, std::string(length).find('=')) + " = "))
         << "the key that gave the length";

@@ -12,6 +12,7 @@
 #include "apps/shoal/cluster_file.h"
 #include "shoal/base/error.h"
 #include "shoal/base/file.h"
+#include "shoal/base/nearest.h"
 #include "shoal/data/dataset.h"
 #include "shoal/data/manifest.h"
 #include "shoal/model/model_json.h"
@@ -260,9 +261,13 @@ model::ModelSpec model_of(const PlanOptions& options) {
   } else if (options.model.ends_with(".json")) {
     spec = model_file(options.model);
   } else {
+    const auto names = model::model_names();
+    const std::string near = nearest(options.model, names);
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("--model {}: no such model, and no .toml or .json file", options.model))
-        .hint(fmt::format("there are {}", fmt::join(model::model_names(), ", ")));
+        .hint(near.empty()
+                  ? fmt::format("there are {}", fmt::join(names, ", "))
+                  : fmt::format("did you mean {}? There are {}", near, fmt::join(names, ", ")));
   }
   if (options.dropout) spec.dropout = *options.dropout;
   model::validate(spec);

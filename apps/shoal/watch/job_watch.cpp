@@ -25,9 +25,20 @@ Listener control_listener(const WatchedJob& job) {
           [requests](std::string_view received) { return requests.answer(received); }};
 }
 
+/// Opens the port that metrics.prometheus names; an error names that key.
+wire::Descriptor metrics_socket(const std::string& place) {
+  const wire::Endpoint at = wire::parse_endpoint(place);
+  try {
+    return wire::listen_on(at.host, {at.port, at.port});
+  } catch (const Error& error) {
+    throw Error(error.kind(), "job",
+                fmt::format("metrics.prometheus = \"{}\": {}", place, error.message()))
+        .hint("name a free port of this machine, or port 0 for any");
+  }
+}
+
 Listener metrics_listener(const WatchedJob& job) {
-  const wire::Endpoint place = wire::parse_endpoint(job.prometheus);
-  wire::Descriptor socket = wire::listen_on(place.host, {place.port, place.port});
+  wire::Descriptor socket = metrics_socket(job.prometheus);
   fmt::print("Prometheus: http://{}/metrics\n", wire::local_endpoint(socket.get()).text());
   std::fflush(stdout);
   const auto metrics = [job] {

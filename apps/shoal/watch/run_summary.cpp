@@ -10,6 +10,7 @@
 #include "apps/shoal/watch/run_socket.h"
 #include "shoal/base/error.h"
 #include "shoal/checkpoint/format/store.h"
+#include "shoal/train/config/job_file.h"
 
 namespace shoal::apps {
 namespace {
@@ -37,6 +38,16 @@ std::vector<train::StepMetrics> last_metrics(const std::string& path, std::size_
     }
   }
   return recent;
+}
+
+/// False too where the job of a run cannot be read.
+bool trains_on_a_table(const std::string& config) {
+  try {
+    return fs::exists(config) &&
+           train::load_job(config, {}).config.data.source != train::DataKind::kTokens;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -76,6 +87,7 @@ RunSummary read_run_files(const std::string& directory, std::size_t recent_bytes
                  .recent = last_metrics(directory + "/metrics.jsonl", recent_bytes)};
   if (const auto newest = checkpoint::format::newest_step(directory + "/checkpoints"))
     run.checkpoint = newest->step;
+  if (trains_on_a_table(directory + "/config.toml")) run.unit = "samples";
   return run;
 }
 

@@ -25,6 +25,7 @@ struct RunSummary {
   std::optional<LastRun> last{};
   std::vector<train::StepMetrics> recent{};  ///< the last steps, in order
   std::optional<std::int64_t> checkpoint{};  ///< step of the newest complete checkpoint
+  std::string unit = "tokens";               ///< what a step trains on; "samples" of a table
 
   bool runs() const { return job || holder; }
   /// Steps that are complete.

@@ -44,8 +44,8 @@ std::string silence_of(const RunSummary& run) {
                      run.holder->text());
 }
 
-std::string figures_of(const train::StepMetrics& m) {
-  std::string text = fmt::format("loss {:.4f}  {} tokens/s", m.loss, format_si(m.tokens_per_s));
+std::string figures_of(const train::StepMetrics& m, const std::string& unit) {
+  std::string text = fmt::format("loss {:.4f}  {} {}/s", m.loss, format_si(m.tokens_per_s), unit);
   if (m.mfu) text += fmt::format("  MFU {:.1f} %", 100 * *m.mfu);
   if (m.memory_bytes) text += "  tensors " + format_si(*m.memory_bytes, "B");
   return text;
@@ -73,7 +73,7 @@ Json ranks_json(const JobStatus& job) {
 
 std::vector<std::string> headline(const RunSummary& run) {
   std::vector<std::string> lines{fmt::format("{}: {}", run.directory, progress_of(run))};
-  if (!run.recent.empty()) lines.push_back(figures_of(run.recent.back()));
+  if (!run.recent.empty()) lines.push_back(figures_of(run.recent.back(), run.unit));
   if (const train::StepMetrics* step = run.last_evaluated()) {
     lines.push_back(
         fmt::format("validation loss {:.4f} after step {}", step->evaluation->loss, step->step));

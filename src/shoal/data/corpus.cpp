@@ -1,5 +1,7 @@
 #include "shoal/data/corpus.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -65,8 +67,14 @@ std::vector<InputFile> find_files(const std::vector<std::string>& inputs,
     throw Error(ErrorKind::kData, "data prepare",
                 fmt::format("cannot list {}: {}", error.path1().string(), error.code().message()));
   }
-  if (files.empty())
-    throw Error(ErrorKind::kData, "data prepare", "the inputs hold no file that is wanted");
+  if (files.empty()) {
+    const std::string where = fmt::format("{}", fmt::join(inputs, ", "));
+    throw Error(
+        ErrorKind::kData, "data prepare",
+        suffixes.empty()
+            ? fmt::format("{}: no file is there (names that begin with a dot do not count)", where)
+            : fmt::format("{}: no file ends in {}", where, fmt::join(suffixes, " or ")));
+  }
   // The order of a directory is the file system's; sorted names give the same data set everywhere.
   std::sort(files.begin(), files.end(),
             [](const InputFile& a, const InputFile& b) { return a.name < b.name; });

@@ -1,7 +1,10 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "shoal/base/check.h"
+#include "shoal/base/nearest.h"
 #include "shoal/base/number.h"
 #include "shoal/data/file.h"
 #include "shoal/data/table.h"
@@ -53,6 +56,7 @@ class CsvReader {
         width_ = fields.size();
         // The first line settles the width, the names and the target column for all others.
         const bool header = is_header(fields);
+        if (width_ < 2) reject_one_column(line);
         find_target(header ? fields : std::vector<std::string_view>());
         first = false;
         if (header) continue;
@@ -65,8 +69,10 @@ class CsvReader {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorKind::kData, "csv", fmt::format("{}:{}: {}", origin_, line_, what));
+  [[noreturn]] void fail(const std::string& what, const std::string& hint = "") const {
+    Error error(ErrorKind::kData, "csv", fmt::format("{}:{}: {}", origin_, line_, what));
+    if (!hint.empty()) error.hint(hint);
+    throw error;
   }
 
   bool next_line(std::string_view& line) {
@@ -86,19 +92,40 @@ class CsvReader {
                         [](std::string_view field) { return number(field).has_value(); });
   }
 
-  void find_target(const std::vector<std::string_view>& header) {
-    if (width_ < 2) {
-      fail(fmt::format("one column; a feature and a target are needed (separator '{}')",
-                       options_.separator));
+  [[noreturn]] void reject_one_column(std::string_view line) const {
+    std::string hint;
+    for (const char other : {';', '\t', ',', '|'}) {
+      if (!hint.empty() || other == options_.separator || line.find(other) == line.npos) continue;
+      const std::string shown = other == '\t' ? "a tab" : fmt::format("'{}'", other);
+      hint = fmt::format("the separator looks like {}: write the file with '{}'", shown,
+                         options_.separator);
     }
+    fail(fmt::format("one column; a feature and a target are needed (separator '{}')",
+                     options_.separator),
+         hint);
+  }
+
+  [[noreturn]] void reject_target(const std::string& name) const {
+    if (header_.empty()) fail(fmt::format("there is no header line, and so no column '{}'", name));
+    constexpr std::size_t kShown = 30;
+    const std::size_t shown = std::min(header_.size(), kShown);
+    const std::string near = nearest(name, header_);
+    fail(fmt::format(
+             "the header line has no column '{}'; it has {}{}", name,
+             fmt::join(header_.begin(), header_.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+             header_.size() > shown ? fmt::format(" and {} more", header_.size() - shown) : ""),
+         near.empty() ? "" : fmt::format("did you mean '{}'?", near));
+  }
+
+  void find_target(const std::vector<std::string_view>& header) {
+    header_.assign(header.begin(), header.end());
     const auto width = static_cast<std::int64_t>(width_);
     // A name in the header, an index from the left, or a negative one from the right.
     std::int64_t index =
         options_.target_index < 0 ? width + options_.target_index : options_.target_index;
     if (options_.target_name) {
       index = std::find(header.begin(), header.end(), *options_.target_name) - header.begin();
-      if (index == static_cast<std::int64_t>(header.size()))
-        fail(fmt::format("the header line has no column '{}'", *options_.target_name));
+      if (index == static_cast<std::int64_t>(header.size())) reject_target(*options_.target_name);
     }
     if (index < 0 || index >= width)
       fail(fmt::format("no column {} in a row of {}", options_.target_index, width_));
@@ -113,8 +140,10 @@ class CsvReader {
     for (std::size_t k = 0; k < fields.size(); ++k) {
       const auto value = number(fields[k]);
       // Features are stored as float, which would turn a larger number into infinity.
-      if (!value || !std::isfinite(*value) || std::fabs(*value) > 3.4e38)
-        fail(fmt::format("field {} is no finite number: '{}'", k + 1, fields[k]));
+      if (!value || !std::isfinite(*value) || std::fabs(*value) > 3.4e38) {
+        fail(fmt::format("field {}{} is no finite number: '{}'", k + 1,
+                         header_.empty() ? "" : fmt::format(" ({})", header_[k]), fields[k]));
+      }
       (k == target_ ? table_.targets : table_.features).push_back(static_cast<float>(*value));
       if (k == target_ && options_.classes) add_class(*value);
     }
@@ -122,8 +151,10 @@ class CsvReader {
   }
 
   void add_class(double value) {
-    if (value < 0 || value > 1e6 || value != std::floor(value))
-      fail(fmt::format("the target {} is no class: an integer from 0 to 1000000 is", value));
+    if (value < 0 || value > 1e6 || value != std::floor(value)) {
+      fail(fmt::format("the target {} is no class: an integer from 0 to 1000000 is", value),
+           "a number that is to be predicted is a regression: data.task = \"regression\"");
+    }
     table_.classes.push_back(static_cast<std::int64_t>(value));
     table_.class_count = std::max(table_.class_count, table_.classes.back() + 1);
   }
@@ -132,6 +163,7 @@ class CsvReader {
   const std::string& origin_;
   const CsvOptions& options_;
   std::size_t line_ = 0, width_ = 0, target_ = 0;
+  std::vector<std::string> header_;  ///< names of all columns; empty without a header line
   TableDataset table_;
 };
 

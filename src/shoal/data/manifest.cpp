@@ -60,6 +60,10 @@ std::string to_json(const Manifest& m) {
                     {"near_duplicate_bytes", m.source.near_duplicate_bytes},
                     {"repeated_passages", m.source.repeated_passages},
                     {"repeated_passage_bytes", m.source.repeated_passage_bytes}};
+  if (m.source.binary_files > 0) {
+    json["source"]["binary_files"] = m.source.binary_files;
+    json["source"]["binary_bytes"] = m.source.binary_bytes;
+  }
   json["tokenizer"] = {{"file", kTokenizerFile},
                        {"name", m.tokenizer_name},
                        {"vocab_size", m.vocab_size},
@@ -87,7 +91,9 @@ Manifest parse_manifest(const std::string& text, const std::string& origin) {
                 source.at("near_duplicate_files"),
                 source.at("near_duplicate_bytes"),
                 source.at("repeated_passages"),
-                source.at("repeated_passage_bytes")};
+                source.at("repeated_passage_bytes"),
+                source.value("binary_files", std::uint64_t{0}),
+                source.value("binary_bytes", std::uint64_t{0})};
     m.tokenizer_name = json.at("tokenizer").at("name");
     m.vocab_size = json.at("tokenizer").at("vocab_size");
     m.tokenizer_crc32 = static_cast<std::uint32_t>(parse_hex(json.at("tokenizer").at("crc32")));

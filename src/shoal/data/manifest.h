@@ -27,6 +27,7 @@ struct SourceCounts {
   std::uint64_t empty_files = 0;       ///< hold nothing, or nothing that did not stand elsewhere
   std::uint64_t near_duplicate_files = 0, near_duplicate_bytes = 0;
   std::uint64_t repeated_passages = 0, repeated_passage_bytes = 0;
+  std::uint64_t binary_files = 0, binary_bytes = 0;  ///< looked like no text
 
   bool operator==(const SourceCounts&) const = default;
 };

@@ -42,15 +42,15 @@ class Preparation {
     const FileLock lock(path(".lock"), options_.patience);
     find_inputs();
     // Names, sizes and times first, which reads nothing; then contents, which decide.
-    if (auto done = finished_before()) return {std::move(*done), true, 0};
+    if (auto done = finished_before()) return {std::move(*done), true, 0, {}};
     Split split = read_corpus();
-    if (auto done = reject_or_take_over()) return {std::move(*done), true, 0};
+    if (auto done = reject_or_take_over()) return {std::move(*done), true, 0, binary_};
     start_or_continue();
     make_tokenizer(split.train);
     write_split("train", split.train);
     write_split("validation", split.validation);
     finish();
-    return {manifest_, false, reused_};
+    return {manifest_, false, reused_, binary_};
   }
 
  private:
@@ -91,6 +91,7 @@ class Preparation {
   Manifest manifest_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::uint64_t reused_ = 0;
+  std::vector<BinaryFile> binary_;
 };
 
 // These texts decide the bytes of the data set, so they are part of the fingerprint. Threads and
@@ -111,6 +112,8 @@ std::map<std::string, std::string> describe(const PrepareOptions& o) {
     text["tokenizer_bytes"] = fmt::to_string(o.tokenizer_bytes);
   }
   if (!o.headers.empty()) text["packaging_guard"] = "cut";
+  // Only where it is on, so that older datasets keep their fingerprint.
+  if (o.keep_binary) text["binary_files"] = "kept";
   return text;
 }
 
@@ -206,6 +209,11 @@ Split Preparation::read_corpus() {
   // It is made of options, names, sizes and contents, not of times or places.
   manifest_.fingerprint = Key(1).child(identity).value();
   report("reading files", inputs_.size(), inputs_.size());
+  if (pinned_.empty() && !options_.keep_binary) {
+    binary_ = remove_binary_files(documents);
+    manifest_.source.binary_files = binary_.size();
+    for (const BinaryFile& file : binary_) manifest_.source.binary_bytes += file.bytes;
+  }
   // Whole files first: a passage that stood only in a removed twin must not count as seen.
   if (options_.drop_duplicates) {
     report("removing duplicates", 0, documents.size());
@@ -221,7 +229,11 @@ Split Preparation::read_corpus() {
       std::erase_if(documents, [](const Document& document) { return document.text.empty(); });
   if (documents.empty()) {
     throw Error(ErrorKind::kData, "data prepare",
-                fmt::format("the corpus is empty: {} files hold no text", manifest_.source.files));
+                fmt::format("the corpus is empty: {} files hold no text", manifest_.source.files))
+        .hint(binary_.empty() ? ""
+                              : fmt::format("{} of them look binary (the first is {}: {}); "
+                                            "`shoal data prepare --binary` takes them",
+                                            binary_.size(), binary_[0].name, binary_[0].reason));
   }
   return split_documents(std::move(documents), options_.validation_fraction, options_.seed);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "shoal/base/clock.h"
+#include "shoal/data/binary_file.h"
 #include "shoal/data/manifest.h"
 #include "shoal/data/tokenizer.h"
 
@@ -27,6 +28,7 @@ struct PrepareOptions {
   std::uint64_t tokenizer_bytes = 256ull << 20;  ///< BPE: the most training text that it sees
   double validation_fraction = 0.05;  ///< part of the documents, chosen by a hash of their names
   bool drop_duplicates = true;        ///< near-duplicate files and repeated passages
+  bool keep_binary = false;           ///< take files that are no text too
   std::uint64_t shard_tokens = 64ull << 20;  ///< a shard is closed when it has so many tokens
   std::uint64_t seed = 0;                    ///< decides the split
   int threads = 1;
@@ -41,14 +43,16 @@ using Progress =
 
 struct PrepareResult {
   Manifest manifest;
-  bool already_prepared = false;    ///< the folder held the dataset already
-  std::uint64_t shards_reused = 0;  ///< whole shards of an interrupted run that were kept
+  bool already_prepared = false;         ///< the folder held the dataset already
+  std::uint64_t shards_reused = 0;       ///< whole shards of an interrupted run that were kept
+  std::vector<BinaryFile> binary_files;  ///< left out by this call
 };
 
 /// Makes a dataset: reads the inputs, removes duplicates, splits by file, trains the tokenizer on
 /// the training split unless one is given, writes token shards and last the manifest. The same
 /// inputs and options give the same bytes on every machine and with any number of threads; the
-/// times of files do not matter.
+/// times of files do not matter. Files of the inputs that are no text are left out unless
+/// `keep_binary` says otherwise.
 ///
 /// Each file is written aside and renamed. A run after an interrupted one keeps the tokenizer and
 /// the shards that are whole and makes the rest. A folder that holds a dataset of other inputs or

@@ -11,8 +11,22 @@ namespace {
 
 constexpr const char* kRecompute[] = {"none", "selective", "full"};
 
+/// The unit of a table of memory: of GiB small models would have zeros alone.
+struct Unit {
+  double bytes;
+  const char* name;
+  int digits;  ///< behind the point
+};
+
+Unit unit_of(double peak_bytes) {
+  if (peak_bytes >= kGiB) return {kGiB, "GiB", 1};
+  return {kMB, "MB", 0};
+}
+
 void add_memory(const Plan& plan, std::string& text) {
-  text += fmt::format("\nMemory of one device, GiB (of {:.1f})\n", plan.capacity_bytes / kGiB);
+  const Unit unit = unit_of(plan.peak().all());
+  text += fmt::format("\nMemory of one device, {} (of {:.{}f})\n", unit.name,
+                      plan.capacity_bytes / unit.bytes, unit.digits);
   text += fmt::format("  {:<5} {:<22} {:>8} {:>9} {:>9} {:>11} {:>8} {:>7} {:>9} {:>7} {:>8}\n",
                       "stage", "when", "weights", "gradients", "optimizer", "activations",
                       "gathered", "buffers", "workspace", "staging", "all");
@@ -25,12 +39,13 @@ void add_memory(const Plan& plan, std::string& text) {
       text += fmt::format(
           "  {:<5} {:<22} {:>8.2f} {:>9.2f} {:>9.2f} {:>11.2f} {:>8.2f} {:>7.2f} {:>9.2f} {:>7.2f} "
           "{:>8.2f}\n",
-          plan.memory[i].rank, phase.name, use.parameters / kGiB, use.gradients / kGiB,
-          use.optimizer / kGiB, use.activations / kGiB, use.gathered / kGiB,
-          use.communication / kGiB, use.workspace / kGiB, use.staging / kGiB, use.all() / kGiB);
+          plan.memory[i].rank, phase.name, use.parameters / unit.bytes, use.gradients / unit.bytes,
+          use.optimizer / unit.bytes, use.activations / unit.bytes, use.gathered / unit.bytes,
+          use.communication / unit.bytes, use.workspace / unit.bytes, use.staging / unit.bytes,
+          use.all() / unit.bytes);
     }
   }
-  text += fmt::format("  peak {:.2f} GiB: {}\n", plan.peak().all() / kGiB,
+  text += fmt::format("  peak {:.2f} {}: {}\n", plan.peak().all() / unit.bytes, unit.name,
                       plan.fits() ? "fits" : "DOES NOT FIT");
   if (plan.host_bytes > 0) {
     text += fmt::format("  offloaded to a host: {:.2f} GiB of its {:.2f} GiB\n",
@@ -124,6 +139,8 @@ std::string to_text(const Plan& plan) {
   text += fmt::format("{} {} devices on {} host{}: {}\n", plan.cluster.devices(),
                       plan.cluster.device.name, plan.cluster.hosts,
                       plan.cluster.hosts == 1 ? "" : "s", describe_mesh(training));
+  if (plan.cluster.name == "cpu" && plan.cluster.kernels.empty())
+    text += "cpu is a made-up host, not this machine: `shoal plan calibrate` measures yours\n";
   const std::string shards = training.zero_stage > 0 && training.degrees.dp_replicate > 1
                                  ? fmt::format(" over {} ranks", training.degrees.shard_ranks())
                                  : "";

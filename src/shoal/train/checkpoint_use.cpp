@@ -37,6 +37,29 @@ void check_tokenizer(const TrainedModel& trained, const std::string& folder,
   }
 }
 
+/// Describes that text cannot be read because a model came without its tokenizer; no job of ours
+/// trained it, which would name data that has one.
+Error no_tokenizer(const ModelSource& source) {
+  std::string place = source.path;
+  std::string hint = "name the model's Hugging Face folder, or a GGUF file that has its tokenizer";
+  if (source.kind == ModelSource::Kind::kHuggingFace) {
+    place += "/tokenizer.json";
+    hint = "download the model's tokenizer.json into that folder";
+  } else if (source.kind == ModelSource::Kind::kCheckpoint) {
+    // A run has its tokenizer above checkpoints/step-<n>, an imported model beside step-<n>.
+    const fs::path folder = fs::absolute(source.path).parent_path();
+    place = RunDirectory(folder.filename() == "checkpoints" ? folder.parent_path() : folder)
+                .tokenizer();
+    hint =
+        "`shoal ckpt import` takes it along where tokenizer.json lies in the folder of the model";
+  }
+  return Error(ErrorKind::kInputMissing, "checkpoint",
+               fmt::format("{}: no tokenizer: this model came without one, and text cannot be read "
+                           "without it",
+                           place))
+      .hint(hint);
+}
+
 }  // namespace
 
 TrainedModel open_trained(const std::string& checkpoint) {
@@ -62,16 +85,7 @@ TrainedModel open_trained(const std::string& checkpoint) {
   // The copy beside the checkpoint counts, as the data may have been prepared anew since.
   trained.tokenizer = tokenizer_of(source);
   if (trained.tokenizer) return trained;
-  if (config.data.folders.empty()) {  // imported: no job of ours trained it
-    std::string place = trained.path;
-    if (source.kind == ModelSource::Kind::kHuggingFace) place += "/tokenizer.json";
-    if (source.kind == ModelSource::Kind::kCheckpoint)
-      place = RunDirectory(fs::absolute(trained.path).parent_path().parent_path()).tokenizer();
-    throw Error(
-        ErrorKind::kInputMissing, "checkpoint",
-        fmt::format("{}: no tokenizer, and {} names no data that has one", place, trained.path))
-        .hint("put the model's tokenizer there");
-  }
+  if (config.data.folders.empty()) throw no_tokenizer(source);
   trained.tokenizer = job_tokenizer(config);
   return trained;
 }
@@ -117,6 +131,13 @@ Evaluation evaluate_split(const TrainedModel& trained, const std::string& split,
     job.config.data.weights.clear();
   }
   if (trained.tokenizer) {
+    if (job.config.data.folders.empty()) {
+      throw Error(ErrorKind::kUsage, "eval",
+                  fmt::format("{} names no data to evaluate it on", trained.path))
+          .hint(fmt::format("--data DIR, from `shoal data prepare --tokenizer {} --input ... --out "
+                            "DIR`",
+                            trained.path));
+    }
     for (const std::string& folder : job.config.data.folders)
       check_tokenizer(trained, folder, "eval");
   }

@@ -63,6 +63,7 @@ struct Run {
   std::optional<std::string> checkpoint;  ///< the run resumes from it
   MemoryPlan memory_plan;
   std::vector<std::string> notes;  ///< printed at the head of the report
+  std::string changes;  ///< a line that says what the job changes of the run that it resumes
 
   schedule::Schedule table;  ///< of a pipeline; no ranks: the model is whole
   std::shared_ptr<nn::Model> model;

@@ -125,6 +125,24 @@ RunRecord read_record(const std::string& path) {
                       path + "/" + checkpoint::format::kManifestName);
 }
 
+std::string describe_changes(const RunRecord& saved, const RunRecord& now) {
+  const JobConfig before = parse_job(saved.job, saved.job_file).config;
+  const JobConfig after = parse_job(now.job, now.job_file).config;
+  std::vector<std::string> changes;
+  for (const ConfigKey& key : all_keys()) {
+    const bool length = key.name == "steps" || key.name == "tokens" || key.name == "epochs";
+    const bool shown = key.section == "optimizer" || key.section == "lr_scheduler" ||
+                       (key.section == "training" && !length);
+    const std::string old = value_text(key, before);
+    const std::string value = value_text(key, after);
+    const auto or_unset = [](const std::string& text) { return text.empty() ? "not set" : text; };
+    if (shown && old != value)
+      changes.push_back(fmt::format("{} {} -> {}", key.path(), or_unset(old), or_unset(value)));
+  }
+  if (changes.empty()) return "";
+  return fmt::format("Changed since step {}: {}.", saved.step, fmt::join(changes, ", "));
+}
+
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path) {
   std::vector<std::string> differences;
   const auto before = nlohmann::json::parse(model::to_json(saved.model));

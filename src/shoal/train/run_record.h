@@ -32,6 +32,11 @@ RunRecord parse_record(const std::string& json, const std::string& origin);
 /// Reads the record of the checkpoint in folder `path`, and no tensor.
 RunRecord read_record(const std::string& path);
 
+/// Returns a line that says which keys of batch, optimizer and learning rate a resumed run changes,
+/// which is allowed: "Changed since step 6: optimizer.learning_rate 0.0003 -> 0.01."; empty: none.
+/// The length of the run is no change: it may become longer.
+std::string describe_changes(const RunRecord& saved, const RunRecord& now);
+
 /// Checks that a run goes on with the same model, loss, optimizer and data. Throws Error(config)
 /// that names each key that differs, with both values.
 void check_same_run(const RunRecord& saved, const RunRecord& now, const std::string& path);

@@ -72,6 +72,7 @@ void RunSetup::resume_from_newest() {
   if (const auto note = describe_resumed_set(saved.instruction_set, run_.record.instruction_set))
     run_.notes.push_back(*note);
   check_same_run(saved, run_.record, *run_.checkpoint);
+  run_.changes = describe_changes(saved, run_.record);
   // Everything else of the record is this start's: the job may have changed in what it may change.
   run_.record.step = saved.step;
   run_.record.samples = saved.samples;

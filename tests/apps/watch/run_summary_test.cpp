@@ -57,6 +57,16 @@ TEST(RunSummary, ReadsTheLastWholeLinesOfTheMetrics) {
   EXPECT_THAT(steps_of(read_run_files(folder.path(), bytes)), ElementsAre(8, 9));
 }
 
+TEST(RunSummary, CountsSamplesOfATable) {
+  const Folder folder;
+  folder.write("metrics.jsonl", line_of(1));
+  EXPECT_THAT(status_text(read_run_files(folder.path())), HasSubstr(" tokens/s"));
+  folder.write("config.toml", "[data]\nsource = \"digits\"\n");
+  EXPECT_THAT(status_text(read_run_files(folder.path())), HasSubstr(" samples/s"));
+  folder.write("config.toml", "broken");
+  EXPECT_THAT(status_text(read_run_files(folder.path())), HasSubstr(" tokens/s"));
+}
+
 TEST(RunSummary, FindsTheNewestCheckpointThatIsComplete) {
   const Folder folder;
   EXPECT_FALSE(read_run_files(folder.path()).checkpoint);

@@ -72,6 +72,16 @@ TEST(TopScreen, HasACurveAndABarForEachRank) {
   EXPECT_THAT(lines.back(), HasSubstr(bar(0.5, 12) + "  rank 2 of 3  process 102"));
 }
 
+TEST(TopScreen, TheBarGivesWayToTheFigures) {
+  RunSummary run = run_of(3);
+  for (RankStatus& rank : run.job->ranks) {
+    rank.process = 1234567;
+    rank.resident_bytes = 193000000;
+    rank.age_s = 0.3;
+  }
+  EXPECT_THAT(top_screen(run, 80, 50).back(), ::testing::EndsWith("0.3 s ago  193 MB"));
+}
+
 TEST(TopScreen, FitsItsTerminal) {
   for (const int columns : {1, 7, 40, 200}) {
     for (const int rows : {1, 2, 5, 14, 60}) {

@@ -352,6 +352,14 @@ std::string http(const wire::Endpoint& to, const std::string& request) {
   }
 }
 
+TEST_F(WatchedJob, APortThatIsTakenIsNamedByItsKey) {
+  const wire::Descriptor taken = wire::listen_on("127.0.0.1", {});
+  const std::string place = wire::local_endpoint(taken.get()).text();
+  const Outcome outcome = shoal({"train", "job.toml", "--set", "metrics.prometheus=" + place});
+  EXPECT_EQ(outcome.code, 81);
+  EXPECT_THAT(outcome.err, HasSubstr("[job] metrics.prometheus = \"" + place + "\": no port of "));
+}
+
 TEST_F(WatchedJob, PrometheusReadsIt) {
   for (const auto& kind : kinds) {
     // The system chooses a port, and the job says which; the console goes to a file here.

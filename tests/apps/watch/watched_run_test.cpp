@@ -72,7 +72,7 @@ TEST_F(WatchedRun, IsSavedDiagnosedAndStopped) {
 
     const Outcome status = shoal({"status", "run"});
     EXPECT_THAT(status.out, ContainsRegex("^run: training, step [0-9]+ of 1000000 "));
-    EXPECT_THAT(status.out, ContainsRegex("\nloss [0-9.]+  .* tokens/s  MFU "));
+    EXPECT_THAT(status.out, ContainsRegex("\nloss [0-9.]+  .* samples/s  MFU "));
     EXPECT_THAT(status.out, HasSubstr("rank 2 of 3  process "));
     EXPECT_THAT(shoal({"diagnose", "run"}).out, HasSubstr("The ranks go on"));
 

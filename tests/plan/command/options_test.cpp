@@ -79,6 +79,8 @@ TEST(PlanOptions, AModelIsNamedOrShaped) {
   for (const char* one : {"--layers 1", "--hidden 64", "--heads 1"})
     EXPECT_THAT(refused(fmt::format("--model gpt2-124m {}", one)), HasSubstr(both)) << one;
   EXPECT_THAT(refused("--model gpt9"), HasSubstr("--model gpt9: no such model"));
+  EXPECT_THAT(refused("--model llama3-70b"), HasSubstr("did you mean llama-70b? There are "));
+  EXPECT_THAT(refused("--model xyzzy"), HasSubstr("Hint: there are "));
   EXPECT_THAT(refused("--model none.json"), HasSubstr("none.json: no such file"));
 }
 

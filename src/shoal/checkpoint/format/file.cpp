@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "shoal/base/system_error.h"
@@ -20,11 +22,26 @@ constexpr std::size_t kMostPerCall = std::size_t{1}
 Error reading_failed(const std::string& path) {
   return system_error(ErrorKind::kData, "checkpoint", fmt::format("cannot read '{}'", path));
 }
-Error writing_failed(const std::string& path) {
-  return system_error(ErrorKind::kOutput, "checkpoint", fmt::format("cannot write '{}'", path))
-      .hint(
-          "free space there or name another folder; checkpoints that were complete before are as "
-          "they were");
+/// Returns how much room is left on the disk of `path`, as the rest of an error's text, where the
+/// error `code` is about room; nothing otherwise. `needed`: what the file would take, 0: not known.
+std::string room_left(const std::string& path, int code, std::int64_t needed) {
+  struct statvfs disk {};
+  if (code != ENOSPC && code != EDQUOT) return "";
+  if (::statvfs(std::filesystem::path(path).parent_path().c_str(), &disk) != 0) return "";
+  const double bytes = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  const std::string wanted =
+      needed > 0 ? fmt::format("; it takes {:.4g} MB", static_cast<double>(needed) / 1e6) : "";
+  return wanted + fmt::format("; {:.4g} MB are free there", bytes / 1e6);
+}
+
+Error writing_failed(const std::string& path, std::int64_t needed = 0) {
+  const int code = errno;
+  const std::string room = room_left(path, code, needed);
+  errno = code;
+  const Error failure =
+      system_error(ErrorKind::kOutput, "checkpoint", fmt::format("cannot write '{}'", path));
+  return Error(failure.kind(), failure.operation(), failure.message() + room)
+      .hint("free space there or name another folder; what was complete there before is as it was");
 }
 
 }  // namespace
@@ -87,7 +104,7 @@ void File::reserve(std::int64_t bytes) {
   // Not every file system can reserve; there a full disk shows while writing.
   if (::fallocate(descriptor_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP && errno != ENOSYS &&
       errno != EINTR)
-    throw writing_failed(path_);
+    throw writing_failed(path_, bytes);
 }
 
 void File::append(const void* data, std::size_t count) {

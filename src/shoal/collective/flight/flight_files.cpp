@@ -140,14 +140,16 @@ std::optional<std::uint64_t> first_stuck_call(const History& history) {
   return stuck;
 }
 
-/// Returns the verdict on a group that stands still: which ranks never entered, and which are
-/// inside, its first stuck call. Nothing for a group that has completed all.
+/// Returns the verdict on a group that stands still: which ranks never entered its first stuck
+/// call, which are inside it, and which wait in a later one. Nothing for a group that has completed
+/// all.
 std::optional<Json> verdict(const std::string& group, const History& history) {
   const std::optional<std::uint64_t> stuck = first_stuck_call(history);
   if (!stuck) return std::nullopt;
   std::vector<std::string> parts;
   std::vector<int> inside;
   std::vector<int> without_record;
+  std::vector<std::string> ahead;
   std::string what;
   for (const int rank : history.members) {
     const auto found = history.calls.find(rank);
@@ -163,6 +165,10 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
                                   last_call.line["call"].get<std::string>()));
     } else if (at != found->second.end() && !at->second.complete) {
       inside.push_back(rank);
+    } else if (!last_call.complete) {
+      // It could end its part without the others, as the root of a broadcast can.
+      ahead.push_back(fmt::format("rank {} has done its part and waits in #{} {}", rank, own_last,
+                                  last_call.line["call"].get<std::string>()));
     }
   }
   const auto many = [](const std::vector<int>& ranks) {
@@ -170,6 +176,7 @@ std::optional<Json> verdict(const std::string& group, const History& history) {
   };
   if (!inside.empty())
     parts.push_back(fmt::format("{} {} inside it", many(inside), inside.size() > 1 ? "are" : "is"));
+  parts.insert(parts.end(), ahead.begin(), ahead.end());
   if (!without_record.empty())
     parts.push_back(fmt::format("{} left no record", many(without_record)));
   return Json{{"record", "verdict"},

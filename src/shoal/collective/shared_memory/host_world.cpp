@@ -23,7 +23,7 @@ constexpr Duration kLookEvery = std::chrono::milliseconds(2);
 /// The time in which the error of a rank that has ended may still arrive.
 constexpr Duration kGrace = std::chrono::milliseconds(300);
 constexpr const char* kEndedHint =
-    "it was killed, perhaps for memory, or exited early; its log has its last lines";
+    "it was killed, perhaps for memory (dmesg says so), or exited early: see what it printed last";
 
 /// A rank that has begun to write the record and is still there after so long is stopped.
 constexpr Duration kLongestRecording = std::chrono::seconds(1);

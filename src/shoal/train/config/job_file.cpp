@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <sstream>
 #include <type_traits>
 
@@ -148,10 +149,34 @@ std::vector<std::string> names_in(const std::string& section) {
   throw error;
 }
 
+/// Returns the key of `names` that other programs call `name`, or whose words begin with its
+/// letters ("lr": learning_rate); empty: none.
+std::string known_otherwise(const std::string& name, const std::vector<std::string>& names) {
+  static const std::map<std::string, std::string> kOtherNames = {
+      {"batch_size", "global_batch_sequences"},
+      {"max_steps", "steps"},
+      {"seq_len", "sequence_length"},
+      {"block_size", "sequence_length"},
+      {"grad_clip", "clip_norm"},
+      {"max_grad_norm", "clip_norm"},
+      {"num_epochs", "epochs"},
+      {"world_size", "ranks"}};
+  const auto other = kOtherNames.find(name);
+  for (const std::string& key : names) {
+    if (other != kOtherNames.end() && key == other->second) return key;
+    std::string initials(1, key.front());
+    for (std::size_t i = 1; i < key.size(); ++i)
+      if (key[i - 1] == '_') initials += key[i];
+    if (initials.size() > 1 && initials == name) return key;
+  }
+  return "";
+}
+
 [[noreturn]] void reject_key(const std::string& origin, const std::string& section,
                              const std::string& name) {
   const auto names = names_in(section);
-  const std::string near = nearest(name, names);
+  std::string near = known_otherwise(name, names);
+  if (near.empty()) near = nearest(name, names);
   std::vector<std::string> elsewhere;
   for (const ConfigKey& key : all_keys())
     if (key.name == name) elsewhere.push_back(fmt::format("[{}]", key.section));

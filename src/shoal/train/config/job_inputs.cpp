@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "shoal/base/philox.h"
 #include "shoal/train/config/model_source.h"
@@ -32,7 +33,29 @@ data::TableDataset read_table(const Job& job) {
   } else if (!options.target.empty()) {
     csv.target_name = options.target;
   }
-  return data::read_csv(options.file, csv);
+  try {
+    return data::read_csv(options.file, csv);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInputMissing) throw;
+    throw Error(error.kind(), "job",
+                fmt::format("{}: data.file: {}", job.origin("data.file"), error.message()))
+        .hint("paths are relative to the folder in which `shoal train` is called");
+  }
+}
+
+/// Numbers that are to be predicted are sometimes taken for classes, of which there are then nearly
+/// as many as rows. Returns the warning, or nothing.
+std::string doubtful_classes(const data::TableSplit& table) {
+  constexpr std::size_t kManyClasses = 50;
+  constexpr std::size_t kFewRowsOfAClass = 10;
+  std::set<std::int64_t> classes(table.train.classes.begin(), table.train.classes.end());
+  classes.insert(table.test.classes.begin(), table.test.classes.end());
+  const std::size_t rows = table.train.rows + table.test.rows;
+  if (classes.size() < kManyClasses || rows >= kFewRowsOfAClass * classes.size()) return "";
+  return fmt::format(
+      "the target has {} classes in {} rows: did you mean data.task = "
+      "\"regression\"?",
+      classes.size(), rows);
 }
 
 /// Brings every feature to mean 0 and variance 1 over the rows of `train`; a constant feature
@@ -134,7 +157,8 @@ DataSizes sizes_of(const data::TableSplit& table) {
 DataSizes check_job_inputs(const Job& job) {
   if (job.config.data.source == DataKind::kTokens) return check_tokens(job);
   const data::TableSplit table = read_job_table(job);
-  const DataSizes sizes = sizes_of(table);
+  DataSizes sizes = sizes_of(table);
+  sizes.warning = doubtful_classes(table);
   model_spec(job, sizes);
   total_steps(job, static_cast<std::int64_t>(table.train.rows));
   return sizes;

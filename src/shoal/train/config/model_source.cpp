@@ -23,6 +23,15 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "config.json";
 
+/// True for a folder with weights as Hugging Face stores them, and no word of what they are of.
+bool has_weights_alone(const std::string& path) {
+  if (fs::exists(fs::path(path) / checkpoint::format::kManifestName)) return false;
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
+    if (it->path().extension() == ".safetensors") return true;
+  return false;
+}
+
 }  // namespace
 
 ModelSource find_model(const std::string& path) {
@@ -32,6 +41,11 @@ ModelSource find_model(const std::string& path) {
   if (!fs::exists(path)) {
     throw Error(ErrorKind::kInputMissing, "model", fmt::format("there is no {}", path))
         .hint("name a Hugging Face folder, a GGUF file, a checkpoint, or a run directory");
+  }
+  if (has_weights_alone(path)) {
+    throw Error(ErrorKind::kInputMissing, "model",
+                fmt::format("{} has safetensors files and no {}", path, kConfig))
+        .hint("download it beside them: it says what the weights are of");
   }
   return {checkpoint::format::resolve_checkpoint(path), Kind::kCheckpoint};
 }

@@ -204,10 +204,13 @@ double mean_of(const nlohmann::json& values) {
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
 
-std::string rate_of(double amount, double seconds, double peak, const char* unit) {
+/// `memory`: the peak is that of memory, beyond which bytes can only have come from the cache.
+std::string rate_of(double amount, double seconds, double peak, const char* unit, bool memory) {
   if (amount <= 0 || seconds <= 0) return {};
   const double rate = amount / seconds;
   std::string text = fmt::format("{:.4g} {}", rate / 1e9, unit);
+  if (memory && peak > 0 && rate > peak)
+    return text + fmt::format(", from the cache (memory gives {:.4g})", peak / 1e9);
   if (peak > 0) text += fmt::format(", {:.0f} % of {:.4g}", 100 * rate / peak, peak / 1e9);
   return text;
 }
@@ -259,8 +262,8 @@ std::string describe(const Profile& profile, bool units) {
       "share");
   for (const ProfileRow& row : profile.rows) {
     const std::string rate =
-        row.flops > 0 ? rate_of(row.flops, row.seconds, profile.peak_flops, "GFLOP/s")
-                      : rate_of(row.bytes, row.seconds, profile.peak_bytes_per_s, "GB/s");
+        row.flops > 0 ? rate_of(row.flops, row.seconds, profile.peak_flops, "GFLOP/s", false)
+                      : rate_of(row.bytes, row.seconds, profile.peak_bytes_per_s, "GB/s", true);
     line(row.name, row.seconds, rate);
   }
   line("in no span", profile.uncovered_s, "");

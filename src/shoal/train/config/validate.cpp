@@ -152,7 +152,10 @@ void check_length(const Job& job, std::int64_t steps) {
     throw config_error(job, "debug.fault_step", fmt::format("would never come: {}", length));
   if (scheduler.warmup_steps > steps) {
     throw config_error(job, "lr_scheduler.warmup_steps",
-                       fmt::format("longer than the run: {}", length));
+                       fmt::format("longer than the run: {}", length))
+        .hint(fmt::format("a tenth of the run would be lr_scheduler.warmup_steps = {}; in a trial "
+                          "run, --set lr_scheduler.warmup_steps=0",
+                          std::max<std::int64_t>(1, steps / 10)));
   }
   if (scheduler.name != SchedulerKind::kWarmupStableDecay) return;
   const std::int64_t decay = std::llround(scheduler.decay_fraction * static_cast<double>(steps));
@@ -457,6 +460,29 @@ parallel::Recipe job_recipe(const Job& job) {
   }
 }
 
+namespace {
+
+/// Returns the hint for a batch of `global` sequences that `ranks` do not share evenly: the nearest
+/// numbers of either that do. `tokens_each`: 1, or the tokens of a sequence where the batch is
+/// given in tokens.
+std::string nearest_batches(const std::string& key, std::int64_t global, std::int64_t ranks,
+                            std::int64_t tokens_each) {
+  const std::int64_t below = global / ranks * ranks;
+  const auto value = [&](std::int64_t sequences) { return sequences * tokens_each; };
+  std::string batches = fmt::format("{} = {}", key, value(below + ranks));
+  if (below > 0) batches = fmt::format("{} = {} or {}", key, value(below), value(below + ranks));
+  if (global == 0) return batches;
+  std::int64_t fewer = ranks - 1;
+  while (global % fewer != 0) --fewer;
+  std::int64_t more = ranks + 1;
+  while (more <= global && global % more != 0) ++more;
+  const std::string numbers =
+      more <= global ? fmt::format("{} or {}", fewer, more) : fmt::format("{}", fewer);
+  return fmt::format("{} ranks would do, or {}", numbers, batches);
+}
+
+}  // namespace
+
 BatchPlan batch_plan(const Job& job, int ranks) {
   const TrainingSection& training = job.config.training;
   BatchPlan plan;
@@ -475,8 +501,14 @@ BatchPlan batch_plan(const Job& job, int ranks) {
   }
   if (ranks < 1) throw config_error(job, "parallelism.ranks", "there must be at least one rank");
   if (plan.global % ranks != 0 || plan.global == 0) {
-    throw config_error(
-        job, key, fmt::format("{} sequences do not divide among {} ranks", plan.global, ranks));
+    const std::string origin = job.origin("parallelism.ranks");
+    // The line of the batch is not at fault where the number of ranks is of the command line.
+    const bool elsewhere = origin != "default" && !origin.starts_with(job.file);
+    throw config_error(job, key,
+                       fmt::format("{} sequences do not divide among {} ranks{}", plan.global,
+                                   ranks, elsewhere ? fmt::format(" ({})", origin) : ""))
+        .hint(nearest_batches(key, plan.global, ranks,
+                              training.global_batch_tokens ? training.sequence_length : 1));
   }
   // The global batch decides what is learnt; ranks and micro-batches only cut it.
   const std::int64_t share = plan.global / ranks;

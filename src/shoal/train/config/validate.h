@@ -47,6 +47,7 @@ struct DataSizes {
   std::int64_t vocab = 0;    ///< entries of the tokenizer
   std::int64_t inputs = 0;   ///< features of a table
   std::int64_t outputs = 0;  ///< classes, or targets of a regression
+  std::string warning = {};  ///< what about the data is probably a mistake, or nothing
 };
 
 /// Returns the model of a job: the named size with its changes, or the shape, completed from the

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "shoal/base/units.h"
@@ -142,9 +143,10 @@ std::string describe(const MemoryPeak& measured, std::optional<double> planned_b
           ? fmt::format(", {:.4g} MB of them copies for a checkpoint", measured.staged / kMB)
           : "";
   if (!planned_bytes) return took + copies + ".";
+  const double over = 100 * ((measured.total - measured.staged) / *planned_bytes - 1);
   return took + copies +
-         fmt::format("; planned were {:.4g} MB ({:+.1f} %).", *planned_bytes / kMB,
-                     100 * (*planned_bytes / (measured.total - measured.staged) - 1));
+         fmt::format("; planned were {:.4g} MB: {:.1f} % {} the plan.", *planned_bytes / kMB,
+                     std::abs(over), over > 0 ? "over" : "under");
 }
 
 std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes) {

@@ -75,6 +75,8 @@ void RunReport::already_finished() const {
       "This run is finished: {} has all {} steps. --fresh starts anew (the old run is moved "
       "aside).\n",
       *run_.checkpoint, run_.total_steps);
+  // A changed job has changed nothing, and its user waits for what it would do.
+  if (!run_.changes.empty()) fmt::print("{}\n", run_.changes);
 }
 
 void RunReport::begin() {
@@ -107,6 +109,7 @@ void RunReport::print_head() {
                     text ? fmt::format(" of {} tokens", run_.data->tokens_per_sample()) : ""));
   print(describe_batch());
   if (run_.memory_plan.peak) print(describe_plan());
+  if (!run_.changes.empty()) print(run_.changes);
   for (const std::string& note : run_.notes) print(note);
   const std::string precision = describe_precision(*run_.model, config_);
   if (!precision.empty()) print(fmt::format("Precision: {}.", precision));
@@ -228,9 +231,10 @@ void RunReport::finish(const RunTotals& totals) {
   // From the metrics file, which has the steps of earlier starts too.
   plot_losses();
   const auto tokens = static_cast<double>(totals.tokens);
-  print(fmt::format("Trained {} steps, {} tokens in {}: {} tokens/s.", totals.steps,
-                    format_si(tokens), format_duration(totals.seconds),
-                    format_si(tokens / totals.seconds)));
+  const char* unit = run_.data->task() == Task::kTokens ? "tokens" : "samples";
+  print(fmt::format("Trained {} steps, {} {} in {}: {} {}/s.", totals.steps, format_si(tokens),
+                    unit, format_duration(totals.seconds), format_si(tokens / totals.seconds),
+                    unit));
   if (const auto& scale = run_.loss_scale) {
     print(fmt::format("Loss scale {:g}; {} steps were skipped for an overflow.", scale->scale(),
                       scale->state().skipped));
