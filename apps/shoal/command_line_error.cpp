@@ -78,10 +78,12 @@ std::string describe_command_line_error(const CLI::App& program, const CLI::Pars
     app = app->get_subcommands().front();
   const std::vector<std::string> extras = app->remaining();
   // Of the words that CLI11 has for this, a missing command is the only one about commands.
-  if (error.get_name() == "RequiredError" && app->get_subcommands().empty() &&
+  // Its error about arguments has the name of the command, so their kinds are told by their codes.
+  const auto kind = static_cast<CLI::ExitCodes>(error.get_exit_code());
+  if (kind == CLI::ExitCodes::RequiredError && app->get_subcommands().empty() &&
       app->get_require_subcommand_min() > 0)
     return missing_command(*app, extras);
-  if (error.get_name() == "ExtrasError" && !extras.empty()) return unexpected(*app, extras);
+  if (kind == CLI::ExitCodes::ExtrasError && !extras.empty()) return unexpected(*app, extras);
   return error.what();
 }
 

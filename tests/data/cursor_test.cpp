@@ -93,6 +93,7 @@ std::shared_ptr<const TokenDataset> corpus(const Folder& folder, const std::stri
   options.tokenizer = TokenizerKind::kBytes;
   options.validation_fraction = 0;
   options.shard_tokens = shard_tokens;
+  options.keep_binary = true;
   prepare(options);
   return std::make_shared<TokenDataset>(TokenDataset::open(folder / name, "train"));
 }
@@ -222,6 +223,7 @@ TEST(Cursor, CorporaOfDifferentTokenizersDoNotMix) {
   options.inputs = {folder / "in_a"};
   options.out = folder / "bpe";
   options.vocab_size = 300;
+  options.keep_binary = true;
   prepare(options);
   const auto bpe = std::make_shared<TokenDataset>(TokenDataset::open(folder / "bpe", "train"));
   try {

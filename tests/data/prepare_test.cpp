@@ -63,7 +63,9 @@ TEST(Prepare, EveryDocumentComesBack) {
   const Folder folder;
   write_corpus(folder, 30);
   folder.write("in/odd", std::string("\0\xff\xe2\x96\x81<s>\r\n \t", 13));
-  const auto result = prepare(options_for(folder));
+  PrepareOptions options = options_for(folder);
+  options.keep_binary = true;
+  const auto result = prepare(options);
   std::set<std::string> seen;
   for (const std::string split : {"train", "validation"}) {
     const auto dataset = TokenDataset::open(folder / "out", split);

@@ -41,6 +41,7 @@ inline TokenCorpus prepare_corpus(const std::string& folder,
   options.validation_fraction = validation_fraction;
   options.drop_duplicates = false;
   options.shard_tokens = shard_tokens;
+  options.keep_binary = true;  // the bytes stand for tokens, zeros too
   for (std::size_t i = 0; i < documents.size(); ++i)
     std::ofstream(fmt::format("{}/text/{:04}", folder, i), std::ios::binary) << documents[i];
   data::prepare(options);

@@ -394,7 +394,7 @@ TEST_F(WatchedJob, APlaceThatIsTakenIsRefusedBeforeRanksStart) {
   const Outcome outcome = shoal({"train", "job.toml", "--run-dir", "run", "--nproc", "2", "--set",
                                  "metrics.prometheus=" + wire::local_endpoint(taken.get()).text()});
   EXPECT_EQ(outcome.code, 81) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("[listen] no port of "));
+  EXPECT_THAT(outcome.err, HasSubstr("[job] metrics.prometheus = \"127.0.0.1:"));
   EXPECT_FALSE(folder.has("run/rank-0.txt"));
   EXPECT_EQ(status()["state"], "failed");
   EXPECT_EQ(status()["code"], 81);
