@@ -64,10 +64,11 @@ bool is_stopped(pid_t process) {
 
 void look_at_peers(const std::string& behaviour, const shoal::apps::RankArguments& arguments) {
   if (!std::filesystem::exists(arguments.run_directory + "/fault")) return;
-  if (behaviour == "echo")
+  if (behaviour == "echo") {
     throw Error(ErrorKind::kNonFinite, "fake", "rank 1 failed: the loss is nan")
         .at(arguments.rank, arguments.world)
         .from(1);
+  }
   if (behaviour == "notice")
     throw Error(ErrorKind::kPeerLost, "fake", "a peer is gone").at(arguments.rank, arguments.world);
   if (behaviour != "wait") return;
