@@ -146,6 +146,12 @@ function(shoal_library room)
   install(TARGETS shoal_${target} EXPORT ${rooms} LIBRARY DESTINATION lib)
 endfunction()
 
+# shoal_batch(NAME source ...)
+#   Has the compiler take these sources together, in a target whose UNITY_BUILD_MODE is GROUP.
+function(shoal_batch name)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${name})
+endfunction()
+
 # shoal_schedule(NAME [PROCESSORS n | WAITS] [SECONDS s])
 #   Tells ctest how much load a test is. tools/test.sh and tools/sanitize.sh give it two slots a core: a test that keeps n cores busy takes
 #   2 n of them, and one that WAITS (for a silence, a timeout, a slow link) most of its time takes one, so that others compute meanwhile.
