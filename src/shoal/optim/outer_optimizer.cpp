@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <span>
 #include <utility>
 
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
+#include "shoal/comm/equal_values.h"
 #include "shoal/optim/clipping.h"
 #include "shoal/optim/require.h"
 #include "shoal/optim/update.h"
@@ -45,17 +45,6 @@ void for_elements(const std::vector<at::Tensor>& parameters, const Body& body) {
     });
     offset += parameter.numel();
   }
-}
-
-/// Returns a number that depends on every bit of the values and on their places.
-std::uint64_t checksum(const at::Tensor& values) {
-  std::uint64_t sum = 0;
-  for (std::int64_t i = 0; i < values.numel(); ++i) {
-    std::uint32_t word = 0;
-    std::memcpy(&word, values_of(values) + i, sizeof word);
-    sum += (word ^ 0x9e3779b9u) * (2 * static_cast<std::uint64_t>(i) + 0x9e3779b97f4a7c15u);
-  }
-  return sum;
 }
 
 void check_options(const OuterOptions& options) {
@@ -102,13 +91,7 @@ OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group m
 }
 
 void OuterOptimizer::check_equal_starts() const {
-  const at::Tensor least = at::empty({2}, at::kLong);
-  least.data_ptr<std::int64_t>()[0] = anchor_.numel();
-  least.data_ptr<std::int64_t>()[1] = static_cast<std::int64_t>(checksum(anchor_));
-  const at::Tensor most = least.clone();
-  members_.all_reduce(least, {.reduction = comm::Reduction::kMin});
-  members_.all_reduce(most, {.reduction = comm::Reduction::kMax});
-  if (least.equal(most)) return;
+  if (!comm::first_unequal(members_, parameters_)) return;
   throw Error(ErrorKind::kMismatch, "outer_optimizer", "members start from different parameters")
       .at(members_.rank(), members_.size())
       .hint("give all members the same seed or the same checkpoint");

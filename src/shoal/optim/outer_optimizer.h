@@ -92,7 +92,6 @@ class OuterOptimizer {
   const at::Tensor& anchor() const { return anchor_; }  ///< [values], parameter after parameter
   /// Writes the anchor into the parameters.
   void take_anchor() const;
-  std::int64_t values() const { return anchor_.numel(); }
 
  private:
   void check_equal_starts() const;
@@ -106,7 +105,7 @@ class OuterOptimizer {
   at::Tensor momentum_;    ///< undefined: there is none
   at::Tensor difference_;  ///< of an exchange in flight: this member's, and then the sum
   comm::Work work_;
-  /// Of error feedback, else undefined. The operation updates them in place.
+  /// Error feedback has these; without it they are undefined. The operation updates them in place.
   at::Tensor residual_, sum_residual_;
 };
 
