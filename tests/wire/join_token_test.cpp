@@ -141,12 +141,5 @@ TEST(JoinToken, AnEmptySecretAndALongNameAreRefused) {
               HasSubstr("at most 100 bytes, this one 101"));
 }
 
-TEST(JoinToken, AVerdictHasAWordForPeople) {
-  EXPECT_STREQ(name(TokenVerdict::kExpired), "expired");
-  EXPECT_STREQ(name(TokenVerdict::kOtherCluster), "of another cluster");
-  EXPECT_STREQ(name(TokenVerdict::kForged), "forged");
-  EXPECT_STREQ(name(TokenVerdict::kGood), "good");
-}
-
 }  // namespace
 }  // namespace shoal::wire::join_token_test

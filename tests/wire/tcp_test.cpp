@@ -135,13 +135,14 @@ TEST(Store, TurnsStrangersAwayAndServesOn) {
     EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
   }
   std::mt19937 random(1);
+  const std::vector<std::byte> greeting = ListenerHandshake("another key", Hello{}).greeting();
   std::vector<Descriptor> silent;
   for (int i = 0; i < 200; ++i) {
     Descriptor socket = connect_to(there, soon());
     std::vector<std::uint8_t> noise(random() % 400);
     for (auto& byte : noise) byte = static_cast<std::uint8_t>(random());
     if (i % 3 == 0 && noise.size() > 8)
-      std::memcpy(noise.data(), kHandshakeMagic.data(), kHandshakeMagic.size());
+      std::memcpy(noise.data(), greeting.data(), 8);  // the right beginning
     send(socket.get(), noise.data(), noise.size(), MSG_NOSIGNAL);
     if (i % 2) silent.push_back(std::move(socket));  // stays, and says no more
   }

@@ -16,8 +16,9 @@
 namespace shoal::wire {
 namespace {
 
+constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '3'};
 using Proof = std::array<std::byte, 32>;
-constexpr std::size_t kGreeting = kHandshakeMagic.size() + sizeof(Nonce);
+constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce);
 /// All that a caller says, and all that a listener says: the greeting, the hello and the proof.
 constexpr std::size_t kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
 
@@ -78,7 +79,7 @@ ListenerHandshake::ListenerHandshake(std::string key, const Hello& own)
 
 std::vector<std::byte> ListenerHandshake::greeting() const {
   std::vector<std::byte> bytes;
-  append(bytes, kHandshakeMagic.data(), kHandshakeMagic.size());
+  append(bytes, kMagic.data(), kMagic.size());
   append(bytes, own_.data(), own_.size());
   return bytes;
 }
@@ -88,15 +89,14 @@ std::size_t ListenerHandshake::wanted() const { return kAnswer - received_.size(
 bool ListenerHandshake::feed(std::span<const std::byte> bytes) {
   append(received_, bytes.data(), std::min(bytes.size(), wanted()));
   // Noise is turned away at its first wrong byte.
-  if (std::memcmp(received_.data(), kHandshakeMagic.data(),
-                  std::min(received_.size(), kHandshakeMagic.size())) != 0)
+  if (std::memcmp(received_.data(), kMagic.data(), std::min(received_.size(), kMagic.size())) != 0)
     return false;
   if (!done()) return true;
   const auto received = std::span<const std::byte>(received_);
   // The listener's own challenge is part of the text: a proof that was recorded on another
   // connection does not pass.
   const Proof want = prove(key_, "caller",
-                           {own_, received.subspan(kHandshakeMagic.size(), sizeof(Nonce)),
+                           {own_, received.subspan(kMagic.size(), sizeof(Nonce)),
                             received.subspan(kGreeting, sizeof(Hello))});
   // In constant time: how long the comparison takes says nothing about the right proof.
   return CRYPTO_memcmp(want.data(), received_.data() + kGreeting + sizeof(Hello), want.size()) == 0;
@@ -105,7 +105,7 @@ bool ListenerHandshake::feed(std::span<const std::byte> bytes) {
 std::vector<std::byte> ListenerHandshake::proof() const {
   const auto received = std::span<const std::byte>(received_);
   const Proof proof = prove(key_, "listener",
-                            {own_, received.subspan(kHandshakeMagic.size(), sizeof(Nonce)),
+                            {own_, received.subspan(kMagic.size(), sizeof(Nonce)),
                              received.subspan(kGreeting, sizeof(Hello)), own_hello_});
   std::vector<std::byte> bytes;
   append(bytes, own_hello_.data(), own_hello_.size());
@@ -128,16 +128,16 @@ std::size_t CallerHandshake::wanted() const {
 
 void CallerHandshake::feed(std::span<const std::byte> bytes) {
   append(received_, bytes.data(), std::min(bytes.size(), wanted()));
-  if (std::memcmp(received_.data(), kHandshakeMagic.data(),
-                  std::min(received_.size(), kHandshakeMagic.size())) != 0) {
+  if (std::memcmp(received_.data(), kMagic.data(), std::min(received_.size(), kMagic.size())) !=
+      0) {
     throw Error(ErrorKind::kPeerLost, "handshake",
                 "the program that listens there does not speak this protocol");
   }
   if (!done()) return;
   const auto received = std::span<const std::byte>(received_);
   const Proof want = prove(key_, "listener",
-                           {received.subspan(kHandshakeMagic.size(), sizeof(Nonce)), own_,
-                            own_hello_, received.subspan(kGreeting, sizeof(Hello))});
+                           {received.subspan(kMagic.size(), sizeof(Nonce)), own_, own_hello_,
+                            received.subspan(kGreeting, sizeof(Hello))});
   if (CRYPTO_memcmp(received_.data() + kGreeting + sizeof(Hello), want.data(), want.size()) != 0)
     throw Error(ErrorKind::kPeerLost, "handshake", "the other side does not know the job key");
 }
@@ -145,11 +145,10 @@ void CallerHandshake::feed(std::span<const std::byte> bytes) {
 std::vector<std::byte> CallerHandshake::answer() const {
   std::vector<std::byte> answer;
   if (received_.size() < kGreeting) return answer;
-  const auto listener =
-      std::span<const std::byte>(received_).subspan(kHandshakeMagic.size(), sizeof(Nonce));
+  const auto listener = std::span<const std::byte>(received_).subspan(kMagic.size(), sizeof(Nonce));
   // The proof covers the hello, so that nobody without the key can change who it names.
   const Proof mine = prove(key_, "caller", {listener, own_, own_hello_});
-  append(answer, kHandshakeMagic.data(), kHandshakeMagic.size());
+  append(answer, kMagic.data(), kMagic.size());
   append(answer, own_.data(), own_.size());
   append(answer, own_hello_.data(), own_hello_.size());
   append(answer, mine.data(), mine.size());

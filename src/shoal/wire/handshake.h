@@ -18,9 +18,6 @@ using Nonce = std::array<std::byte, 32>;
 /// meaning.
 using Hello = std::array<std::byte, 36>;
 
-/// The first bytes of both sides.
-constexpr std::array<char, 8> kHandshakeMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '3'};
-
 /// Both ends of a connection prove that they know the job's key before a byte of anything else is
 /// read: HMAC-SHA256 over both sides' random challenges, with a different label for each direction
 /// (so that an answer cannot be reflected). The key never travels. Nothing of this is encrypted:

@@ -84,20 +84,6 @@ std::optional<std::vector<std::byte>> token_bytes(std::string_view text) {
 
 }  // namespace
 
-const char* name(TokenVerdict verdict) {
-  switch (verdict) {
-    case TokenVerdict::kGood:
-      return "good";
-    case TokenVerdict::kForged:
-      return "forged";
-    case TokenVerdict::kOtherCluster:
-      return "of another cluster";
-    case TokenVerdict::kExpired:
-      return "expired";
-  }
-  return "unknown";
-}
-
 std::int64_t seconds_since_1970(TokenTime time) {
   return std::chrono::floor<std::chrono::seconds>(time.time_since_epoch()).count();
 }

@@ -15,15 +15,13 @@ using TokenKey = std::array<std::byte, 32>;
 using TokenNonce = std::array<std::byte, 16>;
 using TokenTime = std::chrono::system_clock::time_point;
 
-/// What a reader says of a join token.
+/// A reader gives one of these verdicts on a join token.
 enum class TokenVerdict : std::uint8_t {
   kGood,
   kForged,        ///< no token, or one that was altered or made with another secret
   kOtherCluster,  ///< a token of this secret for a cluster of another name
   kExpired,
 };
-/// Returns a word for people: "good", "forged", "of another cluster", "expired".
-const char* name(TokenVerdict verdict);
 
 /// Returns the key to the tokens that are issued with `secret`. Throws Error(usage) for an empty
 /// secret.
@@ -38,7 +36,7 @@ std::string issue_join_token(std::string_view secret, std::string_view cluster, 
 
 struct TokenReading {
   TokenVerdict verdict = TokenVerdict::kForged;
-  // Of a token that is not forged:
+  // These are set where the token is not forged:
   TokenNonce nonce{};
   std::int64_t expires_s = 0;  ///< seconds since 1970
   std::string cluster;

@@ -12,10 +12,21 @@
 
 namespace shoal::wire {
 
+namespace {
+
+constexpr Duration kLongestConnecting = std::chrono::seconds(2);
+constexpr Duration kLongestCall = std::chrono::seconds(10);
+
+}  // namespace
+
 OutgoingCall::OutgoingCall(const Endpoint& to, Options options)
     : to_(to), options_(std::move(options)), socket_(begin_connect(to)), events_(EPOLLOUT) {}
 
 int OutgoingCall::fd() const { return channel_ ? channel_->fd() : socket_.get(); }
+
+bool OutgoingCall::expired(Clock::time_point now) const {
+  return now - begun_ > (handshake_ ? kLongestCall : kLongestConnecting);
+}
 
 bool OutgoingCall::advance() {
   if (!handshake_) {

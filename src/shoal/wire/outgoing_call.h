@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "shoal/base/clock.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/channel.h"
 #include "shoal/wire/handshake.h"
@@ -31,8 +32,9 @@ class OutgoingCall {
   /// Returns the socket, and the events that it waits for (as in epoll).
   int fd() const;
   std::uint32_t events() const { return events_; }
-  /// Returns true once the socket is connected.
-  bool connected() const { return handshake_.has_value(); }
+  /// Returns true after 2 seconds without a connection, and after 10 seconds in all: the call is
+  /// then to be given up.
+  bool expired(Clock::time_point now) const;
   /// Goes on as far as it can without waiting. Returns true once the channel is there. Throws
   /// Error(peer_lost) where the other side is not there, refuses, or does not know the key.
   bool advance();
@@ -46,6 +48,7 @@ class OutgoingCall {
   Endpoint to_;
   Options options_;
   Descriptor socket_;
+  Clock::time_point begun_ = Clock::now();
   std::uint32_t events_;
   std::optional<CallerHandshake> handshake_;  ///< once connected
   bool answered_ = false;

@@ -328,9 +328,7 @@ void PeerLinks::call(const std::optional<PeerId>& peer, Clock::time_point now) {
                                             return channel_to(std::move(socket), answer,
                                                               peer ? &*peer : nullptr);
                                           }}),
-        .peer = peer,
-        .connected = false,
-        .begun = now};
+        .peer = peer};
     const int fd = call.call->fd();
     const std::uint32_t events = call.call->events();
     calls_.emplace(fd, std::move(call));
@@ -344,7 +342,6 @@ void PeerLinks::call(const std::optional<PeerId>& peer, Clock::time_point now) {
 void PeerLinks::advance_call(int fd) {
   Call& call = calls_.at(fd);
   try {
-    call.connected = true;
     if (!call.call->advance()) {
       return loop_.watch(fd, call.call->events(), [this, fd](std::uint32_t) { advance_call(fd); });
     }
@@ -369,7 +366,7 @@ void PeerLinks::tick(Clock::time_point now) {
   acceptor_->drop_expired();
   for (auto it = calls_.begin(); it != calls_.end();) {
     const auto& [fd, call] = *it++;
-    if (now - call.begun > (call.connected ? kCallLimit : kConnectLimit)) end_call(fd, true);
+    if (call.call->expired(now)) end_call(fd, true);
   }
   if (finding_) call(std::nullopt, now);
   for (auto& [id, peer] : peers_)

@@ -40,8 +40,6 @@ class PeerLinks {
   static constexpr std::size_t kMostQueuedBytes = 8 << 20;  ///< and their bytes
   static constexpr std::size_t kMostPeers = 16384;          ///< that are known at a time
   static constexpr std::size_t kMostConnectionsOfPeer = 3;  ///< as both sides may call at once
-  static constexpr Duration kCallLimit = std::chrono::seconds(10);
-  static constexpr Duration kConnectLimit = std::chrono::seconds(2);
 
   struct Options {
     std::string key;
@@ -122,8 +120,6 @@ class PeerLinks {
   struct Call {
     std::unique_ptr<OutgoingCall> call;
     std::optional<PeerId> peer;  ///< nothing: a contact
-    bool connected = false;
-    Clock::time_point begun{};
   };
 
   Hello own_hello(int socket) const;

@@ -110,8 +110,6 @@ void Rail::send_last_words(const Bytes& words) {
   std::memcpy(chunk.header.data(), &header, sizeof header);
   chunk.message = std::make_shared<Claims::Message>();
   chunk.message->head = words;
-  chunk.message->unwritten = 1;
-  chunk.message->all_claimed = true;
   chunk.bytes = words.size();
   writing_bytes_ += chunk.bytes;
   writing_.push_back(std::move(chunk));

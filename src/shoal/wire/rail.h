@@ -42,10 +42,12 @@ class Rail {
   bool blocked() const { return blocked_; }
   bool broken() const { return broken_; }
   void set_broken() { broken_ = true; }
-  /// Returns why writing has failed; empty where it has not. The kernel tells it once: whoever
-  /// reads the connection then meets its end without a reason.
+  /// Returns why writing has failed first; empty where it has not. The kernel tells it once: who
+  /// writes again is told of a broken pipe, and who reads meets an end without a reason.
   const std::string& write_failure() const { return write_failure_; }
-  void set_write_failure(const std::string& why) { write_failure_ = why; }
+  void set_write_failure(const std::string& why) {
+    if (write_failure_.empty()) write_failure_ = why;
+  }
   void writable() { blocked_ = false; }
   /// Ends this direction. Returns false where it has to be called again, because the kernel has no
   /// room now.

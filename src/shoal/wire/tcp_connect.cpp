@@ -270,6 +270,13 @@ std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, Peer
   }
 }
 
+// Returns null for a call without TLS. Where this system offers no TLS, a new context throws the
+// reason.
+std::shared_ptr<const TlsContext> TcpTransport::context_of_call(int socket) const {
+  if (!wants_tls(options_.tls, socket)) return nullptr;
+  return tls_ ? tls_ : std::make_shared<const TlsContext>();
+}
+
 // Returns null where nobody answers. Where the number of rails is open, the round trip that the
 // kernel has measured decides it.
 std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, PeerHello& hello,
@@ -283,10 +290,8 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
   PeerHello said = hello;
   if (open)
     said.rails = static_cast<std::uint16_t>(rails_for(round_trip_of(socket.get()), most_rails_));
-  said.encrypted = wants_tls(options_.tls, socket.get()) ? 1 : 0;
-  std::shared_ptr<const TlsContext> tls;
-  // Where this system offers no TLS, a new context throws the reason.
-  if (said.encrypted == 1) tls = tls_ ? tls_ : std::make_shared<const TlsContext>();
+  const auto tls = context_of_call(socket.get());
+  said.encrypted = tls ? 1 : 0;
   const PeerHello answer = PeerHello::decode(
       handshake_as_caller(socket.get(), options_.key, said.encode(), end, may_go_on));
   check_answer(r, hello, answer);

@@ -1,5 +1,5 @@
-// How a rank connects rails again. Its thread makes the calls, all of them at a time: one to a peer
-// that does not answer holds up no other.
+// A rank connects lost rails again. Its thread makes the calls, all of them at a time: one to a
+// peer that does not answer holds up no other.
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -11,10 +11,6 @@
 namespace shoal::wire {
 namespace {
 
-/// A call whose connection is not there is given up after so long, and one whose handshakes are not
-/// complete; then the next one begins.
-constexpr Duration kLongestConnecting = std::chrono::seconds(2);
-constexpr Duration kLongestHandshakes = std::chrono::seconds(10);
 constexpr Duration kBetweenCalls = std::chrono::milliseconds(50);
 /// Calls to one peer at a time: it may have places for few callers of an address.
 constexpr int kMostCallsToAPeer = 8;
@@ -55,9 +51,7 @@ Duration TcpTransport::redial() {
       const std::lock_guard lock(mutex_);
       waits = waits_for_call(r, rail);
     }
-    const bool expired =
-        redial.call &&
-        now - redial.begun > (redial.call->connected() ? kLongestHandshakes : kLongestConnecting);
+    const bool expired = redial.call && redial.call->expired(now);
     if (!waits || expired) hang_up(redial);
     if (!waits) {
       it = redials_.erase(it);
@@ -95,8 +89,7 @@ void TcpTransport::begin_redial(int r, int rail, Redial& redial) {
     hello.connection = peer.connection;
     address = *peer.address;
   }
-  redial.begun = Clock::now();
-  redial.not_before = redial.begun + kBetweenCalls;
+  redial.not_before = Clock::now() + kBetweenCalls;
   const auto say_hello = [this, hello](int socket) {
     PeerHello said = hello;
     said.encrypted = wants_tls(options_.tls, socket) ? 1 : 0;
@@ -105,10 +98,7 @@ void TcpTransport::begin_redial(int r, int rail, Redial& redial) {
   const auto make_channel = [this, r, hello](Descriptor socket, const Hello& bytes) {
     const PeerHello answer = PeerHello::decode(bytes);
     check_answer(r, hello, answer);
-    // Where this system offers no TLS, a new context throws the reason.
-    std::shared_ptr<const TlsContext> tls;
-    if (wants_tls(options_.tls, socket.get()))
-      tls = tls_ ? tls_ : std::make_shared<const TlsContext>();
+    const auto tls = context_of_call(socket.get());
     return channel_over(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
   };
   try {

@@ -204,8 +204,6 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     // The kernel tells the reason once, and may have told it when this rank wrote.
     if (const std::string& why = peer.link->write_failure(rail); !why.empty())
       throw Error(ErrorKind::kPeerLost, "receive", why);
-    if (peer.link->broken(rail))
-      throw Error(ErrorKind::kPeerLost, "receive", "the connection broke");
     const std::string how =
         rail == 0 ? "closed its connection and left no error report"
                   : fmt::format("closed connection {} of {}", rail, peer.link->rails());

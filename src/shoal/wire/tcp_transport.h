@@ -151,7 +151,6 @@ class TcpTransport final : public Transport {
     std::unique_ptr<OutgoingCall> call;  ///< null between two calls
     int socket = -1;                     ///< that of the call
     std::uint16_t number = 0;            ///< of the connection that the call makes
-    Clock::time_point begun;             ///< when it did
     Clock::time_point not_before;        ///< when the next one may begin
   };
   /// Marks the eventfd in an epoll event, whose number is otherwise a rank.
@@ -171,6 +170,7 @@ class TcpTransport final : public Transport {
   std::unique_ptr<Channel> try_call(int rank, const Endpoint& address, PeerHello& hello,
                                     Deadline deadline, const std::function<void()>& may_go_on);
   void check_answer(int rank, const PeerHello& hello, const PeerHello& answer) const;
+  std::shared_ptr<const TlsContext> context_of_call(int socket) const;
   PeerHello own_hello() const;
   Error other_tls(int rank, TlsMode theirs) const;
   void refuse_other_tls(const PeerHello& hello);

@@ -218,12 +218,22 @@ TEST_F(ElasticProcesses, SurvivorsGoOnWhereTheMajorityIsKilled) {
   EXPECT_GT(replay(members[1]), 3u);
 }
 
-TEST_F(ElasticProcesses, WithAWitnessEitherOfTwoMayBeKilled) {
+/// Two members and a witness, which are the three keepers once a step is committed.
+class ElasticProcessesWithAWitness : public ElasticProcesses {
+ protected:
   MemberProcess& first = start(nullptr, that_follow("witness"));
   MemberProcess& second = start(&first, that_follow("witness"));
-  std::vector<std::string> as_witness = that_follow("witness");
-  as_witness.insert(as_witness.end(), {"--role", "witness"});
-  start(&first, as_witness);
+  MemberProcess& witness = start_witness();
+
+ private:
+  MemberProcess& start_witness() {
+    std::vector<std::string> words = that_follow("witness");
+    words.insert(words.end(), {"--role", "witness"});
+    return start(&first, words);
+  }
+};
+
+TEST_F(ElasticProcessesWithAWitness, EitherOfTwoMayBeKilled) {
   ASSERT_TRUE(has_keepers(second, 3));
   first.signal(SIGKILL);  // the owner
   ASSERT_TRUE(has_members(second, {&second}));
@@ -231,12 +241,7 @@ TEST_F(ElasticProcesses, WithAWitnessEitherOfTwoMayBeKilled) {
 }
 
 // Two of the three keepers are killed at once: the member that is left ends, and says why.
-TEST_F(ElasticProcesses, WithTheWitnessTheMajorityIsLost) {
-  MemberProcess& first = start(nullptr, that_follow("witness"));
-  MemberProcess& second = start(&first, that_follow("witness"));
-  std::vector<std::string> as_witness = that_follow("witness");
-  as_witness.insert(as_witness.end(), {"--role", "witness"});
-  MemberProcess& witness = start(&first, as_witness);
+TEST_F(ElasticProcessesWithAWitness, WithItTheMajorityIsLost) {
   ASSERT_TRUE(has_keepers(second, 3));
   first.signal(SIGKILL);
   witness.signal(SIGKILL);

@@ -158,11 +158,7 @@ TEST_F(AdmissionTest, AGroupThatAsksForNoneTakesAnybody) {
 
 // Two of five keepers have died meanwhile, one of them the owner that has admitted the member.
 TEST(Admission, AUsedTokenIsRememberedByThoseThatAreLeft) {
-  Scenario scenario;
-  scenario.members = 4;
-  scenario.loss = 0;
-  scenario.copies = 0;
-  scenario.late = 0;
+  Scenario scenario = calm(4);
   scenario.admission = by_token();
   Simulation simulation(28, scenario);
   const auto far = std::chrono::system_clock::now() + hours(24);

@@ -16,26 +16,6 @@ namespace {
 
 using namespace membership;
 
-/// Letters take 1 to 41 ms, and none is lost.
-Scenario calm(std::uint64_t members) {
-  Scenario scenario;
-  scenario.members = members;
-  scenario.loss = 0;
-  scenario.copies = 0;
-  scenario.late = 0;
-  return scenario;
-}
-
-void expect_view(const Simulation& simulation, std::size_t node,
-                 std::initializer_list<std::uint64_t> members, std::uint64_t epoch) {
-  const auto& view = simulation.member(node).view();
-  ASSERT_TRUE(view);
-  std::vector<MemberId> ids;
-  for (const std::uint64_t number : members) ids.push_back(id_of(number));
-  EXPECT_EQ(view->everybody(), ids) << simulation.describe();
-  EXPECT_EQ(view->epoch, epoch) << simulation.describe();
-}
-
 // Whenever it asks, the step that runs is committed before it comes in.
 TEST(Joining, AJoinerInterruptsNoAttempt) {
   for (int point = 0; point < 60; ++point) {

@@ -22,36 +22,10 @@ namespace {
 using namespace membership;
 using testing::HasSubstr;
 
-Scenario calm(std::uint64_t members, std::uint64_t witnesses = 0,
-              OnQuorumLoss policy = OnQuorumLoss::kStop) {
-  Scenario scenario;
-  scenario.members = members;
-  scenario.witnesses = witnesses;
-  scenario.on_quorum_loss = policy;
-  scenario.loss = 0;
-  scenario.copies = 0;
-  scenario.late = 0;
-  return scenario;
-}
-
-std::vector<MemberId> ids(std::initializer_list<std::uint64_t> numbers) {
-  std::vector<MemberId> ids;
-  for (const std::uint64_t number : numbers) ids.push_back(id_of(number));
-  return ids;
-}
-
 /// Why a member has ended; empty while it has not.
 std::string end_of(const Simulation& simulation, std::size_t node) {
   const std::optional<Error>& ended = simulation.member(node).ended();
   return ended ? ended->what() : "";
-}
-
-void expect_view(const Simulation& simulation, std::size_t node,
-                 std::initializer_list<std::uint64_t> members, std::uint64_t epoch) {
-  const auto& view = simulation.member(node).view();
-  ASSERT_TRUE(view);
-  EXPECT_EQ(view->everybody(), ids(members)) << simulation.describe();
-  EXPECT_EQ(view->epoch, epoch) << simulation.describe();
 }
 
 TEST(Membership, StepsGoOnWhileNothingHappens) {

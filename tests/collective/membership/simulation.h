@@ -1,8 +1,11 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <queue>
@@ -164,7 +167,7 @@ class Simulation {
   void post(std::size_t from, const Letter& letter);
   void take_news(std::size_t node, const std::optional<View>& before);
   std::size_t add_joiner(std::vector<MemberId> contacts, bool as_witness, std::string token);
-  void deliver(std::size_t node, const Letter& letter);
+  void deliver(std::size_t node, Letter letter);
   void enter(std::size_t node, const View& view);
   void ask_to_begin(const Happening& event);
   void attempt(std::size_t node, Kind kind, Duration after);
@@ -192,5 +195,32 @@ class Simulation {
   std::vector<Letter> letters_;
   std::vector<std::size_t> free_;  ///< places of letters_
 };
+
+/// A schedule in which letters take 1 to 41 ms and none is lost.
+inline Scenario calm(std::uint64_t members, std::uint64_t witnesses = 0,
+                     OnQuorumLoss policy = OnQuorumLoss::kStop) {
+  Scenario scenario;
+  scenario.members = members;
+  scenario.witnesses = witnesses;
+  scenario.on_quorum_loss = policy;
+  scenario.loss = 0;
+  scenario.copies = 0;
+  scenario.late = 0;
+  return scenario;
+}
+
+inline std::vector<MemberId> ids(std::initializer_list<std::uint64_t> numbers) {
+  std::vector<MemberId> ids;
+  for (const std::uint64_t number : numbers) ids.push_back(id_of(number));
+  return ids;
+}
+
+inline void expect_view(const Simulation& simulation, std::size_t node,
+                        std::initializer_list<std::uint64_t> members, std::uint64_t epoch) {
+  const auto& view = simulation.member(node).view();
+  ASSERT_TRUE(view);
+  EXPECT_EQ(view->everybody(), ids(members)) << simulation.describe();
+  EXPECT_EQ(view->epoch, epoch) << simulation.describe();
+}
 
 }  // namespace shoal::collective::membership

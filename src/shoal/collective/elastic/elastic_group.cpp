@@ -239,12 +239,16 @@ void ElasticGroup::enter_to_begin(Deadline deadline) {
 
 bool ElasticGroup::await_beginning(Deadline deadline) {
   carrier_->post(membership::AttemptAsked{.epoch = view_.epoch, .step = next_step_});
+  return await(Arrival::kBegins, "not all members of the view are ready for the step", deadline);
+}
+
+// Returns true when `wanted` has come, and false when another view has begun before.
+bool ElasticGroup::await(Arrival wanted, const char* why_late, Deadline deadline) {
   for (;;) {
     const Arrival arrival = take_news(deadline);
-    if (arrival == Arrival::kBegins) return true;
-    if (arrival == Arrival::kView) return false;
+    if (arrival == wanted || arrival == Arrival::kView) return arrival == wanted;
     check_alive();
-    if (deadline.passed()) throw too_late("not all members of the view are ready for the step");
+    if (deadline.passed()) throw too_late(why_late);
   }
 }
 
@@ -277,13 +281,7 @@ std::optional<Attempt> ElasticGroup::try_attempt(
 }
 
 bool ElasticGroup::await_decision(Deadline deadline) {
-  for (;;) {
-    const Arrival arrival = take_news(deadline);
-    if (arrival == Arrival::kView || arrival == Arrival::kCommit)
-      return arrival == Arrival::kCommit;
-    check_alive();
-    if (deadline.passed()) throw too_late("nothing was decided about the step");
-  }
+  return await(Arrival::kCommit, "nothing was decided about the step", deadline);
 }
 
 StepResult ElasticGroup::step(

@@ -130,6 +130,7 @@ class ElasticGroup {
   bool await_next_view(std::uint64_t epoch, Deadline deadline);
   void enter_to_begin(Deadline deadline);
   bool await_beginning(Deadline deadline);
+  bool await(Arrival wanted, const char* why_late, Deadline deadline);
   std::optional<Attempt> try_attempt(
       const std::function<Attempt(const std::shared_ptr<Communicator>&, const Roster&)>& attempt,
       int attempts, Deadline deadline);

@@ -64,8 +64,8 @@ class LetterCarrier {
     std::vector<wire::Endpoint> advertised;
     wire::TlsMode tls = wire::TlsMode::kAuto;
     membership::Settings membership;
-    /// Of who begins a group: others join with a token that is issued with the secret of this key
-    /// (wire::token_key). Where there is none, whoever knows `key` may join.
+    /// Whoever begins a group may set it: others then join with a token that is issued with the
+    /// secret of this key (wire::token_key). Where there is none, whoever knows `key` may join.
     std::optional<wire::TokenKey> admission;
     std::string token;        ///< of who joins, where the group asks for one
     bool as_witness = false;  ///< who joins may be a keeper, and trains nothing

@@ -1,5 +1,5 @@
-// When a step begins. Who joins must not undo the work of those that are there, so a view with
-// joiners follows a commit, or begins while no attempt can run.
+// This file decides when a step begins. Who joins must not undo the work of those that are there,
+// so a view with joiners follows a commit, or begins while no attempt can run.
 #include <utility>
 
 #include "shoal/collective/membership/membership.h"

@@ -1,4 +1,4 @@
-// Who asks to join, and who may. Joiners are noted by the keepers, and come in with the next view.
+// This file handles requests to join. Keepers note joiners, who come in with the next view.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,12 +72,13 @@ std::optional<JoinRefused> Membership::note_joiner(const Join& join) {
     joiners_.erase(join.who.id);
     return refused;
   }
-  for (const auto& [id, other] : joiners_) {
-    if (!view_->admission.by_token || id == join.who.id || other.token.nonce != token.nonce)
-      continue;
-    return std::nullopt;
-  }
-  joiners_[join.who.id] = Waiting{.join = join, .token = token, .asked = now_};
+  const bool is_shown_by_another =
+      view_->admission.by_token &&
+      std::any_of(joiners_.begin(), joiners_.end(), [&](const auto& entry) {
+        return entry.first != join.who.id && entry.second.token.nonce == token.nonce;
+      });
+  if (!is_shown_by_another)
+    joiners_[join.who.id] = Waiting{.join = join, .token = token, .asked = now_};
   return std::nullopt;
 }
 

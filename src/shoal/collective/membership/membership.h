@@ -290,7 +290,6 @@ class Membership {
   std::uint64_t highest_round_ = 0;
   std::uint64_t refusals_ = 0;
   std::optional<Clock::time_point> change_wanted_;
-  Clock::time_point change_begun_{};
 
   // Without a majority.
   std::optional<Clock::time_point> majority_lost_;

@@ -97,9 +97,10 @@ void check(const View& view) {
                              everybody.size(), View::kMostMembers));
   }
   const Admission& admission = view.admission;
-  if (admission.used.size() > (admission.by_token ? Admission::kMostUsed : 0)) {
+  const std::size_t most_used = admission.by_token ? Admission::kMostUsed : 0;
+  if (admission.used.size() > most_used) {
     refuse(view, fmt::format("it names {} used join tokens, at most {} are allowed",
-                             admission.used.size(), admission.by_token ? Admission::kMostUsed : 0));
+                             admission.used.size(), most_used));
   }
   const std::set<MemberId> ids(everybody.begin(), everybody.end());
   if (view.fresh > view.members.size())

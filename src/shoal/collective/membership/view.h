@@ -12,7 +12,7 @@
 
 namespace shoal::collective::membership {
 
-/// Who may join. It is part of the view, so that all who may ever admit somebody agree on it.
+/// Says who may join. It is part of the view, so that all who may ever admit somebody agree on it.
 struct Admission {
   static constexpr std::size_t kMostUsed = 4096;
   /// A token that has admitted a member, until it expires.

@@ -139,11 +139,10 @@ void TcpCommunicator::enqueue(const Operation& o, Handle handle, bool between_ho
   const wire::Stream stream =
       message ? stream_of_messages(o.tag) : wire::Stream{group_, ++sequence_};
   // A list: operations stay where they are, and receives look through those before them.
-  TcpOperation& p = in_flight_.emplace_back(members_, handle, o, algorithm, stream,
+  TcpOperation& p = in_flight_.emplace_back(members_, in_flight_, handle, o, algorithm, stream,
                                             steps_for(o, algorithm, between_hosts));
   // Every wait and poll checks this time for all operations, not only for the awaited one.
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? options_.timeout : o.timeout);
-  p.set_in_flight(in_flight_);
   if (!message) recorder_->enter(sequence_, p.call());
 }
 
@@ -153,9 +152,8 @@ void TcpCommunicator::enqueue_coded(const Operation& o, Handle handle) {
   auto exchange = std::make_unique<CodedExchange>(o, rank(), size());
   auto steps = std::make_shared<const std::vector<Step>>(exchange->steps());
   TcpOperation& p =
-      in_flight_.emplace_back(members_, handle, o, Algorithm::kDirect,
+      in_flight_.emplace_back(members_, in_flight_, handle, o, Algorithm::kDirect,
                               wire::Stream{group_, ++sequence_}, steps, std::move(exchange));
-  p.set_in_flight(in_flight_);
   p.give_up = Clock::now() + (o.timeout == Duration::zero() ? options_.timeout : o.timeout);
   recorder_->enter(sequence_, p.call());
 }

@@ -22,11 +22,12 @@ constexpr std::size_t kMostHeldChunks = 32;
 
 }  // namespace
 
-TcpOperation::TcpOperation(TcpMembers& members, Handle handle, const Operation& operation,
-                           Algorithm algorithm, wire::Stream stream,
-                           std::shared_ptr<const std::vector<Step>> steps,
+TcpOperation::TcpOperation(TcpMembers& members, const std::list<TcpOperation>& in_flight,
+                           Handle handle, const Operation& operation, Algorithm algorithm,
+                           wire::Stream stream, std::shared_ptr<const std::vector<Step>> steps,
                            std::unique_ptr<CodedExchange> coded)
     : members_(members),
+      in_flight_(in_flight),
       handle_(handle),
       operation_(operation),
       call_(TcpCall::of(operation, algorithm)),
@@ -253,7 +254,7 @@ int TcpOperation::sender() const {
 // A receive from any rank must not take a message that an earlier receive may want, or two receives
 // of one tag would complete in another order than they were started.
 bool TcpOperation::may_take_from(int peer) const {
-  for (const TcpOperation& other : *in_flight_) {
+  for (const TcpOperation& other : in_flight_) {
     if (&other == this) break;
     if (other.stream_ == stream_ && other.wants_message_from(peer)) return false;
   }
@@ -310,9 +311,9 @@ bool TcpOperation::may_hold(const Arrival& arrival) const {
   if (arrival.chunks.size() >= kMostHeldChunks) return false;
   if (members_.held_bytes < members_.most_held_bytes) return true;
   if (!arrival.chunks.empty()) return false;
-  const auto first = std::find_if(in_flight_->begin(), in_flight_->end(),
+  const auto first = std::find_if(in_flight_.begin(), in_flight_.end(),
                                   [](const TcpOperation& other) { return other.folds(); });
-  return first != in_flight_->end() && &*first == this;
+  return first != in_flight_.end() && &*first == this;
 }
 
 void TcpOperation::hold(Arrival& arrival, wire::ReceivedChunk chunk) {

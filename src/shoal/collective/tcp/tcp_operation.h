@@ -42,9 +42,11 @@ struct TcpMembers {
 class TcpOperation {
  public:
   static constexpr std::size_t kInlineBytes = 64 << 10;
-  /// `coded`: the steps go over its bytes; null without a codec.
-  TcpOperation(TcpMembers& members, Handle handle, const Operation& operation, Algorithm algorithm,
-               wire::Stream stream, std::shared_ptr<const std::vector<Step>> steps,
+  /// `in_flight`: the list of all operations in flight, this one among them. `coded`: the steps go
+  /// over its bytes; null without a codec.
+  TcpOperation(TcpMembers& members, const std::list<TcpOperation>& in_flight, Handle handle,
+               const Operation& operation, Algorithm algorithm, wire::Stream stream,
+               std::shared_ptr<const std::vector<Step>> steps,
                std::unique_ptr<CodedExchange> coded = nullptr);
   ~TcpOperation();
   TcpOperation(const TcpOperation&) = delete;
@@ -66,9 +68,6 @@ class TcpOperation {
   }
   /// Returns the rank whose message a complete receive took.
   int source() const { return source_; }
-  /// Gives it the list of all operations in flight, in the order of their starts: earlier receives
-  /// choose their messages first, and earlier folds keep theirs.
-  void set_in_flight(const std::list<TcpOperation>& in_flight) { in_flight_ = &in_flight; }
   /// Errors name ranks as the world counts them.
   Error error(ErrorKind kind, std::string what) const;
 
@@ -129,6 +128,9 @@ class TcpOperation {
   int previous() const { return (members_.rank + members_.size() - 1) % members_.size(); }
 
   TcpMembers& members_;
+  /// All operations in flight, in the order of their starts: earlier receives choose their messages
+  /// first, and earlier folds keep theirs.
+  const std::list<TcpOperation>& in_flight_;
   Handle handle_;
   Operation operation_;
   TcpCall call_;
@@ -146,7 +148,6 @@ class TcpOperation {
   Action batch_action_ = Action::kSend;
   std::size_t folded_ = 0;  ///< bytes that a batch of kHold has folded so far
   std::vector<Sent> sent_;
-  const std::list<TcpOperation>* in_flight_ = nullptr;
 };
 
 }  // namespace shoal::collective
