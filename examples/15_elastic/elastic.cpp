@@ -63,6 +63,11 @@ membership::OnQuorumLoss policy(const std::string& name) {
   throw Error(ErrorKind::kUsage, "elastic", name + " is none of stop, witness, survivors");
 }
 
+bool is_witness(const std::string& role) {
+  if (role == "witness") return true;
+  throw Error(ErrorKind::kUsage, "elastic", role + " is no role but witness");
+}
+
 Arguments parse(int count, char** words) {
   Arguments a;
   using Take = std::function<void(const std::string&)>;
@@ -79,7 +84,7 @@ Arguments parse(int count, char** words) {
       {"--on-quorum-loss", [&](const auto& value) { a.on_quorum_loss = policy(value); }},
       {"--quorum-patience-s",
        [&](const auto& value) { a.quorum_patience = seconds(std::stol(value)); }},
-      {"--role", [&](const auto& value) { a.as_witness = value == "witness"; }},
+      {"--role", [&](const auto& value) { a.as_witness = is_witness(value); }},
       {"--admission-secret", [&](const auto& value) { a.admission_secret = value; }},
       {"--token", [&](const auto& value) { a.token = value; }},
       {"--issue-token-s", [&](const auto& value) { a.issue = seconds(std::stol(value)); }},

@@ -87,7 +87,8 @@ def train(arguments):
         return scratch, SAMPLES_OF_MEMBER
 
     asked_to_leave = []
-    signal.signal(signal.SIGTERM, lambda *_: asked_to_leave.append(True))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked_to_leave.append(True))
     while group.next_step < arguments.steps and not asked_to_leave:
         step = group.step(attempt)
         if arguments.lineage:

@@ -67,7 +67,7 @@ def report(group: ProcessGroup | None = None) -> str:
     """How far each rank of the group has come: for people, when something hangs."""
 
 class ElasticView:
-    """Who takes part in one attempt at a step, and their collectives. Of no use once the attempt has ended.
+    """The members of one attempt at a step and their collectives, which can be called until the attempt ends.
 
     Collectives take contiguous tensors in host memory. They raise RuntimeError when a member is lost, which the attempt lets pass.
     """
@@ -165,4 +165,4 @@ class ElasticGroup:
         """Leaves in order: the others go on without delay. False where they have not agreed in time. The group is of no more use."""
 
 def join_token(secret: str, good_for_s: float, cluster: str = "shoal") -> str:
-    """What admits one process, once, to a group that was begun with this admission_secret."""
+    """A token that admits one process, once, to a group that was begun with this admission_secret."""

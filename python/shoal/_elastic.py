@@ -4,7 +4,7 @@ from shoal._c10d import ElasticMember, ElasticStep, ElasticView, join_token
 __all__ = ["ElasticGroup", "ElasticStep", "ElasticView", "join_token"]
 
 
-class ElasticGroup:
+class ElasticGroup(ElasticMember):
     """Processes that train together, join, leave and may die. What one of them does in a step becomes true on all or on none.
 
         group = shoal.ElasticGroup(state, key="a secret", join=["10.0.0.1:7000"])
@@ -19,35 +19,6 @@ class ElasticGroup:
 
     def __init__(self, state, *, key, join=(), listen="127.0.0.1", ports="", advertise=(), tls="auto", cluster="shoal", admission_secret="",
                  token="", suspect_after_s=2.0, meeting_timeout_s=60.0, step_timeout_s=1800.0, on_fault=None):
-        self._member = ElasticMember(dict(state), key=key, join=list(join), listen=listen, ports=ports, advertise=list(advertise), tls=tls,
-                                     cluster=cluster, admission_secret=admission_secret, token=token, suspect_after_s=suspect_after_s, meeting_timeout_s=meeting_timeout_s,
-                                     step_timeout_s=step_timeout_s, on_fault=on_fault)
-
-    @property
-    def id(self):
-        return self._member.id
-
-    @property
-    def endpoint(self):
-        return self._member.endpoint
-
-    @property
-    def members(self):
-        return self._member.members
-
-    @property
-    def next_step(self):
-        return self._member.next_step
-
-    @property
-    def samples(self):
-        return self._member.samples
-
-    def wait_for_members(self, members, timeout_s=1800.0):
-        self._member.wait_for_members(members, timeout_s)
-
-    def step(self, attempt):
-        return self._member.step(attempt)
-
-    def leave(self, timeout_s=30.0):
-        return self._member.leave(timeout_s)
+        super().__init__(dict(state), key=key, join=list(join), listen=listen, ports=ports, advertise=list(advertise), tls=tls, cluster=cluster,
+                         admission_secret=admission_secret, token=token, suspect_after_s=suspect_after_s, meeting_timeout_s=meeting_timeout_s,
+                         step_timeout_s=step_timeout_s, on_fault=on_fault)

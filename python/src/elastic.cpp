@@ -48,7 +48,7 @@ std::vector<std::string> ids_of(const collective::membership::View& view) {
   return ids;
 }
 
-/// Who takes part in an attempt, and their collectives. Of no use once the attempt has ended.
+/// The members of one attempt and their collectives, which can be called until the attempt ends.
 class ElasticView {
  public:
   ElasticView(std::shared_ptr<Communicator> group, const Roster& roster)
@@ -77,7 +77,7 @@ class ElasticView {
     run({.kind = Kind::kAllGather}, input, output, input.numel());
   }
   void end() { group_.reset(); }
-  /// What the first collective that failed has thrown.
+  /// Returns the error of the first collective that failed; nothing where none has.
   const std::optional<Error>& failure() const { return failure_; }
 
  private:
@@ -114,31 +114,18 @@ class ElasticView {
   const int attempt;
 };
 
-struct ElasticSettings {
-  std::string key;
-  std::vector<std::string> contacts;
-  std::string listen;
-  std::string ports;
-  std::vector<std::string> advertise;
-  std::string tls;
-  std::string cluster;
-  std::string admission_secret;
-  std::string token;
-  double suspect_after_s = 0;
-  double meeting_timeout_s = 0;
-  double step_timeout_s = 0;
-};
-
 /// ElasticGroup for tensors and functions of Python. A call may come from any thread that holds
 /// Python's lock, one at a time; the lock is free while it waits.
 class ElasticMember {
  public:
-  ElasticMember(ElasticState::Named tensors, const ElasticSettings& settings, py::object on_fault)
+  ElasticMember(ElasticState::Named tensors, ElasticGroup::Options options,
+                const std::vector<std::string>& join, py::object on_fault)
       : state_(std::move(tensors)), on_fault_(std::move(on_fault)) {
-    const ElasticGroup::Options options = options_of(settings);
+    options.state.write = [this] { return state_.bytes(); };
+    options.state.read = [this](std::span<const std::byte> bytes) { state_.read(bytes); };
+    options.on_fault = [this](const Error& error) { tell(error); };
     std::vector<wire::Endpoint> contacts;
-    for (const std::string& contact : settings.contacts)
-      contacts.push_back(wire::parse_endpoint(contact));
+    for (const std::string& contact : join) contacts.push_back(wire::parse_endpoint(contact));
     const py::gil_scoped_release others_run;
     group_ =
         contacts.empty() ? ElasticGroup::found(options) : ElasticGroup::join(options, contacts);
@@ -177,29 +164,6 @@ class ElasticMember {
   }
 
  private:
-  ElasticGroup::Options options_of(const ElasticSettings& settings) {
-    ElasticGroup::Options options;
-    options.network.key = settings.key;
-    options.network.cluster = settings.cluster;
-    options.network.host = settings.listen;
-    if (!settings.ports.empty()) options.network.ports = wire::parse_port_range(settings.ports);
-    for (const std::string& address : settings.advertise)
-      options.network.advertised.push_back(wire::parse_endpoint(address));
-    const auto tls = wire::parse_tls_mode(settings.tls);
-    SHOAL_USER_CHECK(tls, "ElasticGroup", "tls is auto, on or off, not '{}'", settings.tls);
-    options.network.tls = *tls;
-    if (!settings.admission_secret.empty())
-      options.network.admission = wire::token_key(settings.admission_secret);
-    options.network.token = settings.token;
-    options.network.membership.suspect_after = seconds_of(settings.suspect_after_s);
-    options.meeting_timeout = seconds_of(settings.meeting_timeout_s);
-    options.step_timeout = seconds_of(settings.step_timeout_s);
-    options.state.write = [this] { return state_.bytes(); };
-    options.state.read = [this](std::span<const std::byte> bytes) { state_.read(bytes); };
-    options.on_fault = [this](const Error& error) { tell(error); };
-    return options;
-  }
-
   void tell(const Error& error) {
     const py::gil_scoped_acquire lock;
     if (on_fault_.is_none()) return;
@@ -226,9 +190,8 @@ class ElasticMember {
       if (!py::isinstance<py::tuple>(made) || py::len(made) != 2) {
         throw Error(ErrorKind::kUsage, "step", "the attempt must return (next state, samples)");
       }
-      const auto [tensors, samples] =
-          made.cast<std::pair<std::map<std::string, at::Tensor>, std::uint64_t>>();
-      next_.emplace(ElasticState::Named(tensors.begin(), tensors.end()));
+      auto [tensors, samples] = made.cast<std::pair<ElasticState::Named, std::uint64_t>>();
+      next_.emplace(std::move(tensors));
       state_.check_same_shape(*next_);
       const py::gil_scoped_release others_run;
       return {.state = next_->digest(), .samples = samples};
@@ -271,27 +234,31 @@ void add_elastic(py::module_& module) {
       .def_property_readonly("state", [](const StepResult& step) { return hex(step.state); })
       .def_readonly("attempts", &StepResult::attempts);
   py::class_<ElasticMember>(module, "ElasticMember")
-      .def(py::init([](const std::map<std::string, at::Tensor>& state, const std::string& key,
+      .def(py::init([](ElasticState::Named state, const std::string& key,
                        const std::vector<std::string>& join, const std::string& listen,
                        const std::string& ports, const std::vector<std::string>& advertise,
                        const std::string& tls, const std::string& cluster,
                        const std::string& admission_secret, const std::string& token,
                        double suspect_after_s, double meeting_timeout_s, double step_timeout_s,
                        py::object on_fault) {
-             const ElasticSettings settings{key,
-                                            join,
-                                            listen,
-                                            ports,
-                                            advertise,
-                                            tls,
-                                            cluster,
-                                            admission_secret,
-                                            token,
-                                            suspect_after_s,
-                                            meeting_timeout_s,
-                                            step_timeout_s};
-             return std::make_unique<ElasticMember>(ElasticState::Named(state.begin(), state.end()),
-                                                    settings, std::move(on_fault));
+             ElasticGroup::Options options;
+             options.network.key = key;
+             options.network.cluster = cluster;
+             options.network.host = listen;
+             if (!ports.empty()) options.network.ports = wire::parse_port_range(ports);
+             for (const std::string& address : advertise)
+               options.network.advertised.push_back(wire::parse_endpoint(address));
+             const auto mode = wire::parse_tls_mode(tls);
+             SHOAL_USER_CHECK(mode, "ElasticGroup", "tls is auto, on or off, not '{}'", tls);
+             options.network.tls = *mode;
+             if (!admission_secret.empty())
+               options.network.admission = wire::token_key(admission_secret);
+             options.network.token = token;
+             options.network.membership.suspect_after = seconds_of(suspect_after_s);
+             options.meeting_timeout = seconds_of(meeting_timeout_s);
+             options.step_timeout = seconds_of(step_timeout_s);
+             return std::make_unique<ElasticMember>(std::move(state), std::move(options), join,
+                                                    std::move(on_fault));
            }),
            py::arg("state"), py::kw_only(), py::arg("key"), py::arg("join"), py::arg("listen"),
            py::arg("ports"), py::arg("advertise"), py::arg("tls"), py::arg("cluster"),
@@ -307,9 +274,10 @@ void add_elastic(py::module_& module) {
                              [](const ElasticMember& member) { return member.group().next_step(); })
       .def_property_readonly("samples",
                              [](const ElasticMember& member) { return member.group().samples(); })
-      .def("wait_for_members", &ElasticMember::wait_for_members)
-      .def("step", &ElasticMember::step)
-      .def("leave", &ElasticMember::leave);
+      .def("wait_for_members", &ElasticMember::wait_for_members, py::arg("members"),
+           py::arg("timeout_s") = 1800.0)
+      .def("step", &ElasticMember::step, py::arg("attempt"))
+      .def("leave", &ElasticMember::leave, py::arg("timeout_s") = 30.0);
   module.def("join_token", &join_token, py::arg("secret"), py::arg("good_for_s"),
              py::arg("cluster") = "shoal");
 }

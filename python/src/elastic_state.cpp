@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 #include <openssl/evp.h>
 
-#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <sstream>
@@ -19,24 +18,28 @@ std::span<const std::byte> memory_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-/// The first line in which two headers differ, of each.
+/// Returns the first line in which two headers differ, of each.
 std::pair<std::string, std::string> first_difference(const std::string& a, const std::string& b) {
+  const std::string end = "nothing more";
+  const auto next = [&](std::istringstream& lines) {
+    std::string line;
+    std::getline(lines, line);
+    return line.empty() ? end : line;
+  };
   std::istringstream lines_of_a(a);
   std::istringstream lines_of_b(b);
   std::string line_a;
   std::string line_b;
   do {
-    if (!std::getline(lines_of_a, line_a)) line_a = "nothing more";
-    if (!std::getline(lines_of_b, line_b)) line_b = "nothing more";
-  } while (line_a == line_b && line_a != "nothing more");
+    line_a = next(lines_of_a);
+    line_b = next(lines_of_b);
+  } while (line_a == line_b && line_a != end);
   return {line_a, line_b};
 }
 
 }  // namespace
 
 ElasticState::ElasticState(Named tensors) : tensors_(std::move(tensors)) {
-  std::sort(tensors_.begin(), tensors_.end(),
-            [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [name, tensor] : tensors_) {
     SHOAL_USER_CHECK(name.find('\n') == std::string::npos, "state",
                      "a name with a line break: '{}'", name);
@@ -49,11 +52,15 @@ ElasticState::ElasticState(Named tensors) : tensors_(std::move(tensors)) {
   header_ += "\n";
 }
 
+std::size_t ElasticState::nbytes() const {
+  std::size_t sum = 0;
+  for (const auto& [name, tensor] : tensors_) sum += tensor.nbytes();
+  return sum;
+}
+
 std::vector<std::byte> ElasticState::bytes() const {
   std::vector<std::byte> all;
-  std::size_t size = header_.size();
-  for (const auto& [name, tensor] : tensors_) size += tensor.nbytes();
-  all.reserve(size);
+  all.reserve(header_.size() + nbytes());
   const auto add = [&](std::span<const std::byte> part) {
     all.insert(all.end(), part.begin(), part.end());
   };
@@ -80,29 +87,30 @@ collective::membership::Digest ElasticState::digest() const {
 
 void ElasticState::read(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  const std::size_t end = text.find("\n\n");
-  const std::string header(end == std::string_view::npos ? text.substr(0, 0)
-                                                         : text.substr(0, end + 2));
-  if (header != header_) {
+  if (!text.starts_with(header_)) {
+    const std::string header(text.substr(0, text.find("\n\n")));
     const auto [theirs, own] = first_difference(header, header_);
     throw Error(ErrorKind::kMismatch, "state",
                 fmt::format("the state of the group has {}, and this member's has {}", theirs, own))
         .hint("all members train the same tensors");
   }
-  std::span<const std::byte> left = bytes.subspan(header.size());
+  std::span<const std::byte> left = bytes.subspan(header_.size());
+  if (left.size() != nbytes()) {
+    throw Error(ErrorKind::kData, "state",
+                fmt::format("{} bytes of tensors that have {}", left.size(), nbytes()));
+  }
   for (const auto& [name, tensor] : tensors_) {
-    if (left.size() < tensor.nbytes()) break;
-    std::memcpy(tensor.mutable_data_ptr(), left.data(), tensor.nbytes());
+    if (tensor.nbytes() > 0) std::memcpy(tensor.mutable_data_ptr(), left.data(), tensor.nbytes());
     left = left.subspan(tensor.nbytes());
   }
 }
 
 void ElasticState::copy_from(const ElasticState& other) {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const at::Tensor& target = tensors_[i].second;
-    const at::Tensor& source = other.tensors_[i].second;
-    if (target.const_data_ptr() != source.const_data_ptr() && target.nbytes() > 0)
-      std::memcpy(target.mutable_data_ptr(), source.const_data_ptr(), target.nbytes());
+  auto source = other.tensors_.begin();
+  for (const auto& [name, target] : tensors_) {
+    const void* from = (source++)->second.const_data_ptr();
+    if (target.const_data_ptr() != from && target.nbytes() > 0)
+      std::memcpy(target.mutable_data_ptr(), from, target.nbytes());
   }
 }
 

@@ -3,9 +3,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <map>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "shoal/collective/membership/member.h"
@@ -16,7 +16,7 @@ namespace shoal::python {
 /// gaps, and stay where they are.
 class ElasticState {
  public:
-  using Named = std::vector<std::pair<std::string, at::Tensor>>;
+  using Named = std::map<std::string, at::Tensor>;
 
   /// Throws Error(usage) for a tensor that is not such a one.
   explicit ElasticState(Named tensors);
@@ -26,13 +26,15 @@ class ElasticState {
   /// SHA-256 of `bytes()`, without a copy of them.
   collective::membership::Digest digest() const;
   /// Takes over the tensors of another state. Throws Error(mismatch) that names the first tensor of
-  /// another name, type or shape.
+  /// another name, type or shape, Error(data) where bytes are missing or left over.
   void read(std::span<const std::byte> bytes);
   void copy_from(const ElasticState& other);
   /// Throws Error(usage) where `other` has other names, types or shapes.
   void check_same_shape(const ElasticState& other) const;
 
  private:
+  std::size_t nbytes() const;  ///< of all tensors
+
   Named tensors_;
   std::string header_;
 };

@@ -24,7 +24,7 @@ def parameters(function):
         return [(each.name, None if each.default is each.empty else each.default) for each in found if each.name != "self"]
     except ValueError:
         [words] = re.findall(r"^\w+\((.*)\) ->", function.__doc__, re.M)
-        found = re.findall(r"(\w+): [^=,]+(?: = ('[^']*'|\w+))?(?:, |$)", words)
+        found = re.findall(r"(\w+): [^=,]+(?: = ('[^']*'|[\w.]+))?(?:, |$)", words)
         return [(name, ast.literal_eval(default) if default else None) for name, default in found if name != "self"]
 
 
