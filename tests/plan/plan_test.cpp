@@ -556,6 +556,17 @@ TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
               HasSubstr("it has 4 ranks, and pp = 2"));
 }
 
+/// Three stages on two ranks, one of which has two of them.
+TEST(Simulator, AJobsOwnTableMayGiveRanksOtherNumbersOfStages) {
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 2);
+  Training training = on(1, 1, 2, 1);
+  training.table = std::make_shared<const schedule::Schedule>(
+      schedule::from_csv("0F0,2F0,2B0,0B0\n1F0,1B0\n", "file.csv"));
+  const SimulatedStep step =
+      simulate_step(PublishedEstimator(), *named_model("gpt3-13b"), training, cluster);
+  EXPECT_GT(step.timeline.makespan(), 0);
+}
+
 TEST(Simulator, RandomFailuresMeetDalysModel) {
   const FailureModel failures{4 * 3600.0, 60, 300};
   const double interval = daly_interval_s(failures);

@@ -52,7 +52,7 @@ std::string describe_head(const ModelSpec& spec, const Training& training, bool 
 /// Returns the table of the job's pipeline: that of a file, or of the schedule with that name.
 /// Throws Error(usage) for a number of micro-batches that the schedule does not have.
 schedule::Schedule computation_table(const Training& training);
-/// The same with the gathers of ZeRO-3.
+/// Returns that table with the gathers of ZeRO-3.
 schedule::Schedule pipeline_table(const Training& training);
 
 }  // namespace shoal::plan

@@ -78,17 +78,14 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
                             const Training& training, const Cluster& cluster,
                             const std::vector<Straggler>& stragglers,
                             const schedule::Visit& visit) {
-  if (training.table) {
-    return simulate_schedule(estimator, spec, training, cluster, *training.table, stragglers,
-                             visit);
-  }
   validate(spec, training, cluster.runtime);
   const auto p = static_cast<int>(training.degrees.pp);
   std::string name = p == 1 ? "1f1b" : training.schedule;
   if (training.virtual_stages > 1) name = "interleaved";
-  const auto table =
-      schedule::make_schedule(name, p, static_cast<int>(p == 1 ? 1 : training.chunks()),
-                              static_cast<int>(training.micro_batches()));
+  const auto table = training.table ? *training.table
+                                    : schedule::make_schedule(
+                                          name, p, static_cast<int>(p == 1 ? 1 : training.chunks()),
+                                          static_cast<int>(training.micro_batches()));
   schedule::Costs costs = estimator.stage_costs(spec, training, cluster);
   if (table.stages() != static_cast<int>(costs.stages.size())) {
     // One rank runs the stages that it holds as one.

@@ -144,8 +144,8 @@ class StepTraffic {
     const double repeated = tensor_elements(degrees_.tp, samples_, length_, hidden_, true) - once;
     const double block =
         once + share_that_keeps(Keep::kInput) * repeated + gathers * gathered_again;
-    const double bytes = number_.activation_bytes * micro_batches_ *
-                         (halves * block + most_blocks_of_a_rank(1, 1) * shared_heads());
+    const double bytes =
+        number_.activation_bytes * micro_batches_ * (halves * block + layers_ * shared_heads());
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
