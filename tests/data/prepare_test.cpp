@@ -49,6 +49,10 @@ PrepareOptions options_for(const Folder& folder, const std::string& out = "out")
   return options;
 }
 
+std::uint64_t documents(const Manifest& manifest) {
+  return manifest.splits.at("train").documents + manifest.splits.at("validation").documents;
+}
+
 void expect_error(ErrorKind kind, const std::string& words, const std::function<void()>& body) {
   try {
     body();
@@ -185,13 +189,13 @@ TEST(Prepare, CountsWhatIsLeftOut) {
       .repeated_passages = 2,
       .repeated_passage_bytes = 2 * passage.size()};
   EXPECT_EQ(manifest.source, expected) << to_json(manifest);
-  EXPECT_EQ(manifest.splits.at("train").documents + manifest.splits.at("validation").documents, 2u);
+  EXPECT_EQ(documents(manifest), 2u);
   options.drop_duplicates = false;
   options.out = folder / "all";
   const Manifest all = prepare(options).manifest;
   EXPECT_EQ(all.source.empty_files, 1u);
   EXPECT_EQ(all.source.near_duplicate_files + all.source.repeated_passages, 0u);
-  EXPECT_EQ(all.splits.at("train").documents + all.splits.at("validation").documents, 4u);
+  EXPECT_EQ(documents(all), 4u);
 }
 
 TEST(Prepare, LeavesOutFilesThatAreNoText) {
@@ -216,9 +220,6 @@ TEST(Prepare, LeavesOutFilesThatAreNoText) {
   EXPECT_EQ(source.binary_files, 2u);
   EXPECT_EQ(source.binary_bytes, 3016u);
   EXPECT_EQ(source.empty_files, 0u);
-  const auto documents = [](const Manifest& manifest) {
-    return manifest.splits.at("train").documents + manifest.splits.at("validation").documents;
-  };
   EXPECT_EQ(documents(result.manifest), 13u);
   options.keep_binary = true;
   expect_error(ErrorKind::kUsage, "binary_files", [&] { prepare(options); });

@@ -2,31 +2,17 @@
 
 #include <algorithm>
 
+#include "shoal/data/utf8.h"
+
 namespace shoal::data {
 namespace {
 
 constexpr std::size_t kLookedAt = 8 << 10;
 
-/// Returns the length of the UTF-8 character at the start of `text`; 0: it does not begin with one.
-/// Overlong forms and surrogates count as characters: they are rare and no sign of a binary file.
-std::size_t character_length(std::string_view text) {
-  const auto first = static_cast<unsigned char>(text.front());
-  std::size_t length = 1;
-  if (first >= 0x80) {
-    if (first < 0xc2 || first > 0xf4) return 0;
-    length = 2 + static_cast<std::size_t>(first >= 0xe0) + static_cast<std::size_t>(first >= 0xf0);
-  }
-  if (length > text.size()) return 0;
-  const auto goes_on = [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U; };
-  return std::all_of(text.begin() + 1, text.begin() + static_cast<std::ptrdiff_t>(length), goes_on)
-             ? length
-             : 0;
-}
-
 std::size_t bytes_outside_characters(std::string_view text) {
   std::size_t count = 0;
   while (!text.empty()) {
-    const std::size_t length = character_length(text);
+    const std::size_t length = utf8_length(text);
     if (length == 0) ++count;
     text.remove_prefix(std::max<std::size_t>(length, 1));
   }

@@ -70,9 +70,7 @@ class CsvReader {
 
  private:
   [[noreturn]] void fail(const std::string& what, const std::string& hint = "") const {
-    Error error(ErrorKind::kData, "csv", fmt::format("{}:{}: {}", origin_, line_, what));
-    if (!hint.empty()) error.hint(hint);
-    throw error;
+    throw Error(ErrorKind::kData, "csv", fmt::format("{}:{}: {}", origin_, line_, what)).hint(hint);
   }
 
   bool next_line(std::string_view& line) {

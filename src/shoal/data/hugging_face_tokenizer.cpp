@@ -36,17 +36,10 @@ constexpr const char* kFileNames[] = {kTokenizerJson, "tokenizer_config.json",
 /// Cuts the longest part of `text` that is valid UTF-8 off its front; where it does not begin so,
 /// the bytes up to the next valid character. Returns the part and whether it is valid.
 std::pair<std::string_view, bool> next_part(std::string_view& text) {
-  const auto length_at = [&](std::size_t at) -> std::size_t {
-    if (static_cast<unsigned char>(text[at]) < 0x80) return 1;
-    utf8proc_int32_t character;
-    const auto read = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
-                                       static_cast<utf8proc_ssize_t>(text.size() - at), &character);
-    return read > 0 ? static_cast<std::size_t>(read) : 0;
-  };
-  const bool valid = length_at(0) > 0;
+  const bool valid = utf8_length(text) > 0;
   std::size_t end = 0;
   while (end < text.size()) {
-    const std::size_t length = length_at(end);
+    const std::size_t length = utf8_length(text.substr(end));
     if ((length > 0) != valid) break;
     end += std::max<std::size_t>(length, 1);
   }

@@ -113,7 +113,7 @@ std::map<std::string, std::string> describe(const PrepareOptions& o) {
   }
   if (!o.headers.empty()) text["packaging_guard"] = "cut";
   // Only where it is on, so that older datasets keep their fingerprint.
-  if (o.keep_binary) text["binary_files"] = "kept";
+  if (o.keep_binary && o.headers.empty()) text["binary_files"] = "kept";
   return text;
 }
 
@@ -206,14 +206,17 @@ Split Preparation::read_corpus() {
     manifest_.source.bytes += document.text.size();
   }
   manifest_.source.files = documents.size();
-  // It is made of options, names, sizes and contents, not of times or places.
-  manifest_.fingerprint = Key(1).child(identity).value();
-  report("reading files", inputs_.size(), inputs_.size());
   if (pinned_.empty() && !options_.keep_binary) {
     binary_ = remove_binary_files(documents);
     manifest_.source.binary_files = binary_.size();
-    for (const BinaryFile& file : binary_) manifest_.source.binary_bytes += file.bytes;
+    for (const BinaryFile& file : binary_) {
+      manifest_.source.binary_bytes += file.bytes;
+      identity += fmt::format("left out: {}\n", file.name);
+    }
   }
+  // It is made of options, names, sizes and contents, not of times or places.
+  manifest_.fingerprint = Key(1).child(identity).value();
+  report("reading files", inputs_.size(), inputs_.size());
   // Whole files first: a passage that stood only in a removed twin must not count as seen.
   if (options_.drop_duplicates) {
     report("removing duplicates", 0, documents.size());
