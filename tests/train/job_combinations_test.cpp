@@ -10,8 +10,8 @@
 #include <cmath>
 #include <fstream>
 #include <map>
-#include <sstream>
 
+#include "shoal/base/file.h"
 #include "shoal/train/config/validate.h"
 #include "tests/train/runs_of_one_job.h"
 #include "tests/train/token_corpus.h"
@@ -333,10 +333,7 @@ TEST_F(JobCombinations, AreThoseOfThePage) {
   for (std::size_t i = 0; i < reasons.size(); ++i)
     page += fmt::format("{}. {}\n", i + 1, reasons[i]);
   const std::string path = SHOAL_DOCS "/reference/job_combinations.md";
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (text.str() == page || HasFailure()) return;
+  if (read_text(path) == page || HasFailure()) return;
   const std::string beside = testing::TempDir() + "job_combinations.md";
   std::ofstream(beside) << page;
   ADD_FAILURE() << path << " is not what the test found: it has written " << beside

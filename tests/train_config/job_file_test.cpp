@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
+#include "shoal/base/file.h"
 #include "shoal/base/nearest.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/toml_text.h"
@@ -139,10 +137,7 @@ TEST(PrintConfig, ShowsEveryKeyAndItsOrigin) {
 }
 
 TEST(ConfigReference, ThePageInTheDocumentationIsThatOfThisCode) {
-  std::ifstream file(SHOAL_SOURCE_DIR "/docs/reference/job.md");
-  std::ostringstream page;
-  page << file.rdbuf();
-  EXPECT_EQ(page.str(), config_reference())
+  EXPECT_EQ(read_text(SHOAL_SOURCE_DIR "/docs/reference/job.md"), config_reference())
       << "write it anew: build/release/bin/shoal train --help-config > docs/reference/job.md";
 }
 

@@ -31,6 +31,9 @@ TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
       HasSubstr(
           "job.toml:6: training.global_batch_sequences = 24: 24 sequences do not divide among 5 "
           "ranks. Hint: 4 or 6 ranks would do, or training.global_batch_sequences = 20 or 25"));
+  EXPECT_THAT(refusal([] { batch_plan(job_with({"parallelism.tensor_parallel_degree=4"}), 5); }),
+              HasSubstr("Hint: 16 or 24 ranks would do"))
+      << "four ranks share each part of the batch";
   EXPECT_THAT(refusal([] { batch_plan(job_with({"parallelism.ranks=48"}), 48); }),
               HasSubstr("among 48 ranks (command line). Hint: 24 ranks would do, or "
                         "training.global_batch_sequences = 48"));

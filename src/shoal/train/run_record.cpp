@@ -18,19 +18,25 @@ namespace {
 
 constexpr int kDeepest = 64;
 
+/// Calls body(key, old, value) for each key that has another value in the two jobs. Values are
+/// compared as the text of a job file: one rule for all types of keys.
+template <class Body>
+void for_changed_keys(const JobConfig& before, const JobConfig& after, const Body& body) {
+  for (const ConfigKey& key : all_keys()) {
+    const std::string old = value_text(key, before);
+    const std::string value = value_text(key, after);
+    if (old != value) body(key, old, value);
+  }
+}
+
 /// The keys that decide which samples a run sees and have other values in the two jobs.
 std::vector<std::string> differing_data_keys(const JobConfig& before, const JobConfig& after) {
   std::vector<std::string> differences;
-  for (const ConfigKey& key : all_keys()) {
+  for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
     const std::string path = key.path();
-    // Compared as the text of a job file: one rule for all types of keys.
-    const std::string old = value_text(key, before);
-    const std::string value = value_text(key, after);
-    const bool decides =
-        key.section == "data" || path == "training.sequence_length" || path == "debug.seed";
-    if (decides && old != value)
+    if (key.section == "data" || path == "training.sequence_length" || path == "debug.seed")
       differences.push_back(fmt::format("{} was {} and is {}", path, old, value));
-  }
+  });
   return differences;
 }
 
@@ -129,16 +135,14 @@ std::string describe_changes(const RunRecord& saved, const RunRecord& now) {
   const JobConfig before = parse_job(saved.job, saved.job_file).config;
   const JobConfig after = parse_job(now.job, now.job_file).config;
   std::vector<std::string> changes;
-  for (const ConfigKey& key : all_keys()) {
+  for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
     const bool length = key.name == "steps" || key.name == "tokens" || key.name == "epochs";
     const bool shown = key.section == "optimizer" || key.section == "lr_scheduler" ||
                        (key.section == "training" && !length);
-    const std::string old = value_text(key, before);
-    const std::string value = value_text(key, after);
     const auto or_unset = [](const std::string& text) { return text.empty() ? "not set" : text; };
-    if (shown && old != value)
+    if (shown)
       changes.push_back(fmt::format("{} {} -> {}", key.path(), or_unset(old), or_unset(value)));
-  }
+  });
   if (changes.empty()) return "";
   return fmt::format("Changed since step {}: {}.", saved.step, fmt::join(changes, ", "));
 }

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,22 +24,22 @@ Error reading_failed(const std::string& path) {
 /// Returns how much room is left on the disk of `path`, as the rest of an error's text, where the
 /// error `code` is about room; nothing otherwise. `needed`: what the file would take, 0: not known.
 std::string room_left(const std::string& path, int code, std::int64_t needed) {
-  struct statvfs disk {};
   if (code != ENOSPC && code != EDQUOT) return "";
-  if (::statvfs(std::filesystem::path(path).parent_path().c_str(), &disk) != 0) return "";
-  const double bytes = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
+  std::error_code error;
+  const auto disk = std::filesystem::space(std::filesystem::path(path).parent_path(), error);
+  if (error) return "";
   const std::string wanted =
       needed > 0 ? fmt::format("; it takes {:.4g} MB", static_cast<double>(needed) / 1e6) : "";
-  return wanted + fmt::format("; {:.4g} MB are free there", bytes / 1e6);
+  return wanted +
+         fmt::format("; {:.4g} MB are free there", static_cast<double>(disk.available) / 1e6);
 }
 
 Error writing_failed(const std::string& path, std::int64_t needed = 0) {
   const int code = errno;
-  const std::string room = room_left(path, code, needed);
-  errno = code;
   const Error failure =
       system_error(ErrorKind::kOutput, "checkpoint", fmt::format("cannot write '{}'", path));
-  return Error(failure.kind(), failure.operation(), failure.message() + room)
+  return Error(failure.kind(), failure.operation(),
+               failure.message() + room_left(path, code, needed))
       .hint("free space there or name another folder; what was complete there before is as it was");
 }
 

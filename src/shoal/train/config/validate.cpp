@@ -464,9 +464,10 @@ namespace {
 
 /// Returns the hint for a batch of `global` sequences that `ranks` do not share evenly: the nearest
 /// numbers of either that do. `tokens_each`: 1, or the tokens of a sequence where the batch is
-/// given in tokens.
+/// given in tokens. `of_a_share`: ranks that tensor, context and pipeline parallelism give one part
+/// of the batch to, and that `ranks` counts as one.
 std::string nearest_batches(const std::string& key, std::int64_t global, std::int64_t ranks,
-                            std::int64_t tokens_each) {
+                            std::int64_t tokens_each, std::int64_t of_a_share) {
   const std::int64_t below = global / ranks * ranks;
   const auto value = [&](std::int64_t sequences) { return sequences * tokens_each; };
   std::string batches = fmt::format("{} = {}", key, value(below + ranks));
@@ -476,8 +477,9 @@ std::string nearest_batches(const std::string& key, std::int64_t global, std::in
   while (global % fewer != 0) --fewer;
   std::int64_t more = ranks + 1;
   while (more <= global && global % more != 0) ++more;
-  const std::string numbers =
-      more <= global ? fmt::format("{} or {}", fewer, more) : fmt::format("{}", fewer);
+  const std::string numbers = more <= global
+                                  ? fmt::format("{} or {}", fewer * of_a_share, more * of_a_share)
+                                  : fmt::format("{}", fewer * of_a_share);
   return fmt::format("{} ranks would do, or {}", numbers, batches);
 }
 
@@ -502,13 +504,15 @@ BatchPlan batch_plan(const Job& job, int ranks) {
   if (ranks < 1) throw config_error(job, "parallelism.ranks", "there must be at least one rank");
   if (plan.global % ranks != 0 || plan.global == 0) {
     const std::string origin = job.origin("parallelism.ranks");
+    const ParallelismSection& p = job.config.parallelism;
     // The line of the batch is not at fault where the number of ranks is of the command line.
     const bool elsewhere = origin != "default" && !origin.starts_with(job.file);
     throw config_error(job, key,
                        fmt::format("{} sequences do not divide among {} ranks{}", plan.global,
                                    ranks, elsewhere ? fmt::format(" ({})", origin) : ""))
-        .hint(nearest_batches(key, plan.global, ranks,
-                              training.global_batch_tokens ? training.sequence_length : 1));
+        .hint(nearest_batches(
+            key, plan.global, ranks, training.global_batch_tokens ? training.sequence_length : 1,
+            p.tensor_parallel_degree * p.context_parallel_degree * p.pipeline_parallel_degree));
   }
   // The global batch decides what is learnt; ranks and micro-batches only cut it.
   const std::int64_t share = plan.global / ranks;
