@@ -15,11 +15,8 @@ fail() {
 }
 (($# < 2)) || fail "usage: tools/test_newer_pytorch.sh [VERSION]"
 
-tools/setup.sh # the packages that the build needs
-for python in python3 python3.11 /usr/bin/python3 ''; do
-  [[ -n $python ]] || fail "no Python 3.11 with the venv module (tried python3, python3.11, /usr/bin/python3): the pinned wheels are for it"
-  "$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && break
-done
+tools/setup_python.sh # the packages that the build needs, and a Python for which the wheels are pinned
+readonly python=.venv-python/bin/python
 version=${1:-$("$python" -m pip index versions torch --disable-pip-version-check 2>/dev/null | sed -nE '1s/^torch \(([0-9.]+)\)$/\1/p')}
 [[ $version =~ ^[0-9]+\.[0-9]+\.[0-9]+$ ]] || fail "'$version' is no version: PyPI did not say which PyTorch is the newest, or VERSION is not like 2.15.0"
 

@@ -73,7 +73,7 @@ bool is_section(const std::string& key) {
 
 void read(const toml::table& table, const std::string& prefix, const std::string& file,
           Cluster& cluster) {
-  const auto known = cluster_numbers();
+  const auto known = cluster_numbers(cluster);
   const std::map<std::string, std::int64_t*> counts{
       {"hosts", &cluster.hosts}, {"devices_per_host", &cluster.devices_per_host}};
   const std::map<std::string, std::string*> texts{
@@ -106,7 +106,7 @@ void read(const toml::table& table, const std::string& prefix, const std::string
                                 [&](const ClusterNumber& n) { return key == n.key; });
                number != known.end()) {
       if (!node.is_number()) reject(file, node, fmt::format("{}: must be a number", key));
-      number->value(cluster) = *node.value<double>();
+      *number->value = *node.value<double>();
     } else if (const auto count = counts.find(key); count != counts.end()) {
       if (!node.is_integer()) reject(file, node, fmt::format("{}: must be a whole number", key));
       *count->second = *node.value<std::int64_t>();
@@ -177,11 +177,10 @@ std::string to_toml(const Cluster& cluster) {
   std::map<std::string, std::string> sections;
   sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
   // One table of keys reads and writes: what is written can be read again.
-  for (const ClusterNumber& number : cluster_numbers()) {
+  for (const ClusterNumber& number : cluster_numbers(copy)) {
     const std::string key = number.key;
     const std::size_t dot = key.rfind('.');
-    sections[key.substr(0, dot)] +=
-        fmt::format("{} = {}\n", key.substr(dot + 1), number.value(copy));
+    sections[key.substr(0, dot)] += fmt::format("{} = {}\n", key.substr(dot + 1), *number.value);
   }
   for (const auto& [type, peak] : cluster.device.peak_flops)
     sections["device.peak_flops"] += fmt::format("{} = {}\n", name(type), peak);

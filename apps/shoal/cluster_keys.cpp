@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
 #include <string_view>
 #include <vector>
 
@@ -18,71 +16,6 @@ using plan::Cluster;
 constexpr const char* kPositive = "a number above 0";
 constexpr const char* kNotNegative = "a number of at least 0";
 constexpr const char* kShare = "a number above 0, at most 1";
-
-constexpr std::array kNumbers{
-    ClusterNumber{"device.memory_bytes",
-                  [](Cluster& c) -> double& { return c.device.memory_bytes; }, kPositive,
-                  "memory of one device in bytes"},
-    ClusterNumber{"device.memory_bandwidth",
-                  [](Cluster& c) -> double& { return c.device.memory_bandwidth; }, kPositive,
-                  "its bandwidth in bytes/s"},
-    ClusterNumber{"device.power_w", [](Cluster& c) -> double& { return c.device.power_w; },
-                  kNotNegative, "watts of one device in training, with its share of the host"},
-    ClusterNumber{"device.price_per_hour",
-                  [](Cluster& c) -> double& { return c.device.price_per_hour; }, kNotNegative,
-                  "price of one device for an hour; 0: not known"},
-    ClusterNumber{"device.hours_between_failures",
-                  [](Cluster& c) -> double& { return c.device.hours_between_failures; },
-                  kNotNegative, "mean time between failures of one device; 0: it never fails"},
-    ClusterNumber{"device.efficiency.matmul",
-                  [](Cluster& c) -> double& { return c.device.efficiency.matmul; }, kShare,
-                  "share of `peak_flops` that a large matmul reaches"},
-    ClusterNumber{"device.efficiency.matmul_ramp_flops",
-                  [](Cluster& c) -> double& { return c.device.efficiency.matmul_ramp_flops; },
-                  kNotNegative,
-                  "FLOPs that every matmul loses to filling the device: it takes (FLOPs + ramp) / "
-                  "(matmul × peak)"},
-    ClusterNumber{"device.efficiency.memory",
-                  [](Cluster& c) -> double& { return c.device.efficiency.memory; }, kShare,
-                  "share of `memory_bandwidth` that element-wise operations reach"},
-    ClusterNumber{"device.efficiency.operation_s",
-                  [](Cluster& c) -> double& { return c.device.efficiency.operation_s; },
-                  kNotNegative, "fixed seconds of every operation"},
-    ClusterNumber{"device.efficiency.link_inside",
-                  [](Cluster& c) -> double& { return c.device.efficiency.link_inside; }, kShare,
-                  "share of `inside.bandwidth` that collectives reach"},
-    ClusterNumber{"device.efficiency.link_between",
-                  [](Cluster& c) -> double& { return c.device.efficiency.link_between; }, kShare,
-                  "share of `between.bandwidth` that collectives reach"},
-    ClusterNumber{"inside.latency_s", [](Cluster& c) -> double& { return c.inside.latency_s; },
-                  kNotNegative, "seconds of an empty message between two devices of one host"},
-    ClusterNumber{"inside.bandwidth", [](Cluster& c) -> double& { return c.inside.bandwidth; },
-                  kPositive, "bytes/s of one device to its peers on the host, in one direction"},
-    ClusterNumber{"between.latency_s", [](Cluster& c) -> double& { return c.between.latency_s; },
-                  kNotNegative, "seconds of an empty message between two hosts"},
-    ClusterNumber{"between.bandwidth", [](Cluster& c) -> double& { return c.between.bandwidth; },
-                  kPositive,
-                  "bytes/s of one device to other hosts, in one direction: the link of the host "
-                  "divided by its devices where they share it"},
-    ClusterNumber{"host.memory_bytes", [](Cluster& c) -> double& { return c.host.memory_bytes; },
-                  kNotNegative,
-                  "memory of the host in bytes, for what is offloaded; 0: nothing can be"},
-    ClusterNumber{"host.memory_bandwidth",
-                  [](Cluster& c) -> double& { return c.host.memory_bandwidth; }, kNotNegative,
-                  "its bandwidth in bytes/s, which the devices share"},
-    ClusterNumber{"host.link_bandwidth",
-                  [](Cluster& c) -> double& { return c.host.link_bandwidth; }, kNotNegative,
-                  "bytes/s between one device and the host's memory, in one direction"},
-    ClusterNumber{"host.devices_at_once",
-                  [](Cluster& c) -> double& { return c.host.devices_at_once; }, kNotNegative,
-                  "devices that compute at the same time where they share cores; 0: all"},
-    ClusterNumber{"storage.read_bandwidth",
-                  [](Cluster& c) -> double& { return c.storage.read_bandwidth; }, kNotNegative,
-                  "bytes/s at which the whole cluster reads checkpoints; 0: not known"},
-    ClusterNumber{"storage.write_bandwidth",
-                  [](Cluster& c) -> double& { return c.storage.write_bandwidth; }, kNotNegative,
-                  "bytes/s at which it writes them; 0: not known"},
-};
 
 constexpr std::string_view kHead = R"(# The cluster file
 
@@ -109,24 +42,30 @@ the preset, or without one that of the tables.
 |---|---|---|---|
 )";
 
-constexpr std::string_view kTail = R"(
+constexpr std::string_view kPeaks = R"(
 ## [device.peak_flops]
 
-One key for each element type that the device multiplies: `f32 = 5e12` is its peak in FLOP/s of
-dense matmuls. Without a preset at least one is needed. Types: )";
+Without a preset at least one is needed.
 
-constexpr std::string_view kMeasured = R"(
+| key | value | meaning |
+|---|---|---|
+| {} | a number above 0 | FLOP/s of dense matmuls of this element type |
+)";
+
+constexpr std::string_view kKernels = R"(
 ## [kernels.NAME]
 
 Measured times of Shoal's own kernels, which `shoal plan calibrate` writes
-([how they are used](../transformer-math.md#shoals-own-steps)). The keys are `start_s`, `flop_s`,
-`weight_s` and `byte_s`, seconds of at least 0. A call takes
+([how they are used](../transformer-math.md#shoals-own-steps)). A call takes
 
     start_s + flop_s × FLOPs + weight_s × bytes of weights or states + byte_s × bytes of activations
 
-`timed` lists the measurements, `[FLOPs, bytes of weights or states, bytes of activations, seconds]`
-each: where there are some, the four numbers are fitted anew for every call that is planned.
-Names: )";
+| key | value | meaning |
+|---|---|---|
+| NAME | one of {} | the kernel |
+| `start_s`, `flop_s`, `weight_s`, `byte_s` | a number of at least 0 | seconds, see above |
+| `timed` | a list of `[FLOPs, bytes of weights or states, bytes of activations, seconds]` | the measurements: where there are some, the four numbers are fitted anew for every call that is planned |
+)";
 
 constexpr std::string_view kTcp = R"(
 ## [tcp]
@@ -147,25 +86,55 @@ void add_line(std::string& text, std::string_view key, std::string_view takes,
   text += fmt::format("| `{}` | {} | {} | {} |\n", key, takes, left_out, meaning);
 }
 
-void add_words(std::string& text, std::string words) {
-  constexpr std::size_t kWidth = 100;
-  std::size_t line = text.size() - (text.rfind('\n') + 1);
-  while (!words.empty()) {
-    const std::size_t space = std::min(words.find(' '), words.size());
-    if (line + space > kWidth) {
-      text.back() = '\n';
-      line = 0;
-    }
-    text += words.substr(0, space) + " ";
-    line += space + 1;
-    words.erase(0, space + 1);
-  }
-  text.back() = '\n';
-}
-
 }  // namespace
 
-std::span<const ClusterNumber> cluster_numbers() { return kNumbers; }
+std::vector<ClusterNumber> cluster_numbers(Cluster& cluster) {
+  plan::Device& device = cluster.device;
+  plan::Efficiency& efficiency = device.efficiency;
+  return {
+      {"device.memory_bytes", &device.memory_bytes, kPositive, "memory of one device in bytes"},
+      {"device.memory_bandwidth", &device.memory_bandwidth, kPositive, "its bandwidth in bytes/s"},
+      {"device.power_w", &device.power_w, kNotNegative,
+       "watts of one device in training, with its share of the host"},
+      {"device.price_per_hour", &device.price_per_hour, kNotNegative,
+       "price of one device for an hour; 0: not known"},
+      {"device.hours_between_failures", &device.hours_between_failures, kNotNegative,
+       "mean time between failures of one device; 0: it never fails"},
+      {"device.efficiency.matmul", &efficiency.matmul, kShare,
+       "share of `peak_flops` that a large matmul reaches"},
+      {"device.efficiency.matmul_ramp_flops", &efficiency.matmul_ramp_flops, kNotNegative,
+       "FLOPs that every matmul loses to filling the device: it takes (FLOPs + ramp) / (matmul × "
+       "peak)"},
+      {"device.efficiency.memory", &efficiency.memory, kShare,
+       "share of `memory_bandwidth` that element-wise operations reach"},
+      {"device.efficiency.operation_s", &efficiency.operation_s, kNotNegative,
+       "fixed seconds of every operation"},
+      {"device.efficiency.link_inside", &efficiency.link_inside, kShare,
+       "share of `inside.bandwidth` that collectives reach"},
+      {"device.efficiency.link_between", &efficiency.link_between, kShare,
+       "share of `between.bandwidth` that collectives reach"},
+      {"inside.latency_s", &cluster.inside.latency_s, kNotNegative,
+       "seconds of an empty message between two devices of one host"},
+      {"inside.bandwidth", &cluster.inside.bandwidth, kPositive,
+       "bytes/s of one device to its peers on the host, in one direction"},
+      {"between.latency_s", &cluster.between.latency_s, kNotNegative,
+       "seconds of an empty message between two hosts"},
+      {"between.bandwidth", &cluster.between.bandwidth, kPositive,
+       "bytes/s of one device to other hosts, in one direction: the link of the host divided by "
+       "its devices where they share it"},
+      {"host.memory_bytes", &cluster.host.memory_bytes, kNotNegative,
+       "memory of the host in bytes, for what is offloaded; 0: nothing can be"},
+      {"host.memory_bandwidth", &cluster.host.memory_bandwidth, kNotNegative,
+       "its bandwidth in bytes/s, which the devices share"},
+      {"host.link_bandwidth", &cluster.host.link_bandwidth, kNotNegative,
+       "bytes/s between one device and the host's memory, in one direction"},
+      {"host.devices_at_once", &cluster.host.devices_at_once, kNotNegative,
+       "devices that compute at the same time where they share cores; 0: all"},
+      {"storage.read_bandwidth", &cluster.storage.read_bandwidth, kNotNegative,
+       "bytes/s at which the whole cluster reads checkpoints; 0: not known"},
+      {"storage.write_bandwidth", &cluster.storage.write_bandwidth, kNotNegative,
+       "bytes/s at which it writes them; 0: not known"}};
+}
 
 std::string cluster_reference() {
   Cluster cluster;
@@ -182,7 +151,7 @@ std::string cluster_reference() {
   add_line(text, "devices_per_host", "a whole number from 1 to 100,000",
            fmt::to_string(cluster.devices_per_host), "devices of one host; on CPUs, ranks");
   std::string_view section;
-  for (const ClusterNumber& number : kNumbers) {
+  for (const ClusterNumber& number : cluster_numbers(cluster)) {
     const std::string_view key = number.key;
     const std::size_t dot = key.rfind('.');
     if (key.substr(0, dot) != section) {
@@ -191,7 +160,7 @@ std::string cluster_reference() {
                           section);
       if (section == "device") add_line(text, "name", "a text", "none", "the name of the device");
     }
-    const double value = number.value(cluster);
+    const double value = *number.value;
     const bool needed = value == 0 && number.takes != kNotNegative;
     add_line(text, key.substr(dot + 1), number.takes, needed ? "needed" : fmt::format("{}", value),
              number.meaning);
@@ -201,10 +170,8 @@ std::string cluster_reference() {
     const auto type = static_cast<ElementType>(i);
     if (is_floating(type)) types.push_back(fmt::format("`{}`", name(type)));
   }
-  text += kTail;
-  add_words(text, fmt::format("{}.", fmt::join(types, ", ")));
-  text += kMeasured;
-  add_words(text, fmt::format("`{}`.", fmt::join(plan::kernel_names(), "`, `")));
+  text += fmt::format(kPeaks, fmt::join(types, ", "));
+  text += fmt::format(kKernels, fmt::join(plan::kernel_names(), ", "));
   text += kTcp;
   return text;
 }

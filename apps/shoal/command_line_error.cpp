@@ -77,8 +77,8 @@ std::string describe_command_line_error(const CLI::App& program, const CLI::Pars
   while (app->remaining().empty() && !app->get_subcommands().empty())
     app = app->get_subcommands().front();
   const std::vector<std::string> extras = app->remaining();
-  // Of the words that CLI11 has for this, a missing command is the only one about commands.
-  // Its error about arguments has the name of the command, so their kinds are told by their codes.
+  // CLI11 names some errors after the command, so their kinds are told by their codes. It requires
+  // options too: a command is missing only where none was parsed.
   const auto kind = static_cast<CLI::ExitCodes>(error.get_exit_code());
   if (kind == CLI::ExitCodes::RequiredError && app->get_subcommands().empty() &&
       app->get_require_subcommand_min() > 0)

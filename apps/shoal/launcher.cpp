@@ -314,7 +314,7 @@ std::string Launcher::where_it_would_go_on() const {
   if (!newest && lost == 0) return "";
   const std::string which = newest ? fmt::format("the newest checkpoint is of step {}", from)
                                    : std::string("no checkpoint yet");
-  return fmt::format("{}: the same command begins again from step {}{}", which, from,
+  return fmt::format("{}: the job, without --fresh, begins again from step {}{}", which, from,
                      lost > 0 ? fmt::format(", {} step{} back", lost, lost == 1 ? "" : "s") : "");
 }
 

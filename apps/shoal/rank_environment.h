@@ -19,7 +19,7 @@ struct RankEnvironment {
   std::string rendezvous;
   /// The file in which torchrun looks for the rank's error; empty under other launchers.
   std::string error_file;
-  /// Where `rendezvous` was found, for messages: "MASTER_ADDR and MASTER_PORT".
+  /// Says which variables name `rendezvous`, for messages: "MASTER_ADDR and MASTER_PORT".
   std::string rendezvous_source = {};
   /// True when a person or a script has set torchrun's variables: torchrun itself sets more.
   bool by_hand = false;

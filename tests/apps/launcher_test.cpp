@@ -343,16 +343,20 @@ TEST_F(LauncherTest, TheDirectoryIsNamedAfterTheJob) {
   EXPECT_TRUE(folder.has("runs/test/rank-0.txt"));
 }
 
+/// The variables by which torchrun starts a rank of two.
+std::map<std::string, std::string> of_torchrun(const char* rank, const char* local_rank,
+                                               const char* local_world,
+                                               const char* host = "127.0.0.1") {
+  return {{"TORCHELASTIC_RUN_ID", "none"},   {"WORLD_SIZE", "2"},
+          {"LOCAL_WORLD_SIZE", local_world}, {"RANK", rank},
+          {"LOCAL_RANK", local_rank},        {"MASTER_ADDR", host},
+          {"MASTER_PORT", "29500"}};
+}
+
 TEST_F(LauncherTest, IsOneRankUnderAnotherLauncher) {
-  const std::map<std::string, std::string> common = {{"TORCHELASTIC_RUN_ID", "none"},
-                                                     {"WORLD_SIZE", "2"},
-                                                     {"LOCAL_WORLD_SIZE", "2"},
-                                                     {"MASTER_ADDR", "127.0.0.1"},
-                                                     {"MASTER_PORT", "29500"}};
   std::vector<std::unique_ptr<Program>> ranks;
   for (const char* rank : {"0", "1"}) {
-    auto environment = common;
-    environment["RANK"] = environment["LOCAL_RANK"] = rank;
+    auto environment = of_torchrun(rank, rank, "2");
     environment["TORCHELASTIC_ERROR_FILE"] =
         std::string("/tmp/torchelastic_x/none_y/attempt_0/") + rank + "/error.json";
     ranks.push_back(std::make_unique<Program>(words({}), folder.path(), environment));
@@ -381,20 +385,12 @@ TEST_F(LauncherTest, WritesTheFileThatTorchrunReads) {
 
 // Rank 0 may be about to move an earlier run aside; a folder of another rank would look like one.
 TEST_F(LauncherTest, OtherRanksUnderAnotherLauncherLeaveTheDirectoryToRank0) {
-  const std::map<std::string, std::string> environment = {
-      {"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "2"},
-      {"MASTER_ADDR", "127.0.0.1"},    {"RANK", "1"},       {"LOCAL_RANK", "1"},
-      {"MASTER_PORT", "29500"}};
-  EXPECT_EQ(run(words({"--fresh"}), folder.path(), environment).code, 0);
+  EXPECT_EQ(run(words({"--fresh"}), folder.path(), of_torchrun("1", "1", "2")).code, 0);
   EXPECT_FALSE(folder.has("run"));
 }
 
 TEST_F(LauncherTest, SaysWhoStartedARankOfAnotherMachine) {
-  const std::map<std::string, std::string> environment = {
-      {"TORCHELASTIC_RUN_ID", "none"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "1"},
-      {"MASTER_ADDR", "127.0.0.1"},    {"RANK", "1"},       {"LOCAL_RANK", "0"},
-      {"MASTER_PORT", "29500"}};
-  EXPECT_THAT(run(words({}), folder.path(), environment).out,
+  EXPECT_THAT(run(words({}), folder.path(), of_torchrun("1", "0", "1")).out,
               StartsWith("rank 1 of 2, started by RANK and WORLD_SIZE: rank 0 shows the progress; "
                          "errors of this rank are in run/logs/rank-1.log too\n"));
 }
@@ -408,13 +404,7 @@ TEST_F(LauncherTest, WarnsWhereNobodyStartedTheOtherRanks) {
 
 TEST_F(LauncherTest, NamesTheVariablesThatNamedAHost) {
   const Outcome outcome = run(words({"--set", "job.description=unresolved"}), folder.path(),
-                              {{"TORCHELASTIC_RUN_ID", "none"},
-                               {"WORLD_SIZE", "2"},
-                               {"LOCAL_WORLD_SIZE", "1"},
-                               {"RANK", "0"},
-                               {"LOCAL_RANK", "0"},
-                               {"MASTER_ADDR", "no.such.host"},
-                               {"MASTER_PORT", "29500"}});
+                              of_torchrun("0", "0", "1", "no.such.host"));
   EXPECT_EQ(outcome.code, 78);
   EXPECT_THAT(outcome.err, HasSubstr("cannot resolve 'no.such.host' (the ranks meet at "
                                      "no.such.host:29501, as MASTER_ADDR and MASTER_PORT say)"));

@@ -16,11 +16,15 @@ namespace {
 using ::testing::StartsWith;
 using Variables = std::map<std::string, std::string>;
 
-std::optional<RankEnvironment> detect(const Variables& variables) {
-  return detect_rank_environment([&](const char* name) {
+auto look_up(const Variables& variables) {
+  return [&](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
-  });
+  };
+}
+
+std::optional<RankEnvironment> detect(const Variables& variables) {
+  return detect_rank_environment(look_up(variables));
 }
 
 Variables changed(Variables variables, const std::string& name, const std::string& value) {
@@ -84,10 +88,7 @@ TEST(RankEnvironment, NoneOfThem) {
 }
 
 std::string ignored(const Variables& variables) {
-  return ignored_rank_variables([&](const char* name) {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  });
+  return ignored_rank_variables(look_up(variables));
 }
 
 TEST(RankEnvironment, WarnsOfARankThatNoLauncherStarted) {

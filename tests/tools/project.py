@@ -8,7 +8,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
-def main(clang_14=()):
+def main(clang_14):
     """Runs the tests of a file, or ends it as skipped where a program of clang 14 is missing that what it tests asks for."""
     sys.path.insert(0, str(ROOT / "tools"))
     import check_tidy

@@ -52,6 +52,10 @@ bool trains_on_a_table(const std::string& config) {
 
 }  // namespace
 
+std::string RunSummary::unit() const {
+  return trains_on_a_table(directory + "/config.toml") ? "samples" : "tokens";
+}
+
 std::int64_t RunSummary::steps() const {
   if (!recent.empty()) return recent.back().step;
   if (!job) return 0;
@@ -87,7 +91,6 @@ RunSummary read_run_files(const std::string& directory, std::size_t recent_bytes
                  .recent = last_metrics(directory + "/metrics.jsonl", recent_bytes)};
   if (const auto newest = checkpoint::format::newest_step(directory + "/checkpoints"))
     run.checkpoint = newest->step;
-  if (trains_on_a_table(directory + "/config.toml")) run.unit = "samples";
   return run;
 }
 

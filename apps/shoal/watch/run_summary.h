@@ -25,9 +25,11 @@ struct RunSummary {
   std::optional<LastRun> last{};
   std::vector<train::StepMetrics> recent{};  ///< the last steps, in order
   std::optional<std::int64_t> checkpoint{};  ///< step of the newest complete checkpoint
-  std::string unit = "tokens";               ///< what a step trains on; "samples" of a table
 
   bool runs() const { return job || holder; }
+  /// Returns the unit in which the job of the directory is counted: "tokens", or "samples" of a
+  /// table.
+  std::string unit() const;
   /// Steps that are complete.
   std::int64_t steps() const;
   /// 0: not known.

@@ -73,7 +73,7 @@ Json ranks_json(const JobStatus& job) {
 
 std::vector<std::string> headline(const RunSummary& run) {
   std::vector<std::string> lines{fmt::format("{}: {}", run.directory, progress_of(run))};
-  if (!run.recent.empty()) lines.push_back(figures_of(run.recent.back(), run.unit));
+  if (!run.recent.empty()) lines.push_back(figures_of(run.recent.back(), run.unit()));
   if (const train::StepMetrics* step = run.last_evaluated()) {
     lines.push_back(
         fmt::format("validation loss {:.4f} after step {}", step->evaluation->loss, step->step));

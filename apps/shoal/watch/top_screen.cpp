@@ -99,16 +99,18 @@ std::vector<std::string> top_screen(const RunSummary& run, int columns, int rows
   add_curve(lines, run, columns);
   std::vector<std::string> ranks;
   if (run.job) {
+    std::vector<std::string> figures;
     std::size_t longest = 0;
-    for (const RankStatus& rank : run.job->ranks)
-      longest = std::max(longest, rank_line(rank, run.job->ranks.size()).size());
+    for (const RankStatus& rank : run.job->ranks) {
+      figures.push_back(rank_line(rank, run.job->ranks.size()));
+      longest = std::max(longest, figures.back().size());
+    }
     // The bar is the part of the line that can be short: figures that are cut off mislead.
     const int room_for_bar = columns - static_cast<int>(longest) - 2;
     const int bar_columns = std::clamp(std::min(columns / 8, room_for_bar), 4, 30);
-    for (const RankStatus& rank : run.job->ranks) {
-      if (rank.process == 0) continue;
-      ranks.push_back(rank_bar(rank, run, bar_columns) + "  " +
-                      rank_line(rank, run.job->ranks.size()));
+    for (std::size_t i = 0; i < figures.size(); ++i) {
+      const RankStatus& rank = run.job->ranks[i];
+      if (rank.process != 0) ranks.push_back(rank_bar(rank, run, bar_columns) + "  " + figures[i]);
     }
   }
   const std::size_t room = static_cast<std::size_t>(std::max(1, rows));

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -53,8 +54,18 @@ class WatchedJob : public ::testing::Test {
     std::vector<std::string> words = {shoal_program(), "train", "job.toml", "--run-dir", directory};
     words.insert(words.end(), more.begin(), more.end());
     auto job = std::make_unique<Program>(words, folder.path(), environment);
-    EXPECT_TRUE(becomes(directory, [](const Json& status) { return status["step"] >= 2; }));
+    const auto nproc = std::find(more.begin(), more.end(), "--nproc");
+    EXPECT_TRUE(trains(nproc == more.end() ? 1 : std::stoul(nproc[1]), directory));
     return job;
+  }
+  /// Waits until each of the ranks has completed a step. The fake ones do not wait for each other:
+  /// one may be far ahead of another that has not begun.
+  bool trains(std::size_t ranks, const std::string& directory = "run") const {
+    return becomes(directory, [=](const Json& now) {
+      return now["ranks"].size() == ranks &&
+             std::all_of(now["ranks"].begin(), now["ranks"].end(),
+                         [](const Json& rank) { return rank["step"] >= 2; });
+    });
   }
   Outcome shoal(std::vector<std::string> words) const {
     words.insert(words.begin(), shoal_program());
@@ -352,14 +363,6 @@ std::string http(const wire::Endpoint& to, const std::string& request) {
   }
 }
 
-TEST_F(WatchedJob, APortThatIsTakenIsNamedByItsKey) {
-  const wire::Descriptor taken = wire::listen_on("127.0.0.1", {});
-  const std::string place = wire::local_endpoint(taken.get()).text();
-  const Outcome outcome = shoal({"train", "job.toml", "--set", "metrics.prometheus=" + place});
-  EXPECT_EQ(outcome.code, 81);
-  EXPECT_THAT(outcome.err, HasSubstr("[job] metrics.prometheus = \"" + place + "\": no port of "));
-}
-
 TEST_F(WatchedJob, PrometheusReadsIt) {
   for (const auto& kind : kinds) {
     // The system chooses a port, and the job says which; the console goes to a file here.
@@ -368,7 +371,7 @@ TEST_F(WatchedJob, PrometheusReadsIt) {
                         "metrics.prometheus=127.0.0.1:0";
     for (const std::string& word : kind) words += " " + word;
     Program job({"/bin/sh", "-c", "exec " + words + " >console"}, folder.path());
-    ASSERT_TRUE(becomes("run", [](const Json& now) { return now["step"] >= 2; }));
+    ASSERT_TRUE(trains(kind.empty() ? 1 : std::stoul(kind[1])));
     std::smatch place;
     const std::string console = folder.read("console");
     ASSERT_TRUE(std::regex_search(console, place,
@@ -380,8 +383,7 @@ TEST_F(WatchedJob, PrometheusReadsIt) {
     EXPECT_EQ(page.error(), "");
     EXPECT_EQ(page.samples().at("shoal_planned_steps"), 100000);
     EXPECT_EQ(page.samples().at("shoal_phase{phase=\"training\"}"), 1);
-    // The fake ranks do not wait for each other: what the status said was the furthest one's step.
-    EXPECT_GE(page.samples().at("shoal_rank_step{rank=\"0\"}"), 1);
+    EXPECT_GE(page.samples().at("shoal_rank_step{rank=\"0\"}"), 2);
     EXPECT_THAT(http(endpoint, "GET / HTTP/1.1\r\n\r\n"), HasSubstr("404 Not Found"));
     EXPECT_THAT(http(endpoint, "nonsense\r\n\r\n"), HasSubstr("400 Bad Request"));
     end(job);
@@ -391,10 +393,11 @@ TEST_F(WatchedJob, PrometheusReadsIt) {
 
 TEST_F(WatchedJob, APlaceThatIsTakenIsRefusedBeforeRanksStart) {
   const wire::Descriptor taken = wire::listen_on("127.0.0.1", {0, 0});
+  const std::string place = wire::local_endpoint(taken.get()).text();
   const Outcome outcome = shoal({"train", "job.toml", "--run-dir", "run", "--nproc", "2", "--set",
-                                 "metrics.prometheus=" + wire::local_endpoint(taken.get()).text()});
+                                 "metrics.prometheus=" + place});
   EXPECT_EQ(outcome.code, 81) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("[job] metrics.prometheus = \"127.0.0.1:"));
+  EXPECT_THAT(outcome.err, HasSubstr("[job] metrics.prometheus = \"" + place + "\": no port of "));
   EXPECT_FALSE(folder.has("run/rank-0.txt"));
   EXPECT_EQ(status()["state"], "failed");
   EXPECT_EQ(status()["code"], 81);

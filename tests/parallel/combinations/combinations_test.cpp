@@ -8,10 +8,10 @@
 #include <fstream>
 #include <functional>
 #include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "shoal/base/file.h"
 #include "shoal/comm/world.h"
 #include "tests/parallel/combinations/one_step.h"
 #include "tests/parallel/combinations/ten_steps.h"
@@ -284,11 +284,8 @@ std::string rendered() {
 TEST(Combinations, AreThoseOfThePage) {
   at::set_num_threads(1);
   const std::string path = SHOAL_DOCS "/reference/combinations.md";
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
   const std::string page = rendered();
-  if (text.str() == page || HasFailure()) return;
+  if (read_text(path) == page || HasFailure()) return;
   const std::string beside = testing::TempDir() + "combinations.md";
   std::ofstream(beside) << page;
   ADD_FAILURE() << path << " is not what the test found: it has written " << beside

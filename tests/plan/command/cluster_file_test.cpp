@@ -3,11 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "apps/shoal/cluster_keys.h"
 #include "shoal/base/error.h"
+#include "shoal/base/file.h"
 #include "shoal/train/config/link_costs.h"
 
 namespace shoal::apps::cluster_file_test {
@@ -23,32 +21,31 @@ TEST(ClusterFile, EveryPresetSurvivesTheRoundTrip) {
 }
 
 TEST(ClusterFile, ThePageInTheDocumentationIsThatOfThisCode) {
-  std::ifstream file(SHOAL_DOCS "/reference/cluster.md");
-  std::ostringstream page;
-  page << file.rdbuf();
-  EXPECT_EQ(page.str(), cluster_reference())
+  EXPECT_EQ(read_text(SHOAL_DOCS "/reference/cluster.md"), cluster_reference())
       << "write it anew: build/release/bin/shoal plan --help-cluster > docs/reference/cluster.md";
 }
 
 /// What the page says of a number is what is accepted.
 TEST(ClusterFile, NumbersAreTakenAsThePageSays) {
-  const auto taken = [](const ClusterNumber& number, double value) {
-    plan::Cluster cluster = *plan::cluster_preset("a100");
-    number.value(cluster) = value;
-    try {
-      return parse_cluster(to_toml(cluster), "file") == cluster;
-    } catch (const Error& error) {
-      const std::string key = number.key;
-      EXPECT_THAT(error.what(), HasSubstr(key.substr(key.rfind('.') + 1)));
-      return false;
-    }
-  };
-  for (const ClusterNumber& number : cluster_numbers()) {
+  plan::Cluster cluster = *plan::cluster_preset("a100");
+  for (const ClusterNumber& number : cluster_numbers(cluster)) {
+    const double before = *number.value;
+    const auto taken = [&](double value) {
+      *number.value = value;
+      try {
+        return parse_cluster(to_toml(cluster), "file") == cluster;
+      } catch (const Error& error) {
+        const std::string key = number.key;
+        EXPECT_THAT(error.what(), HasSubstr(key.substr(key.rfind('.') + 1)));
+        return false;
+      }
+    };
     const std::string takes = number.takes;
-    EXPECT_EQ(taken(number, 0), takes == "a number of at least 0") << number.key;
-    EXPECT_FALSE(taken(number, -0.5)) << number.key;
-    EXPECT_TRUE(taken(number, 1)) << number.key;
-    EXPECT_EQ(taken(number, 1.5), takes != "a number above 0, at most 1") << number.key;
+    EXPECT_EQ(taken(0), takes == "a number of at least 0") << number.key;
+    EXPECT_FALSE(taken(-0.5)) << number.key;
+    EXPECT_TRUE(taken(1)) << number.key;
+    EXPECT_EQ(taken(1.5), takes != "a number above 0, at most 1") << number.key;
+    *number.value = before;
   }
 }
 
