@@ -1,15 +1,24 @@
-// All-reduce of 256 MiB between two sites that a link of 1 Gbit/s and a round trip of 100 ms joins
-// (tests/emulation/wan.h), beside plain TCP connections on the same link: megabits a second in one
-// direction, of payload. Shoal has as many connections as it chooses; the last number of a case is
-// how many the peer has. Needs the right to make network namespaces. bench/run.py says how this
-// program is called.
+// All-reduce of two ranks that a long link joins (tests/emulation/wan.h), by the number of their
+// connections, beside 64 plain TCP connections that fill the same link in both directions: megabits
+// a second of payload in one direction. Two ranks each send as many bytes as the tensor has, both
+// at a time. A case slow_rail has the link carry one of Shoal's connections at a tenth of its share
+// and compares with itself without that. Needs the right to make network namespaces. bench/run.py
+// says how this program is called; these words change what is measured:
+//   --megabytes 128   of the tensor
+//   --megabits 200    a second, of the link in each direction
+//   --round-trip 100  in milliseconds
+//   --rounds 3        of both sides, alternately
+//   --raw 64          plain connections
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -31,44 +40,95 @@ using collective::TcpCommunicator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::array kConnections{1, 8, 64};
-constexpr std::size_t kElements = 64 << 20;
-constexpr int kRounds = 3;
+constexpr std::array kRails{1, 8, 64};
+constexpr std::array kWithSlowRail{8, 64};
 constexpr double kMega = 1e6;
+constexpr std::size_t kMegabyte = 1000 * 1000;
+constexpr std::size_t kWarmUpBytes = 64 * kMegabyte;
 
-std::string name_of(int connections) { return fmt::format("wan/all_reduce/raw/{}", connections); }
+struct Settings {
+  std::size_t megabytes = 128;
+  double megabits = 200;
+  int round_trip = 100;
+  int rounds = 3;
+  int raw = 64;
+};
 
-Deadline soon() { return Deadline::in(std::chrono::minutes(2)); }
+std::string name_of(int rails) { return fmt::format("wan/all_reduce/rails/{}", rails); }
+std::string name_of_slow(int rails) { return fmt::format("wan/all_reduce/slow_rail/{}", rails); }
 
-/// Runs a rank that all-reduces twice. Returns the bits that the second one sent a second.
-double run_rank(const Wan& wan, int rank, const wire::Endpoint& store) {
+Deadline soon() { return Deadline::in(std::chrono::minutes(5)); }
+
+/// The seconds that this process has computed, in all threads.
+double computed() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds_of = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
+}
+
+/// Runs a rank that all-reduces twice; rank 0 calls `between` before the second one. Returns the
+/// bits that the second one sent a second.
+double run_rank(const Wan& wan, const Settings& settings, int rails, int rank,
+                const wire::Endpoint& store, const std::function<void()>& between) {
   wan.enter(rank);
   wire::StoreClient client(store, "key", soon());
   // The raw sockets beside it encrypt nothing either.
-  const wire::TcpTransport::Options options{.key = "key", .tls = wire::TlsMode::kOff};
+  const wire::TcpTransport::Options options{
+      .key = "key", .rails = rails, .tls = wire::TlsMode::kOff};
   TcpCommunicator c(std::make_shared<wire::TcpTransport>(options, client, rank, 2, soon()), {});
-  std::vector<float> x(kElements, 1);
-  const collective::Operation operation{.kind = Kind::kAllReduce,
-                                        .type = ElementType::kF32,
-                                        .buffer = {x.data(), x.data(), x.size()}};
-  c.run(operation, soon());
+  std::vector<float> x(settings.megabytes * kMegabyte / sizeof(float), 1);
+  // The first one has the connections find out how much they may have on their way.
+  const std::size_t warm = std::min(x.size(), kWarmUpBytes / sizeof(float));
+  const auto all_reduce = [&](std::size_t count) {
+    c.run({.kind = Kind::kAllReduce,
+           .type = ElementType::kF32,
+           .buffer = {x.data(), x.data(), count}},
+          soon());
+  };
+  all_reduce(warm);
+  if (rank == 0 && between) between();
+  c.run({.kind = Kind::kBarrier}, soon());
+  const double cpu = computed();
   const auto begin = Clock::now();
-  c.run(operation, soon());
+  all_reduce(x.size());
   const double taken = to_seconds(Clock::now() - begin);
-  if (std::any_of(x.begin(), x.end(), [](float one) { return one != 4; }))
-    throw Error(ErrorKind::kInternal, "wan_bench", "a sum is wrong");
-  // Two ranks each send as many bytes as the tensor has.
-  return static_cast<double>(kElements * sizeof(float)) * 8 / taken;
+  if (rank == 0) {
+    fmt::print(stderr, "  {} rails: {:.2f} s, {:.2f} cores busy\n", rails, taken,
+               (computed() - cpu) / taken);
+  }
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (x[i] != (i < warm ? 4 : 2))
+      throw Error(ErrorKind::kInternal, "wan_bench", "a sum is wrong");
+  }
+  return static_cast<double>(x.size() * sizeof(float)) * 8 / taken;
 }
 
-double ours(const Wan& wan) {
+double ours(const Wan& wan, const Settings& settings, int rails,
+            const std::function<void()>& between = {}) {
   const auto store = wan.at(0, [&] {
     return std::make_unique<wire::StoreServer>(wan.address(0), wire::PortRange{}, "key");
   });
   const wire::Endpoint endpoint = store->endpoint();
-  auto second = std::async(std::launch::async, [&] { return run_rank(wan, 1, endpoint); });
-  const double first = wan.at(0, [&] { return run_rank(wan, 0, endpoint); });
+  const auto run = [&](int rank) {
+    return run_rank(wan, settings, rails, rank, endpoint, between);
+  };
+  auto second = std::async(std::launch::async, [&] { return run(1); });
+  const double first = wan.at(0, [&] { return run(0); });
   return std::min(first, second.get());
+}
+
+double raw(const Wan& wan, const Settings& settings) {
+  const double cpu = computed();
+  const auto begin = Clock::now();
+  const std::uint64_t bytes = settings.megabytes * kMegabyte;
+  const double rate = tcp_bits_per_second_each_way(
+      wan, 0, 1, settings.raw, std::min<std::uint64_t>(bytes, kWarmUpBytes), bytes);
+  fmt::print(stderr, "  {} raw sockets: {:.1f} Mbit/s, {:.2f} cores busy\n", settings.raw,
+             rate / kMega, (computed() - cpu) / to_seconds(Clock::now() - begin));
+  return rate;
 }
 
 double median_of(std::vector<double> values) {
@@ -76,18 +136,34 @@ double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void measure(int connections) {
+void measure(const Settings& settings, const std::string& name, int rails, bool slow_rail) {
   Wan wan(2, {.packets = Wan::Packets::kFast});
-  // The queue holds what the link does in a round trip, so that it drops little.
-  wan.set_all({.delay = milliseconds(50), .bits_per_second = 1e9, .queue_bytes = 12 << 20});
+  const double rate = settings.megabits * kMega;
+  const auto round_trip = milliseconds(settings.round_trip);
+  // The queue holds what the link carries in a round trip, so that it drops little.
+  const double queue = rate / 8 * to_seconds(round_trip);
+  const LinkSpec spec{
+      .delay = round_trip / 2,
+      .bits_per_second = rate,
+      .queue_bytes = std::max<std::size_t>(static_cast<std::size_t>(queue), 1 << 20)};
+  wan.set_all(spec);
   if (const std::string why = why_void(wan, 0, 1); !why.empty())
     throw Error(ErrorKind::kResource, "wan_bench", why);
   std::vector<double> us;
   std::vector<double> them;
   std::vector<double> ratios;
-  for (int round = 0; round < kRounds; ++round) {
-    us.push_back(ours(wan) / kMega);
-    them.push_back(tcp_bits_per_second(wan, 0, 1, connections, seconds(2), seconds(2)) / kMega);
+  for (int round = 0; round < settings.rounds; ++round) {
+    wan.set_all(spec);
+    if (slow_rail) {
+      const double tenth = rate / std::max(rails - 1, 1) / 10;
+      us.push_back(ours(wan, settings, rails, [&] { wan.slow_down_one(0, 1, tenth); }) / kMega);
+      wan.settle(Deadline::in(seconds(10)));
+      wan.set_all(spec);
+      them.push_back(ours(wan, settings, rails) / kMega);
+    } else {
+      us.push_back(ours(wan, settings, rails) / kMega);
+      them.push_back(raw(wan, settings) / kMega);
+    }
     ratios.push_back(us.back() / them.back());
     wan.settle(Deadline::in(seconds(10)));
   }
@@ -96,24 +172,57 @@ void measure(int connections) {
   fmt::print(
       "{{\"case\": \"{}\", \"unit\": \"Mbit/s\", \"ours\": {:.1f}, \"peer\": {:.1f}, \"ratio\": "
       "{:.3f}, \"spread\": {:.3f}, \"limit\": null}}\n",
-      name_of(connections), median_of(us), median_of(them), ratio, (*most - *least) / ratio);
+      name, median_of(us), median_of(them), ratio, (*most - *least) / ratio);
   std::fflush(stdout);
+}
+
+struct Words {
+  Settings settings;
+  std::vector<std::string> others;
+};
+
+Words read(int count, char** words) {
+  Words read;
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const double value = i + 1 < count ? std::atof(words[i + 1]) : 0;
+    if (word == "--megabytes") {
+      read.settings.megabytes = static_cast<std::size_t>(value);
+    } else if (word == "--megabits") {
+      read.settings.megabits = value;
+    } else if (word == "--round-trip") {
+      read.settings.round_trip = static_cast<int>(value);
+    } else if (word == "--rounds") {
+      read.settings.rounds = static_cast<int>(value);
+    } else if (word == "--raw") {
+      read.settings.raw = static_cast<int>(value);
+    } else {
+      read.others.push_back(word);
+      continue;
+    }
+    ++i;
+  }
+  return read;
+}
+
+void run(const Words& words) {
+  const auto is_asked = [&](const std::string& word) {
+    return std::find(words.others.begin(), words.others.end(), word) != words.others.end();
+  };
+  const auto one = [&](const std::string& name, int rails, bool slow_rail) {
+    if (is_asked("--list")) fmt::print("{}\n", name);
+    if (is_asked(name)) measure(words.settings, name, rails, slow_rail);
+  };
+  for (const int rails : kRails) one(name_of(rails), rails, false);
+  for (const int rails : kWithSlowRail) one(name_of_slow(rails), rails, true);
 }
 
 }  // namespace
 }  // namespace shoal::emulation
 
 int main(int count, char** words) {
-  using namespace shoal::emulation;
-  const std::vector<std::string> asked(words + 1, words + count);
-  const auto is_asked = [&](const std::string& word) {
-    return std::find(asked.begin(), asked.end(), word) != asked.end();
-  };
   try {
-    for (const int connections : kConnections) {
-      if (is_asked("--list")) fmt::print("{}\n", name_of(connections));
-      if (is_asked(name_of(connections))) measure(connections);
-    }
+    shoal::emulation::run(shoal::emulation::read(count, words));
   } catch (const std::exception& error) {
     fmt::print(stderr, "wan_bench: {}\n", error.what());
     return 1;

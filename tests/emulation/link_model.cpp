@@ -50,6 +50,7 @@ void LinkModel::set(const LinkSpec& spec) {
                    spec.flow_bits_per_second);
   SHOAL_USER_CHECK(spec.loss >= 0 && spec.loss <= 1, "emulation", "a loss of {}", spec.loss);
   spec_ = spec;
+  flow_bytes_.clear();
   if (spec.open) return;
   for (const Event& event : events_) add(counters_.cut, event.packet.size);
   events_.clear();
@@ -60,17 +61,26 @@ void LinkModel::set(const LinkSpec& spec) {
 void LinkModel::offer(Packet packet, Clock::time_point now) {
   add(counters_.offered, packet.size);
   if (!spec_.open) return add(counters_.cut, packet.size);
-  if (spec_.flow_bits_per_second == 0) return enter_link(std::move(packet), now);
+  if (flow_bytes_.size() >= kMostFlows) flow_bytes_.clear();
+  flow_bytes_[packet.flow] += packet.size.bytes;
+  const double limit = limit_of(packet.flow);
+  if (limit == 0) return enter_link(std::move(packet), now);
   if (flows_.size() >= kMostFlows) {
     std::erase_if(flows_, [&](const auto& flow) {
       const Queue& queue = flow.second;
-      return queue.bytes * 8 <= to_seconds(now - queue.at) * spec_.flow_bits_per_second;
+      return queue.bytes * 8 <= to_seconds(now - queue.at) * limit_of(flow.first);
     });
   }
-  const auto left = flows_[packet.flow].admit(packet.size.bytes, now, spec_.flow_bits_per_second,
-                                              spec_.queue_bytes);
+  const auto left = flows_[packet.flow].admit(packet.size.bytes, now, limit, spec_.queue_bytes);
   if (!left) return add(counters_.overflowed, packet.size);
   push(*left, false, std::move(packet));
+}
+
+std::uint64_t LinkModel::busiest_flow() const {
+  const auto busiest =
+      std::max_element(flow_bytes_.begin(), flow_bytes_.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  return busiest == flow_bytes_.end() ? 0 : busiest->first;
 }
 
 void LinkModel::enter_link(Packet packet, Clock::time_point at) {

@@ -28,6 +28,9 @@ struct LinkSpec {
   bool reorder = false;
   /// false: the link is cut. What was on its way is gone too.
   bool open = true;
+  /// One connection, as Packet::flow names it, has a limit of its own. 0: none has.
+  std::uint64_t slow_flow = 0;
+  double slow_flow_bits_per_second = 0;
 };
 
 struct PacketCount {
@@ -63,6 +66,8 @@ class LinkModel {
   void set(const LinkSpec& spec);
   const LinkSpec& spec() const { return spec_; }
   const Counters& counters() const { return counters_; }
+  /// Returns the connection that has sent the most bytes since the last `set`; 0 where none has.
+  std::uint64_t busiest_flow() const;
 
   /// Sends a packet. `now` is never before an earlier one.
   void offer(Packet packet, Clock::time_point now);
@@ -95,6 +100,10 @@ class LinkModel {
     }
   };
 
+  double limit_of(std::uint64_t flow) const {
+    const bool slow = spec_.slow_flow != 0 && flow == spec_.slow_flow;
+    return slow ? spec_.slow_flow_bits_per_second : spec_.flow_bits_per_second;
+  }
   void enter_link(Packet packet, Clock::time_point at);
   void push(Clock::time_point at, bool at_the_end, Packet packet);
   Event pop();
@@ -104,6 +113,7 @@ class LinkModel {
   std::mt19937_64 random_;
   Queue queue_;
   std::map<std::uint64_t, Queue> flows_;
+  std::map<std::uint64_t, std::uint64_t> flow_bytes_;
   Clock::time_point last_due_{};
   std::uint64_t order_ = 0;
   std::vector<Event> events_;  ///< a heap

@@ -58,6 +58,24 @@ TEST(LinkModel, WhatDoesNotFitTheQueueIsDropped) {
   EXPECT_EQ(link.counters().delivered, (PacketCount{13, 13 * kBytes}));
 }
 
+TEST(LinkModel, OneConnectionMayBeSlowerThanTheOthers) {
+  LinkModel link(1);
+  EXPECT_EQ(link.busiest_flow(), 0u);
+  link.set({.queue_bytes = 4 * kBytes});
+  for (int i = 0; i < 3; ++i) link.offer(packet(7), kStart);
+  link.offer(packet(8), kStart);
+  EXPECT_EQ(link.busiest_flow(), 7u);
+  arrivals(link);
+  link.set({.queue_bytes = 4 * kBytes,
+            .slow_flow = 7,
+            .slow_flow_bits_per_second = kMillisecondAPacket});
+  EXPECT_EQ(link.busiest_flow(), 0u) << "since it was set";
+  for (int i = 0; i < 5; ++i) link.offer(packet(7), kStart);
+  link.offer(packet(8), kStart);
+  EXPECT_EQ(link.counters().overflowed.packets, 1u);
+  EXPECT_THAT(arrivals(link), ElementsAre(0, 1000, 2000, 3000, 4000));
+}
+
 TEST(LinkModel, AConnectionWaitsForItselfAlone) {
   LinkModel link(1);
   link.set({.bits_per_second = 10 * kMillisecondAPacket,

@@ -168,6 +168,59 @@ void receive_all_the_time(int listener, Received& received, const std::atomic<bo
   }
 }
 
+/// Makes connections from site a to a listener at site b. Returns both ends of all.
+struct Pairs {
+  std::vector<wire::Descriptor> at_a;
+  std::vector<wire::Descriptor> at_b;
+};
+Pairs connect_sites(const Wan& wan, int a, int b, int connections) {
+  const wire::Descriptor listener = wan.at(b, [] { return open_socket(SOCK_STREAM, 0); });
+  bind_to(listener.get(), address_at(wan, b, 0));
+  listen(listener.get(), SOMAXCONN);
+  const sockaddr_in there = address_at(wan, b, port_of(listener.get()));
+  Pairs pairs;
+  wan.at(a, [&] {
+    for (int i = 0; i < connections; ++i) {
+      pairs.at_a.push_back(open_socket(SOCK_STREAM, 0));
+      if (connect(pairs.at_a.back().get(), generic(there), sizeof there) != 0 &&
+          errno != EINPROGRESS)
+        throw system_error(ErrorKind::kPeerLost, "raw sockets", "cannot connect");
+    }
+  });
+  const Deadline end = Deadline::in(seconds(30));
+  while (pairs.at_b.size() < pairs.at_a.size() && !end.passed()) {
+    pollfd ready{listener.get(), POLLIN, 0};
+    poll(&ready, 1, 100);
+    const int socket = accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket >= 0) pairs.at_b.emplace_back(socket);
+  }
+  return pairs;
+}
+
+/// Sends whatever these sockets take, and reads what comes, until `over`. Sets `taken` to the
+/// seconds in which the bytes between the first `warm_up` and `bytes` more have come.
+void use_both_ways(const std::vector<wire::Descriptor>& sockets, std::uint64_t warm_up,
+                   std::uint64_t bytes, std::atomic<double>& taken, const std::atomic<bool>& over) {
+  const std::vector<std::byte> data(std::size_t{256} << 10);
+  std::vector<std::byte> unused(std::size_t{1} << 20);
+  std::vector<pollfd> ready;
+  for (const auto& socket : sockets) ready.push_back({socket.get(), POLLIN | POLLOUT, 0});
+  std::uint64_t received = 0;
+  std::optional<Clock::time_point> begin;
+  while (!over) {
+    poll(ready.data(), ready.size(), 20);
+    for (const pollfd& one : ready) {
+      if (one.revents & POLLOUT) send(one.fd, data.data(), data.size(), MSG_NOSIGNAL);
+      if ((one.revents & POLLIN) == 0) continue;
+      // With MSG_TRUNC the kernel drops the bytes instead of copying them.
+      const ssize_t n = recv(one.fd, unused.data(), unused.size(), MSG_TRUNC);
+      if (n > 0) received += static_cast<std::uint64_t>(n);
+    }
+    if (!begin && received >= warm_up) begin = Clock::now();
+    if (taken == 0 && received >= warm_up + bytes) taken = to_seconds(Clock::now() - *begin);
+  }
+}
+
 /// Returns the rate at which a burst of UDP packets comes through a link that has none in its
 /// queue. Gives the link a queue that holds the burst.
 double udp_bits_per_second(Wan& wan, int from, int to, const LinkSpec& spec) {
@@ -304,6 +357,23 @@ double tcp_bits_per_second(const Wan& wan, int from, int to, int connections, Du
   sender.join();
   receiver.join();
   return static_cast<double>(after - before) * 8 / taken;
+}
+
+double tcp_bits_per_second_each_way(const Wan& wan, int a, int b, int connections,
+                                    std::uint64_t warm_up, std::uint64_t bytes) {
+  const Pairs pairs = connect_sites(wan, a, b, connections);
+  std::atomic<bool> over{false};
+  std::atomic<double> to_a{0};
+  std::atomic<double> to_b{0};
+  std::thread first([&] { use_both_ways(pairs.at_a, warm_up, bytes, to_a, over); });
+  std::thread second([&] { use_both_ways(pairs.at_b, warm_up, bytes, to_b, over); });
+  const Deadline end = Deadline::in(std::chrono::minutes(5));
+  while ((to_a == 0 || to_b == 0) && !end.passed()) std::this_thread::sleep_for(milliseconds(1));
+  over = true;
+  first.join();
+  second.join();
+  const double slower = std::max(to_a, to_b);
+  return to_a == 0 || to_b == 0 ? 0 : static_cast<double>(bytes) * 8 / slower;
 }
 
 Duration median(std::vector<Duration> values) {

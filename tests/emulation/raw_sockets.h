@@ -50,6 +50,12 @@ std::vector<Duration> ping(Wan& wan, int from, int to, int count);
 double tcp_bits_per_second(const Wan& wan, int from, int to, int connections, Duration warm_up,
                            Duration measured);
 
+/// Has `connections` TCP connections carry as much as they can, each in both directions at the same
+/// time, as ranks use theirs. Returns the bytes of payload a second, times 8, with which `bytes`
+/// arrive in each direction after `warm_up` bytes have: of the slower direction.
+double tcp_bits_per_second_each_way(const Wan& wan, int a, int b, int connections,
+                                    std::uint64_t warm_up, std::uint64_t bytes);
+
 /// Returns the middle one of `values`, which may not be empty.
 Duration median(std::vector<Duration> values);
 

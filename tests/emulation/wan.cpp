@@ -83,6 +83,13 @@ Ip parse(std::span<const std::byte> data) {
   return ip;
 }
 
+/// Returns the number that the packets of a connection have in the other direction: the two ports
+/// below its protocol change places.
+std::uint64_t reversed(std::uint64_t flow) {
+  const std::uint64_t ports = flow & 0xffffffff;
+  return (flow ^ ports) | ports >> 16 | (ports & 0xffff) << 16;
+}
+
 /// Returns the packets into which a piece with these headers is cut before a link.
 PacketCount size_of(std::size_t bytes, std::size_t headers, std::size_t segment) {
   if (segment == 0 || bytes <= headers) return {1, bytes};
@@ -199,6 +206,19 @@ void Wan::heal() {
     spec.open = true;
     one.set(spec);
   }
+}
+
+void Wan::slow_down_one(int a, int b, double bits_per_second) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t flow = link(a, b).busiest_flow();
+  const auto slow_down = [&](LinkModel& model, std::uint64_t number) {
+    LinkSpec spec = model.spec();
+    spec.slow_flow = number;
+    spec.slow_flow_bits_per_second = bits_per_second;
+    model.set(spec);
+  };
+  slow_down(link(a, b), flow);
+  slow_down(link(b, a), reversed(flow));
 }
 
 Counters Wan::between(int from, int to) const {

@@ -97,6 +97,10 @@ class Wan {
   /// Opens every link, with the rest of its spec as it was.
   void heal();
 
+  /// Limits the rate of one connection between two sites in both directions: of the one that has
+  /// sent most from a to b since the link was set. Lasts until the link is set again.
+  void slow_down_one(int a, int b, double bits_per_second);
+
   Counters between(int from, int to) const;
   /// Waits until no packet is on its way, so that sockets have all that was sent and not lost.
   /// Returns false where `deadline` passes before.
