@@ -76,6 +76,35 @@ TEST(Tables, AreCorrectForEveryNumberOfRanks) {
   }
 }
 
+// Parts may be shorter than there are segments, and differ by an element.
+TEST(Tables, ADirectAllReduceInSegmentsIsCorrect) {
+  for (const int ranks : {1, 2, 3, 4, 7, 16}) {
+    for (const int segments : {1, 2, 3, 8}) {
+      for (const std::size_t count : {0, 1, 7, 67, 200}) {
+        StepTable table;
+        for (int rank = 0; rank < ranks; ++rank)
+          table.push_back(direct_all_reduce_column(ranks, count, rank, segments));
+        const auto check = check_table(table, Kind::kAllReduce, count);
+        EXPECT_TRUE(check.correct()) << "ranks=" << ranks << " segments=" << segments
+                                     << " count=" << count << ": " << check.problem;
+      }
+    }
+  }
+}
+
+// A rank that has the first segment of its part sends its sum before it has the second one: the
+// link is busy with the rest meanwhile.
+TEST(Tables, SumsOfSegmentsAreSentOneByOne) {
+  const auto steps = direct_all_reduce_column(2, 8, 0, 2);
+  const std::vector<Step> expected = {
+      {Action::kSend, 1, {4, 6}},        {Action::kSend, 1, {6, 8}},
+      {Action::kHold, 1, {0, 2}},        {Action::kFold, 0, {0, 2}},
+      {Action::kSend, 1, {0, 2}},        {Action::kHold, 1, {2, 4}},
+      {Action::kFold, 0, {2, 4}},        {Action::kSend, 1, {2, 4}},
+      {Action::kReceiveCopy, 1, {4, 6}}, {Action::kReceiveCopy, 1, {6, 8}}};
+  EXPECT_EQ(steps, expected);
+}
+
 TEST(Tables, HierarchyIsCorrectForUnevenHosts) {
   const std::vector<std::vector<int>> worlds = {
       {0, 0, 0, 1}, {2, 1, 2, 1, 7}, {0, 1, 2}, {3, 3, 3}, {0, 1, 0, 1, 0, 1, 0}};

@@ -55,6 +55,9 @@ class Transport {
   virtual void post_receive(int peer, Stream stream, std::shared_ptr<PostedReceive> receive) = 0;
   /// Ends all use of the caller's memory for `stream`, for sending and receiving, with every peer.
   virtual void release_buffers(Stream stream) = 0;
+  /// Returns the number of connections to `peer`, which both of them know alike: more than one
+  /// where they are far apart.
+  virtual int rails(int) const { return 1; }
   /// Returns the bytes sent so far, headers and heartbeats included.
   virtual std::uint64_t bytes_sent(int peer) const = 0;
   /// Returns true once nothing more comes from `peer`: it has left, or its connection is closed.

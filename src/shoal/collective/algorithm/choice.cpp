@@ -122,7 +122,7 @@ StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root
 }
 
 std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count, int root,
-                              std::span<const int> hosts, int rank) {
+                              std::span<const int> hosts, int rank, int segments) {
   const int ranks = static_cast<int>(hosts.size());
   const auto own = static_cast<std::size_t>(rank);
   SHOAL_USER_CHECK(own < hosts.size(), name(kind), "rank {} of {}", rank, ranks);
@@ -131,7 +131,8 @@ std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count,
   // Those of which a whole table has a number of steps that grows with the square of the ranks.
   if (kind == Kind::kAllReduce && algorithm == Algorithm::kOneShot)
     return one_shot_all_reduce_column(ranks, count, rank);
-  if (kind == Kind::kAllReduce && direct) return direct_all_reduce_column(ranks, count, rank);
+  if (kind == Kind::kAllReduce && direct)
+    return direct_all_reduce_column(ranks, count, rank, segments);
   if (kind == Kind::kAllReduce && ring) return ring_all_reduce_column(ranks, count, rank);
   if (kind == Kind::kReduceScatter && direct)
     return direct_reduce_scatter_column(ranks, count, rank);

@@ -43,8 +43,9 @@ bool folds_once(Algorithm algorithm);
 StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
                      std::span<const int> hosts);
 /// Returns one rank's column of that table, without making the others where these are many.
+/// `segments`: as in direct_all_reduce_column; other tables know nothing of it.
 std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count, int root,
-                              std::span<const int> hosts, int rank);
+                              std::span<const int> hosts, int rank, int segments = 1);
 
 /// Picks algorithms by predicted time. Every rank must pass the same arguments: the algorithm is
 /// part of the call that ranks compare.

@@ -66,11 +66,32 @@ std::vector<Step> one_shot_all_reduce_column(int ranks, std::size_t count, int r
   return steps;
 }
 
-std::vector<Step> direct_all_reduce_column(int ranks, std::size_t count, int rank) {
+// All contributions are sent before the first sum, and all sums before the first that is received:
+// a segment's sum lies behind the contributions to the segments after it, which the link is still
+// busy with.
+std::vector<Step> direct_all_reduce_column(int ranks, std::size_t count, int rank, int segments) {
   std::vector<Step> steps;
-  const auto part = [&](int r) { return part_of(count, ranks, r); };
-  scatter_and_fold(steps, ranks, rank, part);
-  gather_parts(steps, ranks, rank, part);
+  const auto part = [&](int r, int segment) {
+    const Range whole = part_of(count, ranks, r);
+    const Range within = part_of(whole.size(), segments, segment);
+    return Range{whole.begin + within.begin, whole.begin + within.end};
+  };
+  for (int s = 0; s < segments; ++s) {
+    for_others(rank, ranks, [&](int peer) {
+      steps.push_back({Action::kSend, peer, part(peer, s)});
+    });
+  }
+  for (int s = 0; s < segments; ++s) {
+    const Range own = part(rank, s);
+    for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kHold, peer, own}); });
+    steps.push_back({Action::kFold, rank, own});
+    for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, own}); });
+  }
+  for (int s = 0; s < segments; ++s) {
+    for_others(rank, ranks, [&](int peer) {
+      steps.push_back({Action::kReceiveCopy, peer, part(peer, s)});
+    });
+  }
   return steps;
 }
 

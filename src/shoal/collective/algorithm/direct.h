@@ -26,7 +26,11 @@ StepTable direct_all_gather(int ranks, std::size_t count);
 
 /// One rank's column of these tables, made without the others.
 std::vector<Step> one_shot_all_reduce_column(int ranks, std::size_t count, int rank);
-std::vector<Step> direct_all_reduce_column(int ranks, std::size_t count, int rank);
+/// With more than one of `segments`, each rank cuts its part into so many and sends the sum of one
+/// while the next ones are still on their way to it. So no connection is idle between the rounds
+/// for the time that a message takes; the bits are the same.
+std::vector<Step> direct_all_reduce_column(int ranks, std::size_t count, int rank,
+                                           int segments = 1);
 std::vector<Step> direct_reduce_scatter_column(int ranks, std::size_t count, int rank);
 std::vector<Step> direct_all_gather_column(int ranks, std::size_t count, int rank);
 

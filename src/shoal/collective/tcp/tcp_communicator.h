@@ -110,8 +110,9 @@ class TcpCommunicator final : public Communicator {
   void enqueue_coded(const Operation& operation, Handle handle);
   std::shared_ptr<const std::vector<Step>> steps_for(const Operation& operation,
                                                      Algorithm algorithm, bool between_hosts);
-  std::vector<Step> make_steps(const Operation& operation, Algorithm algorithm,
-                               bool between_hosts) const;
+  std::vector<Step> make_steps(const Operation& operation, Algorithm algorithm, bool between_hosts,
+                               int segments) const;
+  int segments_of(const Operation& operation) const;
   wire::Stream stream_of_messages(std::uint32_t tag) const;
   void advance_operations();
   void advance_all();  ///< advances all operations, and sends what they have queued
@@ -127,9 +128,9 @@ class TcpCommunicator final : public Communicator {
   std::list<TcpOperation> in_flight_;
   std::map<Handle, int> sources_;  ///< for completed receives from any rank
   std::shared_ptr<FlightRecorder> recorder_ = std::make_shared<FlightRecorder>();
-  /// A cache of this rank's columns, by algorithm, kind, count, root, and whether only between
-  /// hosts.
-  std::map<std::tuple<Algorithm, Kind, std::size_t, int, bool>,
+  /// A cache of this rank's columns, by algorithm, kind, count, root, whether only between hosts,
+  /// and segments.
+  std::map<std::tuple<Algorithm, Kind, std::size_t, int, bool, int>,
            std::shared_ptr<const std::vector<Step>>>
       tables_;
   Progress::Place place_;
