@@ -152,8 +152,13 @@ bool feed(const std::vector<Part>& parts, std::size_t step, Noting& sink) {
   Gathering gathering(pool);
   Gathering::Messages messages(gathering, sink);
   std::uint64_t received = 0;
-  Gathering::Pieces pieces(gathering, sink, received);
   std::vector<Assembler> rails;
+  Gathering::Pieces pieces(gathering, sink, received,
+                           [&](std::uint64_t message, std::uint64_t offset) {
+                             for (Assembler& rail : rails)
+                               if (rail.arriving_piece() == std::pair(message, offset))
+                                 rail.supersede_piece();
+                           });
   rails.reserve(kRails);
   for (std::size_t rail = 0; rail < kRails; ++rail) {
     rails.emplace_back(

@@ -83,6 +83,7 @@ TEST(Claims, OfSeveralConnectionsTheFirstClaimsSmallMessagesAndAnnouncesLargeOne
   send(claims, kSecond, Claims::kMostSmall + 1);
   EXPECT_TRUE(claims.claim(Kind::kSmall));
   EXPECT_EQ(piece_of(*claims.claim(Kind::kPiece)).message, 1u);
+  EXPECT_EQ(piece_of(*claims.claim(Kind::kPiece)).length, 1u);
   EXPECT_TRUE(claims.idle());
 }
 
@@ -124,6 +125,27 @@ TEST(Claims, MemoryIsReleasedWhenEveryPieceIsWritten) {
   EXPECT_EQ(claims.releases(), 1u);
 }
 
+// The one that waits may lie in memory that the caller has again.
+TEST(Claims, ACopyOfWhatIsDeliveredIsNotClaimed) {
+  Claims claims(true);
+  const Bytes body(2 * kPiece);
+  const Released released = flag();
+  claims.send(kFirst, 0, {}, body, released);
+  claims.wrote(*claims.claim(Kind::kSmall));
+  auto first = *claims.claim(Kind::kPiece);
+  auto second = *claims.claim(Kind::kPiece);
+  claims.take_back({first.move(), second.move()});
+  EXPECT_TRUE(claims.has_pieces());
+  claims.wrote(first);
+  const auto copy = claims.claim(Kind::kPiece);
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(copy->begin, kPiece);
+  EXPECT_FALSE(*released);
+  claims.wrote(*copy);
+  EXPECT_TRUE(*released);
+  EXPECT_TRUE(claims.idle());
+}
+
 // A receiver that has paused gets no chunk but those that it asks for, and of each chunk that was
 // begun the rest, without which it could use none of it.
 TEST(Claims, APausedReceiverGetsWholeChunksOfWhatItAsksFor) {
@@ -134,27 +156,35 @@ TEST(Claims, APausedReceiverGetsWholeChunksOfWhatItAsksFor) {
   claims.claim(Kind::kSmall);
   EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kFirst);
   claims.obey({.what = FlowMessage::kPause});
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kFirst) << i;
+  constexpr std::size_t kPieces = kChunk / kPiece;
+  for (std::size_t i = 1; i < kPieces; ++i)
+    EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kFirst) << i;
   EXPECT_FALSE(claims.claim(Kind::kPiece));
   // One byte asks for a chunk.
   claims.obey({.what = FlowMessage::kAsk, .stream = kSecond, .bytes = 1});
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kSecond) << i;
+  for (std::size_t i = 0; i < kPieces; ++i)
+    EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kSecond) << i;
   EXPECT_FALSE(claims.claim(Kind::kPiece));
-  // What four pieces cost is what the receiver counts for one chunk.
+  // What the pieces of a chunk cost is what the receiver counts for one chunk.
   claims.obey({.what = FlowMessage::kAsk, .stream = kSecond, .bytes = window_cost(kChunk) + 1});
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kSecond) << i;
+  for (std::size_t i = 0; i < 2 * kPieces; ++i)
+    EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kSecond) << i;
   EXPECT_FALSE(claims.claim(Kind::kPiece));
   claims.obey({.what = FlowMessage::kResume});
-  for (int i = 0; i < 8; ++i) EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kFirst) << i;
+  for (std::size_t i = 0; i < 2 * kPieces; ++i)
+    EXPECT_EQ(claims.claim(Kind::kPiece)->stream, kFirst) << i;
   EXPECT_TRUE(claims.idle());
 }
 
 TEST(Claims, OfManyLargeMessagesABoundedNumberIsAnnounced) {
   Claims claims(true);
-  for (std::uint64_t i = 0; i < Claims::kMostBegun + 10; ++i) send(claims, {2, i}, kPiece);
+  for (std::uint64_t i = 0; i < Claims::kMostBegun + 10; ++i) send(claims, {2, i}, kPiece + 1);
   std::size_t announced = 0;
   while (claims.claim(Kind::kSmall)) ++announced;
   EXPECT_EQ(announced, Claims::kMostBegun);
+  // Streams take turns.
+  for (std::size_t i = 0; i < Claims::kMostBegun; ++i) EXPECT_TRUE(claims.claim(Kind::kPiece));
+  EXPECT_FALSE(claims.claim(Kind::kSmall));
   EXPECT_TRUE(claims.claim(Kind::kPiece));
   EXPECT_TRUE(claims.claim(Kind::kSmall)) << "one is claimed, so another may begin";
   EXPECT_FALSE(claims.claim(Kind::kSmall));

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -240,16 +241,61 @@ TEST_F(GatheringOfThree, PiecesThatOvertakeTheirAnnouncementWaitForIt) {
 TEST_F(GatheringOfThree, RefusesPiecesThatNobodyWaitsFor) {
   announce({1, 1}, 2 * kPiece);
   piece(1, 0, 0, 2 * kPiece);
-  EXPECT_THAT(refusal(2, 0, 0, 2 * kPiece), HasSubstr("no message that is awaited"));
   EXPECT_THAT(refusal(2, 0, kPiece, 2 * kPiece + 1), HasSubstr("no message that is awaited"));
   EXPECT_THAT(refusal(2, 0, kPiece + 1, 2 * kPiece), HasSubstr("not cut as ours are"));
   EXPECT_THAT(refusal(2, 0, 2 * kPiece, 2 * kPiece), HasSubstr("not cut as ours are"));
   EXPECT_EQ(refusal(2, 0, kPiece, 2 * kPiece), "");
-  EXPECT_THAT(refusal(2, 0, kPiece, 2 * kPiece), HasSubstr("no message that is awaited"))
-      << "it is complete";
   piece(1, 1, 0, kPiece);
   EXPECT_THROW(announce({1, 1}, kPiece + 1), Error) << "its pieces say otherwise";
   EXPECT_THROW(announce({0, 1}, kPiece), Error) << "the transport's own messages are small";
+}
+
+// A sender that waits long for a report sends a piece again.
+TEST_F(GatheringOfThree, OfAPieceThatComesTwiceTheFirstCounts) {
+  sink_.memory.assign(2 * kPiece, std::byte{7});
+  announce({1, 1}, 2 * kPiece);
+  piece(1, 0, 0, 2 * kPiece);
+  std::ranges::fill(sink_.memory, std::byte{8});
+  EXPECT_EQ(refusal(2, 0, 0, 2 * kPiece), "") << "the message is not complete";
+  piece(2, 0, kPiece, 2 * kPiece);
+  ASSERT_EQ(sink_.order, (std::vector<std::uint64_t>{1}));
+  const Bytes before = sink_.memory;
+  EXPECT_EQ(refusal(1, 0, kPiece, 2 * kPiece), "") << "it is complete";
+  EXPECT_EQ(sink_.memory, before) << "its memory may be the caller's again";
+  EXPECT_EQ(sink_.order.size(), 1u);
+  EXPECT_EQ(pieces_received_, 4u) << "a report counts all";
+  EXPECT_EQ(gathering_.held_bytes(), 0u);
+}
+
+// The rest of the first copy is read when the message is passed on.
+TEST_F(GatheringOfThree, APieceThatStopsInTheMiddleIsCompletedByItsCopy) {
+  sink_.memory.assign(kPiece, std::byte{7});
+  announce({1, 1}, kPiece);
+  piece(1, 0, 0, kPiece, 1000);
+  int superseded = 0;
+  Gathering::Pieces pieces(gathering_, sink_, pieces_received_,
+                           [&](std::uint64_t message, std::uint64_t offset) {
+                             EXPECT_TRUE(sink_.order.empty()) << "before it is passed on";
+                             EXPECT_EQ(assemblers_[1].arriving_piece(), std::pair(message, offset));
+                             assemblers_[1].supersede_piece();
+                             ++superseded;
+                           });
+  const PieceHeader header{.length = kPiece, .message = 0, .offset = 0, .total = kPiece};
+  Bytes all(sizeof header + kPiece, std::byte{5});
+  std::memcpy(all.data(), &header, sizeof header);
+  assemblers_[2].feed(all, pieces);
+  EXPECT_EQ(superseded, 1);
+  EXPECT_EQ(sink_.order, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(sink_.memory, Bytes(kPiece, std::byte{5}));
+  EXPECT_FALSE(assemblers_[1].arriving_piece()) << "nothing is lost with that connection";
+  std::ranges::fill(sink_.memory, std::byte{7});
+  assemblers_[1].feed(Bytes(kPiece - 1000, std::byte{6}), pieces);
+  EXPECT_EQ(sink_.memory, Bytes(kPiece, std::byte{7})) << "its memory may be the caller's again";
+  EXPECT_EQ(sink_.order.size(), 1u);
+  EXPECT_EQ(pieces_received_, 2u);
+  piece(1, 1, 0, kPiece);
+  announce({1, 2}, kPiece);
+  EXPECT_EQ(sink_.order, (std::vector<std::uint64_t>{1, 2})) << "that connection goes on";
 }
 
 // A piece of which a part is in the caller's memory is read to its end elsewhere.

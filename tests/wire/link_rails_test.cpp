@@ -3,7 +3,9 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -95,6 +97,59 @@ TEST(LinkRails, ARailThatIsStuckHoldsLittle) {
   EXPECT_TRUE(a.idle());
 }
 
+// Nothing is read on one rail: what was sent there goes over the others, too, and the memory is
+// released. The piece that is half written there is written to its end from a copy.
+TEST(LinkRails, WhatIsLateOnOneRailIsSentOnTheOthers) {
+  auto [a, b] = two_ends(4);
+  Bytes body(32 << 20, std::byte{1});
+  const auto released = std::make_shared<std::atomic<bool>>(false);
+  a.send({1, 1}, 0, {}, body, released);
+  Counting sink;
+  a.flush();
+  // The last rail has reported something before it is stuck, as any other.
+  receive(a, b, 3, sink);
+  for (const Deadline end = soon(); !b.complete() && !end.passed();) {
+    for (int rail = 0; rail < 3; ++rail) {
+      a.writable(rail);
+      receive(a, b, rail, sink);
+    }
+    a.send_late_again(Clock::now());
+    a.flush();
+  }
+  EXPECT_EQ(sink.order, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(sink.wrong, 0u);
+  EXPECT_GT(a.sent_again(), 0u);
+  for (const Deadline end = soon(); !*released && !end.passed();)
+    for (int rail = 0; rail < 3; ++rail) receive(a, b, rail, sink);
+  EXPECT_TRUE(*released);
+  EXPECT_FALSE(a.awaits_reports());
+  // What comes late is read and counted, and is nobody's.
+  std::ranges::fill(body, std::byte{2});
+  a.send({1, 2}, 0, Bytes(4 << 20, std::byte{1}));
+  for (const Deadline end = soon(); !(b.complete() && a.idle()) && !end.passed();) {
+    for (int rail = 0; rail < 4; ++rail) {
+      a.writable(rail);
+      receive(a, b, rail, sink);
+    }
+    a.flush();
+  }
+  EXPECT_EQ(sink.order, (std::vector<std::uint64_t>{1, 2}));
+  EXPECT_EQ(sink.wrong, 0u);
+  EXPECT_TRUE(a.idle());
+}
+
+// Pieces wait everywhere: no rail is slower than the others.
+TEST(LinkRails, NothingIsLateWhereAllRailsStandStill) {
+  auto [a, b] = two_ends(3);
+  const Bytes body(32 << 20, std::byte{1});
+  a.send({1, 1}, 0, {}, body, nullptr);
+  Counting sink;
+  a.flush();
+  for (const int rail : {1, 2}) receive(a, b, rail, sink);
+  a.send_late_again(Clock::now() + std::chrono::hours(1));
+  EXPECT_EQ(a.sent_again(), 0u);
+}
+
 // Whoever sends is told when a full socket has room again, and never about one that is not full.
 TEST(LinkRails, ARailWithRoomHasWorkOrThereIsNone) {
   auto [a, b] = two_ends(2);
@@ -102,7 +157,8 @@ TEST(LinkRails, ARailWithRoomHasWorkOrThereIsNone) {
   a.send({1, 1}, 0, {}, body, nullptr);
   a.flush();
   Counting sink;
-  for (const Deadline end = soon(); a.bytes_sent() < body.size() && !end.passed();) {
+  const std::size_t headers = (1 + body.size() / kPiece) * Assembler::kHeaderBytes;
+  for (const Deadline end = soon(); a.bytes_sent() < body.size() + headers && !end.passed();) {
     ASSERT_TRUE(a.blocked(1));
     for (int rail = 0; rail < 2; ++rail) receive(a, b, rail, sink);
     a.writable(1);
@@ -179,8 +235,8 @@ TEST(LinkRails, ForgottenPlacesAreThoseOfTheStreamOnWhicheverRail) {
   const int little = 4096;
   for (const int rail : {1, 2})
     setsockopt(a.fd(rail), SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
-  const Bytes first(kPiece, std::byte{1});
-  const Bytes second(kPiece, std::byte{1});
+  const Bytes first(kPiece + 100, std::byte{1});
+  const Bytes second(kPiece + 100, std::byte{1});
   a.send({1, 1}, 0, {}, first, nullptr);
   a.send({1, 2}, 0, {}, second, nullptr);
   a.flush();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -107,6 +108,68 @@ TEST(RailAccount, WhatIsDroppedIsNotSentAgain) {
   account.close(3, {});
   account.reported(report(2, true));
   EXPECT_TRUE(account.take_lost().empty());
+}
+
+// Somebody else answers for them; the receiver counts them all the same.
+TEST(RailAccount, LatePiecesAreMovedAndNotClaimedAgain) {
+  using std::chrono::seconds;
+  const Clock::time_point now = Clock::now();
+  RailAccount account;
+  for (std::size_t number = 0; number < 4; ++number) {
+    Claims::Chunk one = piece(number);
+    one.claimed = now + seconds(number);
+    account.wrote(std::move(one));
+  }
+  EXPECT_FALSE(account.latency(now + seconds(9))) << "nothing was reported";
+  account.reported(report(1), now + seconds(5));
+  EXPECT_EQ(account.latency(now + seconds(5)), seconds(5)) << "of the one that was reported";
+  EXPECT_EQ(account.latency(now + seconds(9)), seconds(8)) << "of the one that waits";
+  EXPECT_FALSE(account.move_late(now + seconds(5), seconds(4)));
+  const auto moved = account.move_late(now + seconds(5), seconds(3));
+  ASSERT_TRUE(moved);
+  EXPECT_EQ(moved->begin, 1u);
+  EXPECT_EQ(moved->moves, 1);
+  EXPECT_FALSE(account.move_late(now + seconds(5), seconds(3))) << "the next one is not late";
+  EXPECT_TRUE(account.waits());
+  EXPECT_EQ(numbers(account.reported(report(3))), (std::vector<std::size_t>{1, 2}));
+  ASSERT_TRUE(account.move_late(now + seconds(9), seconds(3)));
+  EXPECT_FALSE(account.waits());
+  account.close(3, {});
+  account.reported(report(3, true));
+  EXPECT_TRUE(account.take_lost().empty());
+}
+
+TEST(RailAccount, OfTwoCopiesTheOneThatIsReportedFirstCounts) {
+  const Clock::time_point late = Clock::now() + std::chrono::hours(1);
+  for (const bool first : {true, false}) {
+    RailAccount slow;
+    RailAccount fast;
+    slow.wrote(piece(7));
+    auto copy = slow.move_late(late, {});
+    ASSERT_TRUE(copy);
+    const auto message = copy->message;
+    fast.wrote(std::move(*copy));
+    EXPECT_TRUE(fast.waits());
+    const auto arrived = (first ? slow : fast).reported(report(1));
+    ASSERT_EQ(numbers(arrived), (std::vector<std::size_t>{7}));
+    EXPECT_EQ(arrived[0].copies->message, message) << "it knows whose memory is free";
+    EXPECT_FALSE(slow.waits());
+    EXPECT_FALSE(fast.waits());
+    EXPECT_FALSE(fast.move_late(late, {})) << "nor is it copied again";
+    EXPECT_TRUE((first ? fast : slow).reported(report(1)).empty());
+  }
+}
+
+TEST(RailAccount, APieceThatWasMovedIsLateAfterTwiceTheTime) {
+  using std::chrono::seconds;
+  const Clock::time_point now = Clock::now();
+  RailAccount account;
+  Claims::Chunk one = piece(0);
+  one.claimed = now;
+  one.moves = 1;
+  account.wrote(std::move(one));
+  EXPECT_FALSE(account.move_late(now + seconds(6), seconds(3)));
+  EXPECT_TRUE(account.move_late(now + seconds(7), seconds(3)));
 }
 
 }  // namespace

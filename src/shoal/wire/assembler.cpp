@@ -116,8 +116,11 @@ bool Assembler::open_piece(ChunkSink& sink) {
     return true;
   }
   to_ = sink.place(stream_, message_.total, message_.arrived, length_);
-  if (!to_) bad("a piece of no message that is awaited");
-  placed_ = true;
+  placed_ = to_ != nullptr;
+  duplicate_ = !placed_;
+  if (placed_) return true;
+  chunk_ = ReceivedChunk(pool_, message_.total, message_.arrived, length_);
+  to_ = chunk_.data();
   return true;
 }
 
@@ -130,6 +133,7 @@ void Assembler::close(ChunkSink& sink) {
   if (carries_ == Carries::kPieces) {
     if (stream_.group == PieceHeader::kLastWords)
       return sink.last_words({chunk.data(), chunk.bytes()});
+    if (std::exchange(duplicate_, false)) return sink.duplicate(stream_, std::move(chunk));
     // The sink keeps the account.
   } else if (message_.arrived < message_.total) {
     // A message of one chunk never enters the map.
@@ -152,8 +156,13 @@ void Assembler::forget_places(std::optional<Stream> stream) {
 
 std::optional<std::pair<std::uint64_t, std::uint64_t>> Assembler::arriving_piece() const {
   if (!within_chunk() || carries_ != Carries::kPieces) return std::nullopt;
-  if (stream_.group == PieceHeader::kLastWords) return std::nullopt;
+  if (stream_.group == PieceHeader::kLastWords || duplicate_) return std::nullopt;
   return std::pair(stream_.group, message_.arrived);
+}
+
+void Assembler::supersede_piece() {
+  forget_places();
+  duplicate_ = true;
 }
 
 std::optional<std::pair<std::uint64_t, std::uint64_t>> Assembler::placed_piece() const {

@@ -39,6 +39,8 @@ class ChunkSink {
   /// Passes on the last words of the peer, which a connection of pieces carries outside of any
   /// message.
   virtual void last_words(std::span<const std::byte>) {}
+  /// Passes on a piece for which `place` had no place, because it has come or was coming already.
+  virtual void duplicate(Stream, ReceivedChunk) {}
   /// Tells that the next message of the stream has `total` bytes and comes on other connections.
   virtual void announced(Stream, std::uint64_t) {}
 };
@@ -52,7 +54,7 @@ class ChunkSink {
 class Assembler {
  public:
   static constexpr std::size_t kChunkBytes = 256 << 10;
-  static constexpr std::size_t kPieceBytes = 64 << 10;
+  static constexpr std::size_t kPieceBytes = 16 << 10;
   static constexpr std::size_t kHeaderBytes = 32;
   static constexpr std::size_t kMaxOpenStreams = 4096;
   enum class Carries : std::uint8_t { kMessages, kMessagesAndAnnouncements, kPieces };
@@ -79,6 +81,9 @@ class Assembler {
   /// is arriving where a sink has said.
   std::optional<std::pair<std::uint64_t, std::uint64_t>> arriving_piece() const;
   std::optional<std::pair<std::uint64_t, std::uint64_t>> placed_piece() const;
+  /// The piece that is arriving has come on another connection: the rest of it goes into a
+  /// ReceivedChunk, which is incomplete and of no use.
+  void supersede_piece();
 
  private:
   class WholeMessages;
@@ -104,6 +109,7 @@ class Assembler {
   std::size_t filled_ = 0;
   std::byte* to_ = nullptr;
   bool placed_ = false;
+  bool duplicate_ = false;  // a piece that has come, or was coming, on another connection
   ReceivedChunk chunk_;
   std::map<Stream, Partial> partial_;  // messages of which some chunks, not all, have arrived
   std::map<Stream, Bytes> whole_;      // their bytes, where whole messages are wanted

@@ -159,8 +159,20 @@ void Claims::obey(const FlowMessage& message) {
   }
 }
 
+Claims::Chunk Claims::Chunk::move() {
+  if (!copies) copies = std::make_shared<Copies>(Copies{.message = message});
+  Chunk copy = *this;
+  copy.sent = 0;
+  ++copy.moves;
+  moved = true;
+  return copy;
+}
+
 void Claims::wrote(const Chunk& chunk) {
-  Message& message = *chunk.message;
+  // Copies that wait to be claimed are of no use any more, and their memory is not to be read.
+  if (chunk.copies)
+    std::erase_if(returned_, [&](const Chunk& other) { return other.copies == chunk.copies; });
+  Message& message = chunk.copies ? *chunk.copies->message : *chunk.message;
   // Connections write the chunks of a message in any order.
   if (--message.unwritten == 0 && message.all_claimed) release(message);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/wire/assembler.h"
 #include "shoal/wire/flow_message.h"
 #include "shoal/wire/transport.h"
@@ -44,6 +46,11 @@ class Claims {
     bool all_claimed = false;
     std::size_t bytes() const { return head.size() + body.size(); }
   };
+  /// What several copies of one piece have in common.
+  struct Copies {
+    std::shared_ptr<Message> message;
+    bool delivered = false;  ///< the peer has one of them
+  };
   /// Bytes `[begin, begin + bytes)` of a message and the header in front of them.
   struct Chunk {
     std::array<std::byte, Assembler::kHeaderBytes> header;
@@ -52,6 +59,23 @@ class Claims {
     std::size_t begin = 0;
     std::size_t bytes = 0;
     std::size_t sent = 0;  ///< header included
+    Clock::time_point claimed{};
+    /// Set once it is claimed again while this copy may still arrive.
+    std::shared_ptr<Copies> copies;
+    /// Another copy may be claimed again, not this one: `message` is null, or has a copy of the
+    /// bytes.
+    bool moved = false;
+    int moves = 0;  ///< how often a copy was made
+
+    bool is_delivered() const { return copies && copies->delivered; }
+    /// Returns a copy that takes the place of this one.
+    Chunk move();
+
+    /// Returns true where it was claimed more than `longest` ago, twice that after each move.
+    bool is_late(Clock::time_point now, Duration longest) const {
+      constexpr int kMostDoublings = 16;
+      return now - claimed > longest * (1 << std::min(moves, kMostDoublings));
+    }
   };
   enum class Kind : std::uint8_t { kAny, kSmall, kPiece };
 
@@ -67,7 +91,8 @@ class Claims {
   /// Tells that the memory of the chunk is not read again: the kernel has taken all of it, and
   /// where it may have to be sent again, the peer has it.
   void wrote(const Chunk& chunk);
-  /// Has pieces claimed again, before all others: the connection that has claimed them is lost.
+  /// Has pieces claimed again, before all others: the connection that has claimed them is lost, or
+  /// slow.
   void take_back(std::vector<Chunk> pieces);
   /// As Link::obey.
   void obey(const FlowMessage& message);
@@ -83,6 +108,8 @@ class Claims {
   /// Releases the memory of all messages.
   void release_all();
 
+  /// Returns true where a piece may be claimed.
+  bool has_pieces() const { return !returned_.empty() || !lines_[kPieces].empty(); }
   bool idle() const { return queues_.empty() && returned_.empty(); }
   bool idle(Stream stream) const { return !queues_.contains(stream); }
   /// Count the chunks that were claimed, and the messages whose memory was released.

@@ -1,6 +1,9 @@
 #include "shoal/wire/gathering.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -10,6 +13,19 @@ namespace shoal::wire {
 namespace {
 
 constexpr std::uint64_t kChunk = Assembler::kChunkBytes;
+static_assert(kChunk / Assembler::kPieceBytes <= 32);
+
+/// The bit of a piece among those of its chunk.
+std::uint32_t bit_of(std::uint64_t offset) {
+  return 1U << offset % kChunk / Assembler::kPieceBytes;
+}
+
+Error not_awaited(std::uint64_t number, std::uint64_t total, std::uint64_t offset) {
+  return Error(ErrorKind::kData, "receive",
+               fmt::format("a malformed chunk: a piece of no message that is awaited: message {} "
+                           "of {} bytes, at {}",
+                           number, total, offset));
+}
 
 }  // namespace
 
@@ -63,20 +79,21 @@ void Gathering::hold(Stream stream, ReceivedChunk chunk, std::size_t bytes) {
   waiting_[stream].push_back(std::move(item));
 }
 
-// Returns null for a piece that nobody waits for: of a message that is complete, of another length,
-// or one that has come or is coming on another connection. Where the first piece of a chunk goes,
-// the others follow.
+// Returns null for a piece that has come or is coming on another connection: a sender that waits
+// long for a report sends it again. Where the first piece of a chunk goes, the others follow.
 std::byte* Gathering::place_piece(std::uint64_t number, std::uint64_t total, std::uint64_t offset,
                                   ChunkSink& out) {
   auto entry = open_.find(number);
   if (entry == open_.end()) {
-    if (number < announced_ || open_.size() >= kMostOpen) return nullptr;
+    if (number < announced_) return nullptr;
+    if (open_.size() >= kMostOpen) throw not_awaited(number, total, offset);
     entry = open_.try_emplace(number).first;
     entry->second.total = total;
   }
   Open& open = entry->second;
   const std::uint64_t begin = offset / kChunk * kChunk;
-  if (open.total != total || begin < open.passed_on) return nullptr;
+  if (open.total != total) throw not_awaited(number, total, offset);
+  if (begin < open.passed_on) return nullptr;
   auto found = open.parts.find(begin);
   if (found == open.parts.end()) {
     // A chunk is noted when it has its memory: there may be none, and then it is as if the piece
@@ -90,7 +107,7 @@ std::byte* Gathering::place_piece(std::uint64_t number, std::uint64_t total, std
     held_bytes_ += held;
   }
   Part& part = found->second;
-  const std::uint32_t bit = 1U << (offset - begin) / Assembler::kPieceBytes;
+  const std::uint32_t bit = bit_of(offset);
   if ((part.begun & bit) != 0) return nullptr;
   part.begun |= bit;
   return (part.placed ? part.placed : part.memory.data()) + (offset - begin);
@@ -100,8 +117,31 @@ void Gathering::piece_arrived(std::uint64_t number, std::uint64_t offset, std::s
                               ChunkSink& out) {
   Open& open = open_.at(number);
   Part& part = open.parts.at(offset / kChunk * kChunk);
+  part.come |= bit_of(offset);
   part.arrived += bytes;
   if (part.arrived == part.bytes && is_current(number, open)) pass_on(Stream(*open.stream), out);
+}
+
+bool Gathering::duplicate_arrived(std::uint64_t number, const ReceivedChunk& piece) {
+  const auto entry = open_.find(number);
+  if (entry == open_.end()) return false;
+  const std::uint64_t begin = piece.offset() / kChunk * kChunk;
+  const auto found = entry->second.parts.find(begin);
+  if (found == entry->second.parts.end()) return false;
+  Part& part = found->second;
+  const std::uint32_t bit = bit_of(piece.offset());
+  if ((part.come & bit) != 0) return false;
+  part.begun |= bit;
+  std::byte* to = part.placed ? part.placed : part.memory.data();
+  std::memcpy(to + (piece.offset() - begin), piece.data(), piece.bytes());
+  return true;
+}
+
+void Gathering::Pieces::duplicate(Stream message, ReceivedChunk piece) {
+  ++pieces_;
+  if (!gathering_.duplicate_arrived(message.group, piece)) return;
+  if (superseded_) superseded_(message.group, piece.offset());
+  gathering_.piece_arrived(message.group, piece.offset(), piece.bytes(), out_);
 }
 
 // All is settled before the sink runs, which may throw.
@@ -158,7 +198,7 @@ void Gathering::forget_places(std::optional<Stream> stream) {
 
 void Gathering::lose_piece(std::uint64_t number, std::uint64_t offset) {
   const std::uint64_t begin = offset / kChunk * kChunk;
-  open_.at(number).parts.at(begin).begun &= ~(1U << (offset - begin) / Assembler::kPieceBytes);
+  open_.at(number).parts.at(begin).begun &= ~bit_of(offset);
 }
 
 bool Gathering::is_placed(std::uint64_t message, std::uint64_t offset,

@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "shoal/wire/assembler.h"
 #include "shoal/wire/received_chunk.h"
@@ -52,6 +54,7 @@ class Gathering {
     ReceivedChunk memory;  ///< where `placed` is null
     std::byte* placed = nullptr;
     std::uint32_t begun = 0;  ///< a bit for each piece
+    std::uint32_t come = 0;   ///< as above: it is here whole
     std::size_t arrived = 0;  ///< bytes
     std::size_t bytes = 0;
   };
@@ -71,6 +74,8 @@ class Gathering {
                          ChunkSink& out);
   void piece_arrived(std::uint64_t message, std::uint64_t offset, std::size_t bytes,
                      ChunkSink& out);
+  /// Returns true where the piece was missing: it counts from now on.
+  bool duplicate_arrived(std::uint64_t message, const ReceivedChunk& piece);
   bool announced(Stream stream, std::uint64_t total, ChunkSink& out);
   void hold(Stream stream, ReceivedChunk chunk, std::size_t bytes);
   void pass_on(Stream stream, ChunkSink& out);
@@ -99,9 +104,12 @@ class Gathering::Messages final : public ChunkSink {
 
 class Gathering::Pieces final : public ChunkSink {
  public:
-  /// `pieces` counts those that have come.
-  Pieces(Gathering& gathering, ChunkSink& out, std::uint64_t& pieces)
-      : gathering_(gathering), out_(out), pieces_(pieces) {}
+  using Superseded = std::function<void(std::uint64_t message, std::uint64_t offset)>;
+  /// `pieces` counts those that have come. `superseded` is called before a piece is used that came
+  /// twice: on whichever connection the other copy is still arriving, it is not to be written where
+  /// it was placed.
+  Pieces(Gathering& gathering, ChunkSink& out, std::uint64_t& pieces, Superseded superseded = {})
+      : gathering_(gathering), out_(out), pieces_(pieces), superseded_(std::move(superseded)) {}
   std::byte* place(Stream message, std::uint64_t total, std::uint64_t offset,
                    std::size_t) override {
     return gathering_.place_piece(message.group, total, offset, out_);
@@ -110,12 +118,14 @@ class Gathering::Pieces final : public ChunkSink {
     ++pieces_;
     gathering_.piece_arrived(message.group, piece.offset(), bytes, out_);
   }
+  void duplicate(Stream message, ReceivedChunk piece) override;
   void last_words(std::span<const std::byte> words) override { out_.last_words(words); }
 
  private:
   Gathering& gathering_;
   ChunkSink& out_;
   std::uint64_t& pieces_;
+  Superseded superseded_;
 };
 
 }  // namespace shoal::wire

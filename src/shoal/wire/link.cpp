@@ -3,11 +3,18 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "shoal/base/error.h"
 
 namespace shoal::wire {
+namespace {
+
+/// No piece is late before.
+constexpr Duration kLeastLate = std::chrono::milliseconds(50);
+
+}  // namespace
 
 Link::Link(Descriptor socket, std::uint64_t most_bytes, std::shared_ptr<ChunkPool> pool, int rails)
     : Link(std::make_unique<PlainChannel>(std::move(socket)), most_bytes, std::move(pool), rails) {}
@@ -72,7 +79,11 @@ RailReport Link::skip_connection(int rail) {
 
 void Link::obey(const RailReport& report) {
   RailAccount& account = accounts_[report.rail];
-  for (const Claims::Chunk& piece : account.reported(report)) claims_.wrote(piece);
+  for (const Claims::Chunk& piece : account.reported(report)) {
+    for (const auto& rail : rails_)
+      if (rail && piece.copies) rail->give_up(piece.copies);
+    claims_.wrote(piece);
+  }
   claims_.take_back(account.take_lost());
 }
 
@@ -131,6 +142,40 @@ bool Link::flush() {
                       [](const auto& rail) { return rail && rail->blocked(); });
 }
 
+// A rail that waits for reports is at least as slow as the oldest piece says: where all of them
+// stand still, none is late.
+std::optional<Duration> Link::least_latency(Clock::time_point now) const {
+  std::optional<Duration> least;
+  for (std::size_t rail = 1; rail < rails_.size(); ++rail) {
+    if (!rails_[rail] || rails_[rail]->broken()) continue;
+    const auto latency = accounts_[rail].latency(now);
+    if (latency && (!least || *latency < *least)) least = latency;
+  }
+  return least;
+}
+
+// With nothing else to send, a copy costs nothing. Otherwise it takes the place of another piece;
+// but what is received in order waits for the late one, so that the peer may soon have nothing to
+// send.
+void Link::send_late_again(Clock::time_point now) {
+  const auto latency = least_latency(now);
+  if (!latency) return;
+  const Duration longest = (claims_.has_pieces() ? 4 : 2) * *latency + kLeastLate;
+  std::vector<Claims::Chunk> late;
+  for (std::size_t rail = 1; rail < rails_.size(); ++rail) {
+    while (auto piece = accounts_[rail].move_late(now, longest)) late.push_back(std::move(*piece));
+    if (!rails_[rail]) continue;
+    if (auto piece = rails_[rail]->move_late(now, longest)) late.push_back(std::move(*piece));
+  }
+  sent_again_ += late.size();
+  claims_.take_back(std::move(late));
+}
+
+bool Link::awaits_reports() const {
+  return std::any_of(accounts_.begin(), accounts_.end(),
+                     [](const RailAccount& account) { return account.waits(); });
+}
+
 bool Link::flush_only_rail() {
   try {
     return rails_[0]->flush(claims_, Claims::Kind::kAny);
@@ -154,9 +199,19 @@ bool Link::receive(int rail, ChunkSink& sink) {
     Gathering::Messages messages(gathering_, sink);
     return from.receive(messages);
   }
-  Gathering::Pieces pieces(gathering_, sink,
-                           accounts_[static_cast<std::size_t>(rail)].received_pieces());
+  Gathering::Pieces pieces(
+      gathering_, sink, accounts_[static_cast<std::size_t>(rail)].received_pieces(),
+      [this](std::uint64_t message, std::uint64_t offset) { supersede(message, offset); });
   return from.receive(pieces);
+}
+
+// The rest of that piece, where it is still arriving on some rail, must not be written to memory
+// that is passed on now.
+void Link::supersede(std::uint64_t message, std::uint64_t offset) {
+  for (std::size_t rail = 1; rail < rails_.size(); ++rail) {
+    if (rails_[rail] && rails_[rail]->assembler().arriving_piece() == std::pair(message, offset))
+      rails_[rail]->assembler().supersede_piece();
+  }
 }
 
 bool Link::receive(const std::function<void(Stream, Bytes)>& message) {
@@ -206,9 +261,7 @@ void Link::abandon() {
 }
 
 bool Link::idle() const {
-  const bool waits = std::any_of(accounts_.begin(), accounts_.end(),
-                                 [](const RailAccount& account) { return account.waits(); });
-  return !waits && claims_.idle() &&
+  return !awaits_reports() && claims_.idle() &&
          std::all_of(rails_.begin(), rails_.end(),
                      [](const auto& rail) { return !rail || rail->idle(); });
 }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/wire/assembler.h"
 #include "shoal/wire/channel.h"
 #include "shoal/wire/claims.h"
@@ -73,6 +74,13 @@ class Link {
   /// some rail. Throws Error(peer_lost) where the only rail is broken. A broken one of several is
   /// shut down, so that whoever waits for it to be readable finds it.
   bool flush();
+  /// Has pieces claimed again that one rail has not delivered, though another one would have long
+  /// ago: whichever copy comes first counts. So a rail that is slow, or waits to repeat a packet,
+  /// delays nobody for long. To be called now and then while `awaits_reports`, before `flush`.
+  void send_late_again(Clock::time_point now);
+  bool awaits_reports() const;
+  /// Counts the pieces that were sent again because they were late.
+  std::uint64_t sent_again() const { return sent_again_; }
   /// Returns true where the kernel took no more on this rail. `writable` says that it does again.
   bool blocked(int rail) const { return rails_[static_cast<std::size_t>(rail)]->blocked(); }
   void writable(int rail) { rails_[static_cast<std::size_t>(rail)]->writable(); }
@@ -127,6 +135,8 @@ class Link {
  private:
   Assembler assembler(int rail) const;
   bool flush_only_rail();
+  std::optional<Duration> least_latency(Clock::time_point now) const;
+  void supersede(std::uint64_t message, std::uint64_t offset);
 
   std::uint64_t most_bytes_;
   std::shared_ptr<ChunkPool> pool_;
@@ -137,6 +147,7 @@ class Link {
   std::uint64_t lost_bytes_sent_ = 0;  ///< over connections that are lost
   std::uint64_t lost_bytes_received_ = 0;
   std::size_t turn_ = 0;  ///< the rail that may claim a piece next
+  std::uint64_t sent_again_ = 0;
 };
 
 }  // namespace shoal::wire

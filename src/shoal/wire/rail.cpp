@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "shoal/wire/chunk_header.h"
@@ -29,6 +30,7 @@ iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begi
 bool Rail::claim(Claims& claims, Claims::Kind kind) {
   auto chunk = claims.claim(kind);
   if (!chunk) return false;
+  if (account_) chunk->claimed = Clock::now();
   writing_bytes_ += chunk->bytes;
   writing_.push_back(std::move(*chunk));
   return true;
@@ -113,6 +115,29 @@ void Rail::send_last_words(const Bytes& words) {
   chunk.bytes = words.size();
   writing_bytes_ += chunk.bytes;
   writing_.push_back(std::move(chunk));
+}
+
+std::optional<Claims::Chunk> Rail::move_late(Clock::time_point now, Duration longest) {
+  if (writing_.empty()) return std::nullopt;
+  Claims::Chunk& piece = writing_.front();
+  if (piece.moved || piece.stream.group == 0 || !piece.is_late(now, longest)) return std::nullopt;
+  Claims::Chunk copy = piece.move();
+  write_from_copy();
+  return copy;
+}
+
+void Rail::give_up(const std::shared_ptr<Claims::Copies>& copies) {
+  if (writing_.empty() || writing_.front().copies != copies || writing_.front().moved) return;
+  writing_.front().moved = true;
+  write_from_copy();
+}
+
+// What is not begun is not written at all.
+void Rail::write_from_copy() {
+  Claims::Chunk& piece = writing_.front();
+  if (piece.sent > 0) return keep_alone(piece);
+  writing_bytes_ -= piece.bytes;
+  writing_.pop_front();
 }
 
 std::deque<Claims::Chunk> Rail::take_unwritten() {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -59,6 +60,12 @@ class Rail {
   /// As above, for whole messages, and as long as there is something.
   bool receive(const std::function<void(Stream, Bytes)>& message);
 
+  /// As RailAccount::move_late, for the piece that is being written. The rest of it is written from
+  /// a copy, because the receiver counts its bytes.
+  std::optional<Claims::Chunk> move_late(Clock::time_point now, Duration longest);
+  /// The peer has another copy of a piece: the memory of this one is not read any more.
+  void give_up(const std::shared_ptr<Claims::Copies>& copies);
+
   /// Returns what was claimed and not written whole, in order, and forgets it.
   std::deque<Claims::Chunk> take_unwritten();
 
@@ -87,6 +94,7 @@ class Rail {
   bool write_some(Claims& claims);
   void wrote(Claims& claims, std::size_t bytes);
   static void keep_alone(Claims::Chunk& chunk);
+  void write_from_copy();
   bool receive_some(const std::function<void(std::size_t, std::span<const std::byte>)>& took);
 
   std::unique_ptr<Channel> channel_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "shoal/base/error.h"
@@ -11,6 +12,7 @@ namespace shoal::wire {
 void RailAccount::wrote(Claims::Chunk piece) {
   ++written_;
   if (abandoned_) return;
+  if (piece.moved) piece.message.reset();
   unreported_.push_back(std::move(piece));
 }
 
@@ -22,12 +24,14 @@ std::optional<RailReport> RailAccount::report(std::uint16_t rail) {
 
 RailReport RailAccount::close(std::uint16_t rail, std::deque<Claims::Chunk> unwritten) {
   state_ = State::kClosing;
-  for (Claims::Chunk& chunk : unwritten)
-    if (!abandoned_) unreported_.push_back(std::move(chunk));
+  for (Claims::Chunk& chunk : unwritten) {
+    if (abandoned_ || chunk.moved) continue;
+    unreported_.push_back(std::move(chunk));
+  }
   return {.rail = rail, .connection = connection_, .closed = 1, .pieces = received_};
 }
 
-std::vector<Claims::Chunk> RailAccount::reported(const RailReport& report) {
+std::vector<Claims::Chunk> RailAccount::reported(const RailReport& report, Clock::time_point now) {
   if (report.pieces < reported_ || report.pieces > written_) {
     throw Error(ErrorKind::kData, "receive",
                 fmt::format("a report of {} pieces on connection {}, of which {} were written and "
@@ -38,15 +42,39 @@ std::vector<Claims::Chunk> RailAccount::reported(const RailReport& report) {
   // After drop_all fewer are kept than are reported.
   for (; reported_ < report.pieces; ++reported_) {
     if (unreported_.empty()) continue;
-    arrived.push_back(std::move(unreported_.front()));
+    Claims::Chunk& piece = unreported_.front();
+    latency_ = now - piece.claimed;
+    if (!piece.is_delivered()) {
+      if (piece.copies) piece.copies->delivered = true;
+      arrived.push_back(std::move(piece));
+    }
     unreported_.pop_front();
   }
   if (report.closed != 0 && state_ == State::kClosing) {
     state_ = State::kClosed;
-    for (Claims::Chunk& chunk : unreported_) lost_.push_back(std::move(chunk));
+    for (Claims::Chunk& chunk : unreported_)
+      if (is_waiting(chunk)) lost_.push_back(std::move(chunk));
     unreported_.clear();
   }
   return arrived;
+}
+
+std::optional<Duration> RailAccount::latency(Clock::time_point now) const {
+  if (!latency_ || unreported_.empty()) return latency_;
+  return std::max<Duration>(*latency_, now - unreported_.front().claimed);
+}
+
+std::optional<Claims::Chunk> RailAccount::move_late(Clock::time_point now, Duration longest) {
+  const auto oldest = std::find_if(unreported_.begin(), unreported_.end(), is_waiting);
+  if (oldest == unreported_.end() || !oldest->is_late(now, longest)) return std::nullopt;
+  Claims::Chunk copy = oldest->move();
+  // The kernel has the bytes.
+  oldest->message.reset();
+  return copy;
+}
+
+bool RailAccount::waits() const {
+  return std::any_of(unreported_.begin(), unreported_.end(), is_waiting);
 }
 
 void RailAccount::reopen() {
@@ -56,17 +84,19 @@ void RailAccount::reopen() {
 }
 
 void RailAccount::drop_all(std::vector<std::shared_ptr<Claims::Message>>& dropped) {
-  for (const Claims::Chunk& chunk : unreported_) dropped.push_back(chunk.message);
+  for (const Claims::Chunk& chunk : unreported_)
+    if (chunk.message) dropped.push_back(chunk.message);
   unreported_.clear();
 }
 
 void RailAccount::adopt(Claims& claims, Stream stream) {
   for (Claims::Chunk& chunk : unreported_)
-    if (chunk.stream == stream) claims.copy_body(*chunk.message);
+    if (chunk.message && chunk.stream == stream) claims.copy_body(*chunk.message);
 }
 
 void RailAccount::release_all(Claims& claims) {
-  for (Claims::Chunk& chunk : unreported_) claims.release(*chunk.message);
+  for (Claims::Chunk& chunk : unreported_)
+    if (chunk.message) claims.release(*chunk.message);
 }
 
 }  // namespace shoal::wire

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/wire/claims.h"
 #include "shoal/wire/rail_report.h"
 
@@ -15,10 +16,10 @@ namespace shoal::wire {
 
 /// Keeps the books of one rail other than the first, over all connections that it has one after the
 /// other: which pieces the peer has not reported yet, and how many have come from the peer. No
-/// socket and no clock. docs/notes/rails.md has the states.
+/// socket. docs/notes/rails.md has the states.
 class RailAccount {
  public:
-  static constexpr std::size_t kMostUnreported = 256;  ///< pieces: 16 MiB
+  static constexpr std::size_t kMostUnreported = 1024;  ///< pieces: 16 MiB
 
   enum class State : std::uint8_t {
     kOpen,     ///< it has a connection, or waits for its first
@@ -38,8 +39,8 @@ class RailAccount {
   void wrote(Claims::Chunk piece);
   /// Counts the pieces that have come whole over this connection: whoever reads it counts them up.
   std::uint64_t& received_pieces() { return received_; }
-  /// Returns true where pieces wait for the peer's report.
-  bool waits() const { return !unreported_.empty(); }
+  /// Returns true where pieces wait for the peer's report, those that were moved left out.
+  bool waits() const;
   /// Returns true where so many do that no more are to be written. A connection has fewer on its
   /// way; a peer that reads and never reports would have this rank keep everything.
   bool is_full() const { return unreported_.size() >= kMostUnreported; }
@@ -52,7 +53,15 @@ class RailAccount {
   /// Takes what the peer reports of the current connection, which this rank has closed if the
   /// report is final. Returns the pieces that it has; throws Error(data) for more than were
   /// written, or fewer than it has reported before.
-  std::vector<Claims::Chunk> reported(const RailReport& report);
+  std::vector<Claims::Chunk> reported(const RailReport& report,
+                                      Clock::time_point now = Clock::now());
+  /// Returns the time from the claim of a piece to its report: of the last one that was reported,
+  /// or, where it has waited longer, of the oldest one that was not; nothing before the first.
+  std::optional<Duration> latency(Clock::time_point now) const;
+  /// Returns a copy of the oldest piece that waits, to be claimed again: whichever copy the peer
+  /// reports first counts. Returns nothing where it was claimed no more than `longest` ago, or
+  /// twice that for each time that it was moved before.
+  std::optional<Claims::Chunk> move_late(Clock::time_point now, Duration longest);
   /// Returns the pieces that the peer's final report has shown to be lost, to be claimed again.
   std::vector<Claims::Chunk> take_lost() { return std::exchange(lost_, {}); }
   /// Begins with the next connection. To be called in kClosed.
@@ -70,11 +79,16 @@ class RailAccount {
   }
 
  private:
+  static bool is_waiting(const Claims::Chunk& piece) {
+    return !piece.moved && !piece.is_delivered();
+  }
   State state_ = State::kOpen;
   std::uint16_t connection_ = 0;
-  std::deque<Claims::Chunk> unreported_;  ///< in the order written
-  std::uint64_t written_ = 0;             ///< pieces, over this connection
-  std::uint64_t reported_ = 0;            ///< of them, by the peer
+  /// In the order written. Those that were moved have no message.
+  std::deque<Claims::Chunk> unreported_;
+  std::optional<Duration> latency_;
+  std::uint64_t written_ = 0;   ///< pieces, over this connection
+  std::uint64_t reported_ = 0;  ///< of them, by the peer
   std::uint64_t received_ = 0;
   std::uint64_t told_ = 0;  ///< of those received
   std::vector<Claims::Chunk> lost_;

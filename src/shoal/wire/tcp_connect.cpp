@@ -43,9 +43,16 @@ constexpr int kMostClosedCalls = 6;
 /// Bytes that the kernel takes beyond what it has sent, for a peer on another host. More would
 /// delay urgent messages, which wait behind them.
 constexpr int kMostUnsent = 256 << 10;
-/// As above for each of several rails. Messages are divided among them by what their kernels take,
-/// so this is also by how much one may end later than the others.
-constexpr int kMostUnsentOfSeveral = 128 << 10;
+/// As above for all rails together but the first. Messages are divided among them by what their
+/// kernels take, so the share of each is also by how much it may end later than the others.
+constexpr int kMostUnsentOfRails = 512 << 10;
+constexpr int kLeastUnsentOfRail = 16 << 10;
+constexpr int kMostUnsentOfRail = 128 << 10;
+
+int most_unsent(int rails) {
+  if (rails == 1) return kMostUnsent;
+  return std::clamp(kMostUnsentOfRails / (rails - 1), kLeastUnsentOfRail, kMostUnsentOfRail);
+}
 
 void check_descriptor(const Descriptor& descriptor) {
   if (descriptor.get() < 0) throw no_descriptors("connect", "cannot watch connections", errno);
@@ -438,7 +445,7 @@ void TcpTransport::add_rail(int rank, int rail, std::unique_ptr<Channel> channel
 
 void TcpTransport::set_up(int fd, int rank, int rail, int rails) {
   if (leaves_host_or_broke(fd)) {
-    const int& most = rails > 1 ? kMostUnsentOfSeveral : kMostUnsent;
+    const int most = most_unsent(rails);
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
   }
   if (rail > 0) {

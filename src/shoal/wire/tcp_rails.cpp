@@ -63,13 +63,34 @@ void TcpTransport::lose_rail(int r, int rail, const Error& how) {
   flush_peer(r);
 }
 
-void TcpTransport::report_pieces(int r, int rail) {
+void TcpTransport::report_pieces(int r) {
   Peer& peer = peers_[r];
-  if (!peer.link || peer.finished || peer.rails[0].ended || !peer.link->has_rail(rail)) return;
-  const auto report = peer.link->report(rail);
-  if (!report) return;
-  peer.link->send({0, kRail}, kControlPriority, report->encode());
-  flush_peer(r);
+  if (!peer.link || peer.finished || peer.rails[0].ended) return;
+  bool any = false;
+  for (int rail = 1; rail < peer.link->rails(); ++rail) {
+    if (!peer.link->has_rail(rail)) continue;
+    const auto report = peer.link->report(rail);
+    if (!report) continue;
+    peer.link->send({0, kRail}, kControlPriority, report->encode());
+    any = true;
+  }
+  if (any) flush_peer(r);
+}
+
+// Called with the lock held, by the thread. Returns true where reports are awaited.
+bool TcpTransport::send_late_again() {
+  if (failure_) return false;
+  bool awaited = false;
+  const auto now = Clock::now();
+  for (int r = 0; r < size_; ++r) {
+    Peer& peer = peers_[r];
+    if (!peer.link || peer.link->rails() < 2 || peer.finished) continue;
+    if (!peer.link->awaits_reports()) continue;
+    awaited = true;
+    peer.link->send_late_again(now);
+    flush_peer(r);
+  }
+  return awaited;
 }
 
 // A report of a connection that this rank does not have yet is of one that the peer has taken and

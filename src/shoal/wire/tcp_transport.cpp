@@ -20,6 +20,8 @@ constexpr Duration kSpin = std::chrono::microseconds(100);
 constexpr Duration kTakeOverAfter = std::chrono::milliseconds(1);
 /// The thread looks so often whether the driver is still there.
 constexpr Duration kPollDriver = std::chrono::milliseconds(5);
+/// The thread looks so often whether pieces are late.
+constexpr Duration kLookForLate = std::chrono::milliseconds(10);
 /// After an exception that is no failure of a peer the thread goes on, but not in a busy loop.
 constexpr Duration kAfterException = std::chrono::milliseconds(10);
 
@@ -102,6 +104,7 @@ bool TcpTransport::run_once(bool& watching) {
       watching = !aside;
     }
     take_lost_rails();
+    if (send_late_again()) limit = std::min<Duration>(limit, kLookForLate);
   }
   if (!redials_.empty()) limit = std::min(limit, redial());
   loop_.run_once(limit);
@@ -174,6 +177,9 @@ void TcpTransport::move_bytes(std::unique_lock<std::mutex>& lock, Duration limit
     std::uint64_t count;
     [[maybe_unused]] const auto bytes = read(wake_.get(), &count, sizeof count);
   }
+  // Once for all that has come: each report takes a packet on the first rail.
+  for (int r = 0; r < size_; ++r)
+    if (std::exchange(peers_[r].report_due, false)) report_pieces(r);
 }
 
 void TcpTransport::serve(int r, int rail, std::uint32_t events) {
@@ -199,7 +205,7 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     // With TLS, bytes of a record that is never complete may be somebody else's: they do not count.
     if (peer.link->bytes_received() != before) peer.last_heard = awake_.total();
     if (peer.link->rails() > 1) note_arrivals(r);
-    if (rail > 0) report_pieces(r, rail);
+    if (rail > 0) peer.report_due = true;
     if (open) return;
     // The kernel tells the reason once, and may have told it when this rank wrote.
     if (const std::string& why = peer.link->write_failure(rail); !why.empty())

@@ -108,7 +108,7 @@ class TcpTransport final : public Transport {
   std::uint64_t bytes_sent(int peer) const override;
   std::uint64_t bytes_received(int peer) const;
   /// Returns how many connections there are to `peer`; 0 where they are closed.
-  int rails(int peer) const;
+  int rails(int peer) const override;
   /// Returns true where what goes to and comes from `peer` is encrypted.
   bool encrypted(int peer) const;
   /// Counts how often this rank has told a peer to pause, because what it had sent filled its part
@@ -131,6 +131,7 @@ class TcpTransport final : public Transport {
     bool encrypted = false;
     Inbox inbox;
     bool unflushed = false;
+    bool report_due = false;    ///< pieces may have come that were not reported
     Duration last_heard{};      ///< when a byte came last, as `awake_` counts
     bool says_goodbye = false;  ///< what it has sent before may still be on its way on other rails
     bool goodbye = false;
@@ -198,7 +199,8 @@ class TcpTransport final : public Transport {
   void end_of_rail(int peer, int rail, const Error& how);
   void lose_rail(int peer, int rail, const Error& how);
   void obey_report(int peer, const ReceivedChunk& report);
-  void report_pieces(int peer, int rail);
+  void report_pieces(int peer);
+  bool send_late_again();
   bool wants_rails(const Peer& peer) const;
   void fail_without_rails();
   void connect_again(int peer, int rail);
