@@ -42,7 +42,10 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   EXPECT_THAT(refused({"parallelism.ports=9-8", "parallelism.transport=tcp"}),
               HasSubstr("parallelism.ports"));
   EXPECT_THAT(refused({"parallelism.rails=4"}), HasSubstr("belongs to TCP"));
+  EXPECT_THAT(refused({"parallelism.silence_s=4"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refusal([] { job_with({"parallelism.rails=65"}); }), HasSubstr("parallelism.rails"));
+  EXPECT_THAT(refusal([] { job_with({"parallelism.silence_s=-1"}); }),
+              HasSubstr("parallelism.silence_s"));
   validate(job_with({"parallelism.rails=64", "parallelism.transport=tcp"}), 2);
   EXPECT_THAT(refused({"parallelism.tls=on"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refusal([] { job_with({"parallelism.tls=maybe"}); }), HasSubstr("parallelism.tls"));
@@ -81,7 +84,7 @@ TEST(Validate, OverMpiKeysOfTcpAndTheOrderOfSumsAreRefused) {
   };
   for (const char* set :
        {"parallelism.interface=lo", "parallelism.ports=7000-7100", "parallelism.rails=2",
-        "parallelism.tls=on", "parallelism.algorithms=all_reduce=ring",
+        "parallelism.silence_s=4", "parallelism.tls=on", "parallelism.algorithms=all_reduce=ring",
         "parallelism.link_costs=costs.toml"}) {
     EXPECT_THAT(refused(set), HasSubstr("belongs to TCP, and parallelism.transport is \"mpi\""))
         << set;

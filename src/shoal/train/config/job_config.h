@@ -124,6 +124,7 @@ struct ParallelismSection {
   std::string interface;    ///< TCP: name or address prefix; empty: the one that leads to rank 0
   std::string ports = "0";  ///< TCP: "first-last", the first free one is taken; "0": any
   std::int64_t rails = 0;   ///< TCP: connections between two ranks; 0: by their round trip
+  double silence_s = 0;     ///< TCP: after which a rank is lost, seconds; 0: by the round trip
   wire::TlsMode tls = wire::TlsMode::kAuto;  ///< TCP: connections that are encrypted
   std::string algorithms;      ///< TCP: "all_reduce=ring,broadcast=direct"; empty: chosen by cost
   std::string link_costs;      ///< TCP: a cluster file with the costs; empty: defaults

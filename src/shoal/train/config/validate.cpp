@@ -234,8 +234,8 @@ void validate_transport(const Job& job, bool one_host) {
   if (!tcp) {
     reject_if_set(
         job,
-        {"parallelism.interface", "parallelism.ports", "parallelism.rails", "parallelism.tls",
-         "parallelism.algorithms", "parallelism.link_costs"},
+        {"parallelism.interface", "parallelism.ports", "parallelism.rails", "parallelism.silence_s",
+         "parallelism.tls", "parallelism.algorithms", "parallelism.link_costs"},
         mpi ? "belongs to TCP, and parallelism.transport is \"mpi\""
             : "belongs to TCP, and all ranks are on one host, where shared memory carries the "
               "bytes unless parallelism.transport is \"tcp\"");
