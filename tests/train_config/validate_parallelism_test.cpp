@@ -176,7 +176,8 @@ TEST(Validate, ExpertParallelDegreesDivideExpertsAndRanks) {
   EXPECT_THAT(refused({"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=9"}),
               HasSubstr("a budget cannot be kept"));
   EXPECT_THAT(refusal([&] { validate(job_with({ep + "2"}), 4); }),
-              HasSubstr("expert_parallel_degree = 2: the model has no experts"));
+              HasSubstr("expert_parallel_degree = 2: blocks.0.mlp: ep = 2: the model has no "
+                        "experts"));
   EXPECT_THAT(refused({"model.experts_per_token=9"}),
               HasSubstr("model.experts_per_token = 9: must lie between 1 and experts = 8"));
   const model::ModelSpec changed = model_spec(

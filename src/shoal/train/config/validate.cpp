@@ -31,9 +31,12 @@ void reject_if_set(const Job& job, std::initializer_list<const char*> keys, cons
     if (job.origins.contains(key)) throw config_error(job, key, why);
 }
 
-/// Throws for a key whose rule of plan/division_rules.h is broken.
-void require_rule(const Job& job, const char* key, const std::string& broken) {
-  if (!broken.empty()) throw config_error(job, key, broken);
+/// Throws for a key whose rule of plan/division_rules.h is broken: names the module, and the axis
+/// with its degree ("blocks.0.mlp.experts: ep = 3: must ...").
+void require_rule(const Job& job, const char* key, const std::string& module, const char* axis,
+                  std::int64_t degree, const std::string& broken) {
+  if (broken.empty()) return;
+  throw config_error(job, key, fmt::format("{}: {} = {}: {}", module, axis, degree, broken));
 }
 
 /// Checks the conditions that the table of keys has for each key that was set.
@@ -335,9 +338,10 @@ void validate_context_parallel(const Job& job, const model::ModelSpec& spec) {
   if (cp == 1) return;
   if (spec.family != model::Family::kTransformer)
     throw config_error(job, key, "divides sequences, and so transformers only");
-  require_rule(job, key, plan::context_rule(cp, job.config.training.sequence_length));
+  require_rule(job, key, "embedding.tokens", "cp", cp,
+               plan::context_rule(cp, job.config.training.sequence_length));
   if (p.context_parallel_method == ContextParallelMethod::kRing) return;
-  require_rule(job, "parallelism.context_parallel_method",
+  require_rule(job, "parallelism.context_parallel_method", "blocks.0.attention", "cp", cp,
                plan::whole_heads_rule(spec, {.cp = cp, .tp = p.tensor_parallel_degree}));
 }
 
@@ -349,7 +353,9 @@ void validate_experts(const Job& job, const model::ModelSpec& spec) {
                        "what the blocks of a mixture hold depends on where tokens go: a budget "
                        "cannot be kept; \"full\", \"selective\" and \"every_k\" work");
   }
-  require_rule(job, key, plan::experts_rule(spec, ep));
+  const std::string first = fmt::format("blocks.{}.mlp.experts", spec.dense_layers);
+  require_rule(job, key, spec.experts > 0 ? first : "blocks.0.mlp", "ep", ep,
+               plan::experts_rule(spec, ep));
 }
 
 /// Ranks that go on early have to take back an update, and forward passes: both must be possible.
