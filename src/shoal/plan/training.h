@@ -139,8 +139,8 @@ struct Training {
   std::int64_t stages() const { return table ? table->stages() : degrees.pp * chunks(); }
   /// Names the schedule: that of a file by its file.
   const std::string& schedule_name() const { return table ? table->name : schedule; }
-  /// Returns the stages of one rank: virtual_stages, the 2 of a V-shaped schedule, or the most that
-  /// a rank has in the table of a file.
+  /// Returns the stages that each rank has in `schedule`: virtual_stages, or the 2 of a V-shaped
+  /// one.
   std::int64_t chunks() const;
   bool operator==(const Training&) const = default;
 };

@@ -125,7 +125,8 @@ bool is_counted(const JobConfig& config) {
          config.parallelism.layouts.empty();
 }
 
-Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {
+Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks,
+                          const std::shared_ptr<const schedule::Schedule>& table) {
   const JobConfig& config = job.config;
   const plan::Degrees degrees = job_degrees(job, ranks);
   const BatchPlan batch = batch_plan(job, static_cast<int>(degrees.dp()));
@@ -149,12 +150,15 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   // The last checkpoint is waited for, so that only earlier ones are copied aside.
   if (saved.asynchronous && before_the_end) training.staging_bytes = saved.staging_mb * kMB;
   if (degrees.pp > 1) {
-    training.schedule = p.pipeline_parallel_schedule;
-    training.virtual_stages = p.pipeline_parallel_virtual_stages;
     training.gathered_stages = p.pipeline_parallel_gathered_stages;
-    if (!p.pipeline_parallel_schedule_csv.empty()) {
+    if (table) {
+      training.table = table;
+    } else if (!p.pipeline_parallel_schedule_csv.empty()) {
       training.table = std::make_shared<const schedule::Schedule>(
           job_schedule(job, degrees.pp, batch.accumulation));
+    } else {
+      training.schedule = p.pipeline_parallel_schedule;
+      training.virtual_stages = p.pipeline_parallel_virtual_stages;
     }
     // The planner counts blocks: embedding and head are with the first and the last.
     training.stage_layers = stage_sizes(job, spec, static_cast<int>(training.stages()));
