@@ -52,6 +52,12 @@ std::vector<std::string> differing_training_keys(const JobConfig& before, const 
   };
   compare("training.loss", loss(before), loss(after));
   compare("optimizer.name", name_of(before.optimizer.name), name_of(after.optimizer.name));
+  // What is in flight when a checkpoint is written, and what it holds of the exchanges, follow from
+  // all of the section but these two.
+  for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
+    if (key.section == "low_communication" && key.name != "learning_rate" && key.name != "mix")
+      compare(key.path().c_str(), old, value);
+  });
   return differences;
 }
 
@@ -67,6 +73,7 @@ std::string RunRecord::to_json() const {
                         {"instruction_set", instruction_set},
                         {"job", job},
                         {"job_file", job_file}};
+  if (!members.empty()) object["members"] = members;
   if (loss_scale) {
     object["loss_scale"] = {{"scale", loss_scale->scale},
                             {"good_steps", loss_scale->good_steps},
@@ -119,6 +126,7 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
             .precision = *precision,
             .loss_scale = loss_scale,
             .instruction_set = object.value("instruction_set", ""),
+            .members = object.value("members", ""),
             .job = object.at("job"),
             .job_file = object.at("job_file")};
   } catch (const nlohmann::json::exception& error) {
@@ -138,7 +146,7 @@ std::string describe_changes(const RunRecord& saved, const RunRecord& now) {
   for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
     const bool length = key.name == "steps" || key.name == "tokens" || key.name == "epochs";
     const bool shown = key.section == "optimizer" || key.section == "lr_scheduler" ||
-                       (key.section == "training" && !length);
+                       key.section == "low_communication" || (key.section == "training" && !length);
     const auto or_unset = [](const std::string& text) { return text.empty() ? "not set" : text; };
     if (shown)
       changes.push_back(fmt::format("{} {} -> {}", key.path(), or_unset(old), or_unset(value)));
@@ -166,6 +174,11 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
     // The most specific reason first: keys of the job, then keys of the data, then contents that no
     // key explains.
     differences = differing_training_keys(old, job);
+    if (differences.empty() && saved.members != now.members) {
+      const auto or_none = [](const std::string& text) { return text.empty() ? "none" : text; };
+      differences.push_back(
+          fmt::format("members were {} and are {}", or_none(saved.members), or_none(now.members)));
+    }
     if (differences.empty() && saved.data != now.data) {
       differences = differing_data_keys(old, job);
       if (differences.empty()) {
@@ -179,7 +192,9 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
   throw Error(ErrorKind::kConfig, "train",
               fmt::format("the checkpoint {} belongs to another job: {}", path,
                           fmt::join(differences, "; ")))
-      .hint("--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one");
+      .hint(fmt::format(
+          "--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one{}",
+          saved.members.empty() ? "" : ", which model.from lets begin with the saved model"));
 }
 
 }  // namespace shoal::train
