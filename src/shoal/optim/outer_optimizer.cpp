@@ -57,7 +57,7 @@ void check_options(const OuterOptions& options) {
 }  // namespace
 
 OuterOptions plain_average(const collective::Coding& coding) {
-  return {.learning_rate = 1, .momentum = 0, .coding = coding, .timeout = {}};
+  return {.learning_rate = 1, .momentum = 0, .coding = coding, .timeout = {}, .longest_wait = {}};
 }
 
 OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group members,
@@ -163,7 +163,11 @@ double OuterOptimizer::synchronise(std::int64_t step) {
 }
 
 void OuterOptimizer::wait() {
-  work_.order();
+  if (options_.longest_wait > Duration::zero()) {
+    work_.wait(Deadline::in(options_.longest_wait));
+  } else {
+    work_.order();
+  }
   work_ = {};
 }
 

@@ -26,6 +26,9 @@ struct OuterOptions {
   /// The time from the beginning of an exchange until it must be complete, also where its result is
   /// wanted later; zero: the group's.
   Duration timeout{};
+  /// The longest that `finish` and `wait` wait for other members, from when they are called; zero:
+  /// until `timeout`. With it `timeout` may be as long as steps may take.
+  Duration longest_wait{};
 };
 
 /// Returns the options of local SGD (Stich, 2019): members take the mean of their parameters.

@@ -99,6 +99,11 @@ JobRanks job_ranks(const Job& job, const comm::Group& world) {
   return {mesh::Mesh(own, degrees), std::move(members)};
 }
 
+Duration longest_wait(const JobConfig& config) {
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(config.parallelism.timeout_s));
+}
+
 MemberExchangeOptions exchange_options(const JobConfig& config) {
   const LowCommunicationSection& l = config.low_communication;
   const bool streaming = l.method == LowCommunication::kStreamingDiLoCo;
@@ -115,13 +120,8 @@ MemberExchangeOptions exchange_options(const JobConfig& config) {
                              .outer = {.learning_rate = mean ? 1 : l.learning_rate,
                                        .momentum = mean ? 0 : l.momentum,
                                        .coding = coding,
-                                       .timeout = {}}};
-  // A result is asked for some steps after it was sent, each of which may take as long as a rank
-  // waits for another one.
-  const double limit_s =
-      config.parallelism.timeout_s * static_cast<double>(1 + options.synchronisation.delay);
-  options.synchronisation.outer.timeout =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(limit_s));
+                                       .timeout = kInAStep,
+                                       .longest_wait = longest_wait(config)}};
   return options;
 }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/checkpoint/saver.h"
 #include "shoal/comm/group.h"
 #include "shoal/data/tokenizer.h"
@@ -36,6 +37,8 @@ struct JobRanks {
 };
 /// Returns how the job arranges its ranks. Collective.
 JobRanks job_ranks(const Job& job, const comm::Group& world);
+/// Returns the longest that a rank waits for another one.
+Duration longest_wait(const JobConfig& config);
 /// Returns how members exchange parameters, for a job that has members.
 MemberExchangeOptions exchange_options(const JobConfig& config);
 

@@ -2,11 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/comm/group.h"
 #include "shoal/mesh/mesh.h"
 #include "shoal/nn/module.h"
@@ -15,6 +17,10 @@
 #include "shoal/parallel/data/gradient_reduction.h"
 
 namespace shoal::train {
+
+/// The time limit of an operation that is begun in one step and waited for in another: steps may
+/// take long, and who waits for it has a limit of its own.
+inline constexpr Duration kInAStep = std::chrono::hours(24);
 
 struct MemberExchangeOptions {
   optim::SynchronisationOptions synchronisation;

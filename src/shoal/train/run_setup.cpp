@@ -201,7 +201,8 @@ void RunSetup::build() {
   run_.balance.emplace(run_.record.model, run_.applied.reduction->owned(),
                        run_.mesh.along(plan::kStageAxes));
   run_.step->balance_routers(*run_.balance);
-  if (run_.exchange) run_.step->train_in_member(run_.mesh.world(), run_.members.size());
+  if (run_.exchange)
+    run_.step->train_in_member(run_.mesh.world(), run_.members.size(), longest_wait(config_));
   const auto fault_in = [this](const schedule::Schedule& table) {
     return fault_at_action(
         job_, table, [this_run = &run_] { return this_run->record.step + 1; }, run_.group.rank(),

@@ -12,6 +12,7 @@
 #include "shoal/optim/clipping.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/schedule/generators.h"
+#include "shoal/train/member_exchange.h"
 
 namespace shoal::train {
 
@@ -142,17 +143,19 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   return result;
 }
 
-void TrainingStep::train_in_member(comm::Group member, int members) {
+void TrainingStep::train_in_member(comm::Group member, int members, Duration longest_wait) {
   SHOAL_USER_CHECK(!undo_, "train", "post-validation is for ranks that train one model");
   member_ = std::move(member);
   members_ = members;
+  longest_wait_ = longest_wait;
 }
 
 void TrainingStep::sum_loss(double local_loss, const StepInput& input, StepResult& result) {
   if (pending_) confirmed_ = arrived_loss();
   PendingLoss& pending = pending_.emplace(PendingLoss{result, at::empty({1}, at::kDouble), {}});
   *pending.loss.data_ptr<double>() = local_loss;
-  pending.work = group_.all_reduce(pending.loss, {.async = true});
+  // It is waited for in the next step, however long that takes.
+  pending.work = group_.all_reduce(pending.loss, {.async = true, .timeout = kInAStep});
   if (!input.may_end_early) {
     result = arrived_loss();
     return;
@@ -163,7 +166,7 @@ void TrainingStep::sum_loss(double local_loss, const StepInput& input, StepResul
 StepResult TrainingStep::arrived_loss() {
   PendingLoss pending = std::move(*pending_);
   pending_.reset();
-  pending.work.order();
+  pending.work.wait(Deadline::in(longest_wait_));
   pending.result.loss = *pending.loss.const_data_ptr<double>() / members_;
   return pending.result;
 }

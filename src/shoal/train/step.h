@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/loss_scale.h"
@@ -105,7 +106,8 @@ class TrainingStep {
   /// From now on this rank belongs to one of `members` members, which train by themselves: `member`
   /// are its ranks, over which gradients are summed, clipped and scaled. All ranks together only
   /// sum the loss, which is the mean of the members', and no step that may end early waits for it.
-  void train_in_member(comm::Group member, int members);
+  /// Who waits for the loss does so for `longest_wait` at most.
+  void train_in_member(comm::Group member, int members, Duration longest_wait);
 
   /// From now on the head computes its logits twice (nn::Context::recompute_logits). No bit
   /// changes, but for the last ones of a matrix that embedding and head share on one rank: its
@@ -190,6 +192,7 @@ class TrainingStep {
   comm::Group group_;
   comm::Group member_;  ///< the ranks that train one model
   int members_ = 1;
+  Duration longest_wait_{};
   Key key_;
   std::function<void()> before_update_;
   std::function<void(const schedule::Action&)> before_actions_;

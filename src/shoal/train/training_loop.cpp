@@ -212,11 +212,13 @@ TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
   static_assert(sizeof own % sizeof(double) == 0);
   prepared.sums = at::empty({sizeof own / sizeof(double)}, at::kDouble);
   std::memcpy(prepared.sums.data_ptr(), &own, sizeof own);
-  prepared.work = run_.group.all_reduce(prepared.sums, {.async = true});
+  const Duration timeout = agrees_ahead() ? kInAStep : Duration::zero();
+  prepared.work = run_.group.all_reduce(prepared.sums, {.async = true, .timeout = timeout});
   if (run_.exchange) {
     prepared.member_labels = at::empty({1}, at::kDouble);
     *prepared.member_labels.data_ptr<double>() = own.labels;
-    prepared.member_work = run_.mesh.world().all_reduce(prepared.member_labels, {.async = true});
+    prepared.member_work =
+        run_.mesh.world().all_reduce(prepared.member_labels, {.async = true, .timeout = timeout});
   }
   return prepared;
 }
@@ -228,7 +230,14 @@ bool TrainingLoop::agrees_ahead() const {
 }
 
 TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
-  prepared.work.order();
+  const auto wait = [&](comm::Work& work) {
+    if (agrees_ahead()) {
+      work.wait(Deadline::in(longest_wait(config_)));
+    } else {
+      work.order();
+    }
+  };
+  wait(prepared.work);
   StepSums sums;
   std::memcpy(&sums, prepared.sums.const_data_ptr(), sizeof sums);
   Agreement agreement{.labels = sums.labels,
@@ -236,7 +245,7 @@ TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
                       .peak_bytes = sums.peak_bytes,
                       .peak = sums.peak};
   if (prepared.member_labels.defined()) {
-    prepared.member_work.order();
+    wait(prepared.member_work);
     agreement.labels = *prepared.member_labels.const_data_ptr<double>();
   }
   // Of different signals the first of the list wins, on all ranks.
