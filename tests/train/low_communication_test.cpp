@@ -301,6 +301,10 @@ TEST_F(LowCommunication, OtherMembersCannotGoOn) {
   EXPECT_THAT(error_of(sets, 4), HasSubstr("members were 2 of 1 rank and are 4 of 1 rank"));
   EXPECT_THAT(error_of(sets + Sets{"low_communication.every=3"}, 2),
               HasSubstr("low_communication.every was 2 and is 3"));
+  EXPECT_THAT(error_of(sets + Sets{"parallelism.zero_stage=1",
+                                   "parallelism.data_parallel_replicate_degree=2"},
+                       2),
+              HasSubstr("parallelism.zero_stage was 0 and is 1"));
   EXPECT_THAT(error_of({}, 2),
               HasSubstr("low_communication.method was \"diloco\" and is \"none\""));
   // Four members that begin with what two have saved.

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -40,6 +42,25 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
   return differences;
 }
 
+/// Returns true for a key from which follows what a checkpoint holds of exchanges between members:
+/// what is in flight, and which values each rank exchanges.
+bool decides_exchanges(const ConfigKey& key) {
+  if (key.section == "low_communication") return key.name != "learning_rate" && key.name != "mix";
+  static constexpr std::array kOwnership{"zero_stage",
+                                         "layouts",
+                                         "expert_parallel_degree",
+                                         "pipeline_parallel_schedule",
+                                         "pipeline_parallel_schedule_csv",
+                                         "pipeline_parallel_virtual_stages",
+                                         "pipeline_parallel_stage_units",
+                                         "pipeline_parallel_stages_by",
+                                         "shard_units",
+                                         "shard_unit_size",
+                                         "shard_unit_names"};
+  return key.section == "parallelism" &&
+         std::find(kOwnership.begin(), kOwnership.end(), key.name) != kOwnership.end();
+}
+
 /// Lists keys that a resumed run must not change although the tensors would fit.
 std::vector<std::string> differing_training_keys(const JobConfig& before, const JobConfig& after) {
   const auto loss = [](const JobConfig& job) {
@@ -52,10 +73,9 @@ std::vector<std::string> differing_training_keys(const JobConfig& before, const 
   };
   compare("training.loss", loss(before), loss(after));
   compare("optimizer.name", name_of(before.optimizer.name), name_of(after.optimizer.name));
-  // What is in flight when a checkpoint is written, and what it holds of the exchanges, follow from
-  // all of the section but these two.
   for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
-    if (key.section == "low_communication" && key.name != "learning_rate" && key.name != "mix")
+    const bool members = before.low_communication.method != LowCommunication::kNone;
+    if (decides_exchanges(key) && (members || key.section != "parallelism"))
       compare(key.path().c_str(), old, value);
   });
   return differences;

@@ -67,9 +67,10 @@ std::string RunSetup::describe_members() const {
   std::string text = fmt::format("{} of {} rank{}", run_.members.size(), run_.mesh.size(),
                                  run_.mesh.size() == 1 ? "" : "s");
   for (const plan::Axis axis :
-       {plan::Axis::kPipeline, plan::Axis::kShard, plan::Axis::kContext, plan::Axis::kTensor})
+       {plan::Axis::kPipeline, plan::Axis::kShard, plan::Axis::kContext, plan::Axis::kTensor}) {
     if (degrees.extent(axis) > 1)
       text += fmt::format(", {} {}", plan::name(axis), degrees.extent(axis));
+  }
   return text;
 }
 

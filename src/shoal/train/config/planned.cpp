@@ -122,9 +122,10 @@ std::optional<plan::MemberExchange> planned_exchange(const JobConfig& config,
   exchange.every = l.every;
   constexpr double kFp32 = 4;
   const auto block = static_cast<double>(coding.block);
-  if (coded)
+  if (coded) {
     exchange.sent_bytes =
         static_cast<double>(collective::encoded_bytes(coding, coding.block)) / block;
+  }
   exchange.state_bytes = kFp32;
   if (l.method != LowCommunication::kLocalSgd && l.momentum > 0) exchange.state_bytes += kFp32;
   // Error feedback: of all values, and of this member's part of their sum.
