@@ -157,6 +157,20 @@ struct ParallelismSection {
   double timeout_s = 60;                      ///< longest wait for another rank, seconds
 };
 
+/// Members are the data-parallel ranks, each with its block of the other axes; with ZeRO the copies
+/// of the sharded state.
+struct LowCommunicationSection {
+  LowCommunication method = LowCommunication::kNone;
+  std::int64_t every = 500;    ///< steps between two exchanges of the same parameters
+  double learning_rate = 0.7;  ///< diloco, streaming_diloco: of the outer optimizer
+  double momentum = 0.9;       ///< diloco, streaming_diloco: Nesterov's, of the outer optimizer
+  collective::Codec codec = collective::Codec::kNone;  ///< in which differences travel
+  std::int64_t fragments = 4;                          ///< streaming_diloco
+  std::int64_t overlap_steps =
+      1;             ///< streaming_diloco: steps from sending to the use of the result
+  double mix = 0.5;  ///< streaming_diloco: what a member keeps of its own parameters at an exchange
+};
+
 struct ActivationCheckpointSection {
   RecomputeMode mode = RecomputeMode::kNone;
   std::int64_t every_k = 2;  ///< kEveryK: blocks k, 2k, 3k ... are recomputed
@@ -206,6 +220,7 @@ struct JobConfig {
   PrecisionSection precision;
   SchedulerSection lr_scheduler;
   ParallelismSection parallelism;
+  LowCommunicationSection low_communication;
   ActivationCheckpointSection activation_checkpoint;
   CheckpointSection checkpoint;
   MetricsSection metrics;
