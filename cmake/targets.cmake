@@ -172,14 +172,15 @@ function(shoal_schedule name)
 endfunction()
 
 # shoal_test(NAME [EVERY_INSTRUCTION_SET] ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n | WAITS]
-#            [SECONDS s])
+#            [SECONDS s] [SANITIZED_SHARDS n])
 #   tests/<folder>/CMakeLists.txt calls it once per room; without SOURCES every *_test.cpp of the folder is in it. One ctest entry per program;
 #   gtest counts inside. TIMEOUT: 2400 unless said, for slow machines and sanitizers. PROCESSORS, WAITS, SECONDS: as for
 #   shoal_schedule().
 #   RUN: what starts the program, such as mpirun. EVERY_INSTRUCTION_SET: three more entries run it limited to AVX2, to the portable
-#   instructions, and with 3 threads.
+#   instructions, and with 3 threads. SANITIZED_SHARDS: with a sanitizer, which makes it several times slower, n entries run a part of it each,
+#   so that no core idles behind the longest program.
 function(shoal_test name)
-  cmake_parse_arguments(arg "EVERY_INSTRUCTION_SET;WAITS" "TIMEOUT;PROCESSORS;SECONDS" "ROOMS;SOURCES;PACKAGES;RUN" ${ARGN})
+  cmake_parse_arguments(arg "EVERY_INSTRUCTION_SET;WAITS" "TIMEOUT;PROCESSORS;SECONDS;SANITIZED_SHARDS" "ROOMS;SOURCES;PACKAGES;RUN" ${ARGN})
   if(NOT arg_SOURCES)
     file(GLOB_RECURSE arg_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
   endif()
@@ -202,7 +203,6 @@ function(shoal_test name)
   shoal_precompile_headers(${name} PROGRAM TEST ${torch})
   shoal_compile_together(${name} 4)
   target_compile_options(${name} PRIVATE ${shoal_test_options})
-  add_test(NAME ${name} COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 2400)
   endif()
@@ -210,8 +210,20 @@ function(shoal_test name)
   if(arg_WAITS)
     list(APPEND load WAITS)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=1")
-  shoal_schedule(${name} ${load})
+  if(NOT arg_SANITIZED_SHARDS OR NOT SHOAL_SANITIZE)
+    set(arg_SANITIZED_SHARDS 1)
+  endif()
+  foreach(shard RANGE 1 ${arg_SANITIZED_SHARDS})
+    set(entry ${name})
+    if(arg_SANITIZED_SHARDS GREATER 1)
+      string(APPEND entry _${shard}_of_${arg_SANITIZED_SHARDS})
+    endif()
+    math(EXPR index "${shard} - 1")
+    add_test(NAME ${entry} COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
+    set_tests_properties(${entry} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT
+                         "OMP_NUM_THREADS=1;GTEST_TOTAL_SHARDS=${arg_SANITIZED_SHARDS};GTEST_SHARD_INDEX=${index}")
+    shoal_schedule(${entry} ${load})
+  endforeach()
   if(arg_EVERY_INSTRUCTION_SET AND NOT SHOAL_SANITIZE)
     add_test(NAME ${name}_3_threads COMMAND ${arg_RUN} $<TARGET_FILE:${name}>)
     set_tests_properties(${name}_3_threads PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "OMP_NUM_THREADS=3")

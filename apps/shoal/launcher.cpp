@@ -302,8 +302,8 @@ std::string Launcher::describe(const Child& child) {
   return text;
 }
 
-/// Says from which step the same command would go on, and how many steps that loses; nothing where
-/// there is nothing to lose yet.
+/// Says from which step the job would go on without --fresh, and how many steps that loses; nothing
+/// where there is nothing to lose yet.
 std::string Launcher::where_it_would_go_on() const {
   std::int64_t furthest = 0;
   for (const train::RankLine& line : board_.ranks) furthest = std::max(furthest, line.step.load());

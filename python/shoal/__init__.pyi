@@ -12,7 +12,7 @@ class Options:
     """The pg_options of init_process_group("shoal"). Empty: what the environment says, else Shoal chooses."""
 
     def __init__(self, *, flight_directory: str = "", transport: str = "", interface: str = "", ports: str = "", rails: str = "",
-                 tls: str = "", job_key: str = "", host: str = "", in_rank_order: bool = False) -> None: ...
+                 silence_s: str = "", tls: str = "", job_key: str = "", host: str = "", in_rank_order: bool = False) -> None: ...
     @property
     def flight_directory(self) -> str:
         """The folder in which ranks write what they were doing when a collective fails."""
@@ -28,6 +28,9 @@ class Options:
     @property
     def rails(self) -> str:
         """ "4": connections between two ranks over TCP."""
+    @property
+    def silence_s(self) -> str:
+        """ "30": seconds after which a rank is lost over TCP from which nothing comes."""
     @property
     def tls(self) -> str:
         """ "auto", "on" or "off": connections over TCP that are encrypted; auto: those that leave the host."""

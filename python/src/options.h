@@ -18,6 +18,8 @@ struct NetworkOptions {
   std::string ports;
   /// TCP: connections between two ranks, "1" to "64"; empty: as many as their round trip asks for.
   std::string rails;
+  /// TCP: seconds after which a rank is lost from which nothing comes; empty: by the round trip.
+  std::string silence_s;
   /// TCP: connections that are encrypted: "auto" or empty: those that leave the host; "on", "off".
   std::string tls;
   /// A secret that all ranks know. Without it the key of all connections is what rank 0 has put

@@ -47,6 +47,14 @@ int rails_of(const std::string& text) {
   return *rails;
 }
 
+Duration silence_of(const std::string& text) {
+  if (text.empty()) return {};
+  const auto seconds = parse_number<double>(text);
+  SHOAL_USER_CHECK(seconds && *seconds > 0 && *seconds <= 86400, kOperation,
+                   "silence_s is above 0 and at most 86400 seconds, not '{}'", text);
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
+}
+
 wire::TlsMode tls_of(const std::string& text) {
   const auto mode = wire::parse_tls_mode(text.empty() ? "auto" : text);
   SHOAL_USER_CHECK(mode, kOperation, "tls is auto, on or off, not '{}'", text);
@@ -72,6 +80,7 @@ Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, D
                       .ports = network.ports.empty() ? wire::PortRange()
                                                      : wire::parse_port_range(network.ports),
                       .rails = rails_of(network.rails),
+                      .silence = silence_of(network.silence_s),
                       .tls = tls_of(network.tls),
                       .in_rank_order = network.in_rank_order},
           .flight = std::make_shared<collective::FlightBook>(),

@@ -131,11 +131,12 @@ TEST_F(LauncherTest, AKilledRankIsTheFirstCauseThoughOthersSpeakFirst) {
         << behaviour;
     EXPECT_LT(outcome.err.find("rank 2 of 3"), outcome.err.find("a peer is gone")) << behaviour;
     // Rank 0 saves where it is asked to end before it has noticed.
-    EXPECT_THAT(outcome.err,
-                HasSubstr(folder.has("run/checkpoints")
-                              ? "shoal: the newest checkpoint is of step "
-                              : "shoal: no checkpoint yet: the same command begins again from "
-                                "step 0, "));
+    EXPECT_THAT(
+        outcome.err,
+        HasSubstr(folder.has("run/checkpoints")
+                      ? "shoal: the newest checkpoint is of step "
+                      : "shoal: no checkpoint yet: the job, without --fresh, begins again from "
+                        "step 0, "));
     expect_nobody_left(3);
     std::filesystem::remove(folder.path() / "run/fault");
   }
@@ -153,8 +154,9 @@ TEST_F(LauncherTest, TheSameErrorOfSeveralRanksIsSaidOnce) {
 TEST_F(LauncherTest, AFailureSaysFromWhichCheckpointItWouldGoOn) {
   folder.write("run/checkpoints/step-2/manifest.json", "{}");
   const Outcome outcome = Program(with_fault("exit", 0, "notice"), folder.path()).wait();
-  EXPECT_THAT(outcome.err, HasSubstr("shoal: the newest checkpoint is of step 2: the same command "
-                                     "begins again from step 2, "));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("shoal: the newest checkpoint is of step 2: the job, without --fresh, "
+                        "begins again from step 2, "));
 }
 
 TEST_F(LauncherTest, ASilentExitIsNamedWithItsCode) {

@@ -15,12 +15,15 @@
 namespace shoal::collective::progress_test {
 namespace {
 
-/// How ranks are connected: all in one memory, each on a host of its own, or two a host.
+/// How ranks are connected: all in one memory, each on a host of its own, or two a host; between
+/// hosts with TLS or without, by one connection or several.
 struct Transport {
   const char* name;
   std::vector<int> hosts;  ///< of four ranks
   bool shares_memory;
   bool arena;  ///< false: peers see no buffer of this rank, so everything is staged
+  wire::TlsMode tls = wire::TlsMode::kAuto;  ///< which leaves it out here
+  int rails = 1;                             ///< connections between each two ranks
 };
 
 void PrintTo(const Transport& transport, std::ostream* out) { *out << transport.name; }
@@ -51,7 +54,9 @@ class ProgressOf : public testing::TestWithParam<Transport> {
            .rank = rank,
            .size = kGroupRanks,
            .shares_memory = transport.shares_memory,
-           .network = {.host = std::to_string(transport.hosts[static_cast<std::size_t>(rank)])},
+           .network = {.host = std::to_string(transport.hosts[static_cast<std::size_t>(rank)]),
+                       .rails = transport.rails,
+                       .tls = transport.tls},
            .timeout = std::chrono::seconds(20),
            .progress = std::make_shared<Progress>()},
           client, arena_for, soon());
@@ -231,7 +236,8 @@ void RandomProgram::exchange(Step& step, Operation& operation, const std::vector
   const auto value = [&](int from, int to) {
     return values[static_cast<std::size_t>(from)] + 1000.0f * static_cast<float>(to);
   };
-  std::size_t all_sent = 0, all_received = 0;
+  std::size_t all_sent = 0;
+  std::size_t all_received = 0;
   for (int other = 0; other < size; ++other) {
     step.sent.push_back(floats(me, other));
     step.received.push_back(floats(other, me));
@@ -372,7 +378,10 @@ TEST_P(ProgressOf, AFailureOfAnotherGroupEndsTheWait) {
 
 const auto kTransports = testing::Values(
     Transport{"memory", {0, 0, 0, 0}, true, true}, Transport{"staged", {0, 0, 0, 0}, true, false},
-    Transport{"tcp", {0, 1, 2, 3}, false, false}, Transport{"hierarchy", {0, 0, 1, 1}, true, true});
+    Transport{"tcp", {0, 1, 2, 3}, false, false}, Transport{"hierarchy", {0, 0, 1, 1}, true, true},
+    Transport{"tls", {0, 1, 2, 3}, false, false, wire::TlsMode::kOn},
+    Transport{"rails", {0, 1, 2, 3}, false, false, wire::TlsMode::kAuto, 3},
+    Transport{"tls_rails_hierarchy", {0, 0, 1, 1}, true, true, wire::TlsMode::kOn, 2});
 std::string name_of(const testing::TestParamInfo<Transport>& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Transports, ProgressOf, kTransports, name_of);
 INSTANTIATE_TEST_SUITE_P(Transports, RandomProgramsOver, kTransports, name_of);

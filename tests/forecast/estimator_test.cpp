@@ -192,9 +192,10 @@ TEST(ShoalTime, ATableOfAFileDecidesWhereItsHeadMakesTheGradient) {
   LongHead one;
   one.training.schedule = "1f1b";
   const auto seconds = [&](const char* name) {
-    const auto table = schedule::make_schedule(name, 2, 1, 4);
-    return plan::simulate_schedule(ShoalEstimator(), one.spec, one.training, one.cluster, table)
-        .seconds;
+    Training training = one.training;
+    training.table =
+        std::make_shared<const schedule::Schedule>(schedule::make_schedule(name, 2, 1, 4));
+    return plan::simulate_step(ShoalEstimator(), one.spec, training, one.cluster).seconds;
   };
   EXPECT_DOUBLE_EQ(seconds("gpipe"), 4 * 4);
   EXPECT_DOUBLE_EQ(seconds("1f1b"), 4 * 3);

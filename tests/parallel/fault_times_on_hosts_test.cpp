@@ -130,6 +130,7 @@ std::array<double, 2> seconds_to_the_end(const Fault& fault, Shared& shared) {
                                  .transport = fault.transport};
       // What ends a wait for a rank that is stopped. All else must be noticed.
       if (fault.harm == Harm::kStopped) options.timeout = std::chrono::milliseconds(700);
+      options.network.silence = std::chrono::seconds(60);
       pid_t& child = ranks[static_cast<std::size_t>(job)][static_cast<std::size_t>(rank)];
       child = ::fork();
       if (child == 0) live(options, job, fault, shared);

@@ -136,6 +136,7 @@ comm::WorldOptions options_of(const Fault& fault, int rank, const std::string& n
                              .memory_limit_bytes = std::size_t{1} << 30};
   // What ends a wait for a rank that is stopped. All else must be noticed.
   if (fault.harm == Harm::kStopped) options.timeout = std::chrono::milliseconds(700);
+  options.network.silence = std::chrono::seconds(60);
   if (fault.carrier == Carrier::kTcp) options.transport = comm::Transport::kTcp;
   if (fault.carrier == Carrier::kTwoHosts) {
     options.rendezvous = fmt::format("file:{}/{}", ::testing::TempDir(), name);

@@ -528,32 +528,25 @@ TEST(Simulator, ScheduleFilesTakeTheirOwnTime) {
   const ModelSpec spec = *named_model("gpt3-13b");
   const Cluster cluster = with_devices(*cluster_preset("a100"), 4);
   const Training training = on(1, 1, 4, 16);
-  const auto read = [](const char* name, int chunks, int micro_batches) {
-    return schedule::from_csv(
-        schedule::to_csv(schedule::make_schedule(name, 4, chunks, micro_batches)), "file.csv");
+  const auto step = [&](const Training& one) {
+    return simulate_step(PublishedEstimator(), spec, one, cluster);
   };
-  EXPECT_NEAR(simulate_schedule(PublishedEstimator(), spec, training, cluster, read("1f1b", 1, 16))
-                      .seconds /
-                  simulate_step(PublishedEstimator(), spec, training, cluster).seconds,
-              1, 1e-9);
+  const auto of_file = [](Training one, const char* name, int chunks, int micro_batches) {
+    one.table = std::make_shared<const schedule::Schedule>(schedule::from_csv(
+        schedule::to_csv(schedule::make_schedule(name, 4, chunks, micro_batches)), "file.csv"));
+    return one;
+  };
+  EXPECT_NEAR(step(of_file(training, "1f1b", 1, 16)).seconds / step(training).seconds, 1, 1e-9);
   Training interleaved = training;
   interleaved.schedule = "interleaved";
   interleaved.virtual_stages = 2;
-  EXPECT_NEAR(
-      simulate_schedule(PublishedEstimator(), spec, training, cluster, read("interleaved", 2, 16))
-              .timeline.makespan() /
-          simulate_step(PublishedEstimator(), spec, interleaved, cluster).timeline.makespan(),
-      1, 1e-9);
-  EXPECT_THAT(error_text([&] {
-                simulate_schedule(PublishedEstimator(), spec, training, cluster,
-                                  read("1f1b", 1, 8));
-              }),
+  EXPECT_NEAR(step(of_file(training, "interleaved", 2, 16)).timeline.makespan() /
+                  step(interleaved).timeline.makespan(),
+              1, 1e-9);
+  EXPECT_THAT(error_text([&] { step(of_file(training, "1f1b", 1, 8)); }),
               HasSubstr("8 micro-batches, and a step has 16"));
-  EXPECT_THAT(error_text([&] {
-                simulate_schedule(PublishedEstimator(), spec, on(2, 1, 2, 16), cluster,
-                                  read("1f1b", 1, 16));
-              }),
-              HasSubstr("it has 4 ranks, and pp = 2"));
+  EXPECT_THAT(error_text([&] { step(of_file(on(2, 1, 2, 16), "1f1b", 1, 16)); }),
+              HasSubstr("pp = 2: schedule file.csv is of 4 ranks"));
 }
 
 /// Three stages on two ranks, one of which has two of them.
@@ -565,6 +558,10 @@ TEST(Simulator, AJobsOwnTableMayGiveRanksOtherNumbersOfStages) {
   const SimulatedStep step =
       simulate_step(PublishedEstimator(), *named_model("gpt3-13b"), training, cluster);
   EXPECT_GT(step.timeline.makespan(), 0);
+  // Each rank holds what all of its stages keep of the one micro-batch.
+  ScheduleCache cache;
+  EXPECT_EQ(in_flight_by_rank(*named_model("gpt3-13b"), training, cache),
+            (std::vector<double>{1, 1}));
 }
 
 TEST(Simulator, RandomFailuresMeetDalysModel) {

@@ -173,6 +173,31 @@ TEST(Traffic, TensorRanksOfShoalSumWhatTheyHaveWhole) {
   EXPECT_DOUBLE_EQ(sent(hybrid, "replica"), 3 * 4 * (split / 2 / 2 + whole / 4));
 }
 
+// Members along dp_replicate sum no gradients: each rank sends what it owns in every tenth step, a
+// byte a value.
+TEST(Traffic, MembersSendTheirParametersNowAndThen) {
+  const double whole = 9 * 2 * 64 + 4 * 2 * 64 + 128 * 64;
+  const double split = count_of(small()) - whole;
+  Cluster shoal = hosts_of(8);
+  shoal.runtime = Runtime::kShoal;
+  const auto sent = [&](Training training, std::int64_t shards, const char* what) {
+    training.precision = "fp32";
+    training.degrees.shard_over(shards, 4);
+    training.exchange = {.every = 10, .sent_bytes = 1};
+    return traffic_bytes(traffic(small(), training, shoal), what);
+  };
+  EXPECT_EQ(sent(on(4), 1, "data"), 0);
+  EXPECT_DOUBLE_EQ(sent(on(4), 1, "members"), 2 * 0.75 * (split + whole) / 10);
+  // Tensor ranks sum what they have whole, and each exchanges it.
+  EXPECT_DOUBLE_EQ(sent(on(4, 2), 1, "data"), 4 * 2 * whole / 2);
+  EXPECT_DOUBLE_EQ(sent(on(4, 2), 1, "members"), 2 * 0.75 * (split / 2 + whole) / 10);
+  Training hybrid = on(4, 2);
+  hybrid.zero_stage = 1;
+  EXPECT_DOUBLE_EQ(sent(hybrid, 2, "shard"), 2 * 4 * (split / 2 / 2 + whole * 3 / 4));
+  EXPECT_EQ(sent(hybrid, 2, "replica"), 0);
+  EXPECT_DOUBLE_EQ(sent(hybrid, 2, "members"), 2 * 0.5 * (split / 2 / 2 + whole / 4) / 10);
+}
+
 TEST(Traffic, TechniquesThatAJobDoesNotUseSendNothing) {
   const auto names = [](const Training& training) {
     std::vector<std::string> list;

@@ -31,6 +31,7 @@ const Sets kThreeSequences{"training.micro_batch=3"};
 
 const Way kAlone{"one rank", 1, {}};
 const Way kPpCpTp{"pp x cp x tp", 8, kPp + kCp + kTp + kZeroBubble + kTwoSequences};
+const Way kAllAxes{"pp x FSDP x cp x tp", 16, kPp + kFsdp + kCp + kTp + kTwoSequences};
 
 std::vector<Way> all_ways() {
   std::vector<Way> ways{kAlone};
@@ -97,8 +98,29 @@ keep_last = 0
 }
 
 class CheckpointMatrix : public RunsOfOneJob {
+ protected:
   std::string job() const override { return tiny_job(path("data"), kSaved); }
+  /// Trains kSaved steps in each way of `chain`, which goes on with what the one before saved, and
+  /// compares with one rank that trains through.
+  void expect_one_run(const std::vector<Way>& chain, const Sets& model = {});
 };
+
+void CheckpointMatrix::expect_one_run(const std::vector<Way>& chain, const Sets& model) {
+  const int end = kSaved * static_cast<int>(chain.size());
+  const auto whole = train_until(end, "whole", kAlone, model + Sets{"checkpoint.interval=0"});
+  ASSERT_EQ(whole.size(), static_cast<std::size_t>(end));
+  expect_steps_differ(whole);
+  const Sets sets = model + Sets{"checkpoint.asynchronous=false"};
+  const auto name = [](std::size_t i) { return fmt::format("link {}", i); };
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const int first = static_cast<int>(i) * kSaved;
+    const int last = first + kSaved;
+    const auto found = i == 0 ? train_until(last, name(i), chain[i], sets)
+                              : resume_until(last, name(i), chain[i], name(i - 1), first, sets);
+    expect_same_losses(found, {whole.begin(), whole.begin() + last},
+                       static_cast<std::size_t>(first), fmt::format("{} {}", i, chain[i].name));
+  }
+}
 
 TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
   const Sets nothing{"checkpoint.interval=0"};
@@ -120,26 +142,28 @@ TEST_F(CheckpointMatrix, AnyMeshAndShardingGoesOnWithWhatAnyOtherSaved) {
   }
 }
 
-// Each goes on with what the one before saved.
-TEST_F(CheckpointMatrix, AChainThroughMeshesOfEightRanksIsOneRun) {
-  const std::vector<Way> chain{kPpCpTp,
-                               {"HSDP x cp", 8, kCp + kFsdp + kCopies},
-                               {"pp x tp x FSDP", 8, kPp + kTp + kFsdp + kTwoSequences},
-                               {"cp x tp x FSDP", 8, kCp + kTp + kFsdp},
-                               kAlone,
-                               kPpCpTp};
-  const int end = kSaved * static_cast<int>(chain.size());
-  const auto whole = train_until(end, "whole", kAlone, {"checkpoint.interval=0"});
-  const Sets at_once{"checkpoint.asynchronous=false"};
-  const auto name = [](std::size_t i) { return fmt::format("link {}", i); };
-  for (std::size_t i = 0; i < chain.size(); ++i) {
-    const int first = static_cast<int>(i) * kSaved;
-    const int last = first + kSaved;
-    const auto found = i == 0 ? train_until(last, name(i), chain[i], at_once)
-                              : resume_until(last, name(i), chain[i], name(i - 1), first, at_once);
-    expect_same_losses(found, {whole.begin(), whole.begin() + last},
-                       static_cast<std::size_t>(first), fmt::format("{} {}", i, chain[i].name));
-  }
+TEST_F(CheckpointMatrix, AChainThroughMeshesOfEightAndSixteenRanksIsOneRun) {
+  expect_one_run({kPpCpTp,
+                  {"HSDP x cp", 8, kCp + kFsdp + kCopies},
+                  {"pp x tp x FSDP", 8, kPp + kTp + kFsdp + kTwoSequences},
+                  {"cp x tp x FSDP", 8, kCp + kTp + kFsdp},
+                  kAlone,
+                  kAllAxes,
+                  kPpCpTp});
+}
+
+// Heads in groups that share keys and values, a gate beside each matrix, and a head with a weight
+// of its own. Two tensor-parallel ranks have a key-value head each, four share two.
+TEST_F(CheckpointMatrix, AChainOfALlamaThroughSixteenRanksIsOneRun) {
+  const Sets llama{"model.name=llama-tiny", "model.heads=4", "model.tied_embeddings=false",
+                   "model.init_std=0.2"};
+  const Sets tp4{"parallelism.tensor_parallel_degree=4"};
+  expect_one_run({kAllAxes,
+                  kAlone,
+                  {"tp 4 x FSDP", 8, tp4 + kFsdp},
+                  {"pp x cp x tp 4", 16, kPp + kCp + tp4 + kVShape + kTwoSequences},
+                  kAllAxes},
+                 llama);
 }
 
 /// Every file of tensors that a run saved: by "step/file".

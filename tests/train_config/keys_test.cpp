@@ -71,8 +71,14 @@ const Paths kOfTokens{"data.folders",
                       "training.sequence_length",
                       "validation.sample_tokens",
                       "validation.sample_prompt"};
+const Paths kOfStreaming{"low_communication.fragments", "low_communication.overlap_steps",
+                         "low_communication.mix"};
+const Paths kOfAnOuterOptimizer{"low_communication.learning_rate", "low_communication.momentum"};
+const Paths kOfMembers = both(both(kOfStreaming, kOfAnOuterOptimizer),
+                              {"low_communication.every", "low_communication.codec"});
 /// What has no effect in a busy job whatever its data is.
-const Paths kElsewhere = both(kOfSgd, {"parallelism.bucket_mb", "activation_checkpoint.budget_mb"});
+const Paths kElsewhere =
+    both(both(kOfSgd, kOfMembers), {"parallelism.bucket_mb", "activation_checkpoint.budget_mb"});
 
 TEST(Conditions, OfTheData) {
   JobConfig job = busy_job();
@@ -143,6 +149,18 @@ TEST(Conditions, OfSharding) {
                   "parallelism.reduce_every_micro_batch"}));
 }
 
+TEST(Conditions, OfMembers) {
+  const Paths busy = except(without_effect(busy_job()), kOfMembers);
+  const auto of = [](LowCommunication method) {
+    JobConfig job = busy_job();
+    job.low_communication.method = method;
+    return without_effect(job);
+  };
+  EXPECT_EQ(of(LowCommunication::kLocalSgd), both(busy, both(kOfStreaming, kOfAnOuterOptimizer)));
+  EXPECT_EQ(of(LowCommunication::kDiLoCo), both(busy, kOfStreaming));
+  EXPECT_EQ(of(LowCommunication::kStreamingDiLoCo), busy);
+}
+
 /// A value of the key as a job file would have it.
 std::string written(const ConfigKey& key, double value) {
   JobConfig defaults;
@@ -201,6 +219,9 @@ TEST(Choices, EveryWordIsThatOfItsEnumerator) {
   EXPECT_EQ(find_choice<RecomputeMode>("budget"), RecomputeMode::kBudget);
   EXPECT_EQ(find_choice<RecomputeMode>("selective"), RecomputeMode::kSelective);
   EXPECT_EQ(find_choice<Fault>("overflow"), Fault::kOverflow);
+  EXPECT_EQ(find_choice<LowCommunication>("streaming_diloco"), LowCommunication::kStreamingDiLoCo);
+  for (const collective::Codec codec : collective::kCodecs)
+    EXPECT_EQ(find_choice<collective::Codec>(collective::name(codec)), codec);
   EXPECT_EQ(find_choice<Precision>("fp16"), Precision::kFp16);
   EXPECT_EQ(find_choice<Precision>("fp8"), std::nullopt);
   EXPECT_EQ(find_choice<Precision>(""), std::nullopt);
@@ -238,8 +259,8 @@ TEST(Ranges, AreSaidInWords) {
   EXPECT_EQ(of("data", "weights"), "a list of numbers above 0");
   EXPECT_EQ(of("job", "name"), "a text");
   const auto sections = section_names();
-  EXPECT_EQ(sections.size(), 13u);
-  EXPECT_EQ(std::set<std::string>(sections.begin(), sections.end()).size(), 13u);
+  EXPECT_EQ(sections.size(), 14u);
+  EXPECT_EQ(std::set<std::string>(sections.begin(), sections.end()).size(), 14u);
 }
 
 }  // namespace

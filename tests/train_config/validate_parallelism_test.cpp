@@ -42,7 +42,10 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   EXPECT_THAT(refused({"parallelism.ports=9-8", "parallelism.transport=tcp"}),
               HasSubstr("parallelism.ports"));
   EXPECT_THAT(refused({"parallelism.rails=4"}), HasSubstr("belongs to TCP"));
+  EXPECT_THAT(refused({"parallelism.silence_s=4"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refusal([] { job_with({"parallelism.rails=65"}); }), HasSubstr("parallelism.rails"));
+  EXPECT_THAT(refusal([] { job_with({"parallelism.silence_s=-1"}); }),
+              HasSubstr("parallelism.silence_s"));
   validate(job_with({"parallelism.rails=64", "parallelism.transport=tcp"}), 2);
   EXPECT_THAT(refused({"parallelism.tls=on"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refusal([] { job_with({"parallelism.tls=maybe"}); }), HasSubstr("parallelism.tls"));
@@ -81,7 +84,7 @@ TEST(Validate, OverMpiKeysOfTcpAndTheOrderOfSumsAreRefused) {
   };
   for (const char* set :
        {"parallelism.interface=lo", "parallelism.ports=7000-7100", "parallelism.rails=2",
-        "parallelism.tls=on", "parallelism.algorithms=all_reduce=ring",
+        "parallelism.silence_s=4", "parallelism.tls=on", "parallelism.algorithms=all_reduce=ring",
         "parallelism.link_costs=costs.toml"}) {
     EXPECT_THAT(refused(set), HasSubstr("belongs to TCP, and parallelism.transport is \"mpi\""))
         << set;
@@ -173,7 +176,8 @@ TEST(Validate, ExpertParallelDegreesDivideExpertsAndRanks) {
   EXPECT_THAT(refused({"activation_checkpoint.mode=budget", "activation_checkpoint.budget_mb=9"}),
               HasSubstr("a budget cannot be kept"));
   EXPECT_THAT(refusal([&] { validate(job_with({ep + "2"}), 4); }),
-              HasSubstr("expert_parallel_degree = 2: the model has no experts"));
+              HasSubstr("expert_parallel_degree = 2: blocks.0.mlp: ep = 2: the model has no "
+                        "experts"));
   EXPECT_THAT(refused({"model.experts_per_token=9"}),
               HasSubstr("model.experts_per_token = 9: must lie between 1 and experts = 8"));
   const model::ModelSpec changed = model_spec(

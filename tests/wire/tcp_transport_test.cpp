@@ -112,8 +112,8 @@ class TransportWithASocket : public testing::Test {
 TEST(TcpTransport, HasTheDefaultsOfItsDocumentation) {
   const TcpTransport::Options options;
   EXPECT_EQ(options.name, "world");
-  EXPECT_EQ(options.heartbeat, std::chrono::seconds(1));
-  EXPECT_EQ(options.silence, std::chrono::seconds(15));
+  EXPECT_EQ(options.heartbeat, std::chrono::milliseconds(400));
+  EXPECT_EQ(options.silence, Duration()) << "silence_for the round trip";
 }
 
 TEST_F(TransportWithASocket, AMessageThatWasEarlyIsTakenByALaterReceive) {

@@ -229,7 +229,7 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   option("--svg", o.svg, "Simulate a step and draw its schedule");
   option("--plots", o.plots, "A folder: draw memory.svg and time.svg, or search.svg of a --search");
   option("--schedule-file", o.schedule_file,
-         "Simulate this schedule, as comma-separated text like PyTorch's; gives --pp and "
+         "Plan and simulate this schedule, as comma-separated text like PyTorch's; gives --pp and "
          "micro-batches");
   option("--straggler", o.straggler,
          "Simulate with pipeline rank R slower by factor F: R:F; several: R:F,R:F");
@@ -313,7 +313,8 @@ void reject_what_is_not_planned(const PlanOptions& options, const train::Paralle
 }  // namespace
 
 plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
-                           std::int64_t devices) {
+                           std::int64_t devices,
+                           const std::shared_ptr<const schedule::Schedule>& table) {
   const auto given = [](const char* name, std::int64_t value) {
     if (value < 0) reject(fmt::format("--{} {}: must be positive", name, value));
     if (value > kMostDevices)
@@ -350,9 +351,9 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   // A job says how its pipeline runs, until an option says it otherwise.
   const bool as_job = job && degrees.pp == job_pp && options.vpp == 0 && options.schedule.empty();
   if (job) {
-    if (!as_job || !options.schedule_file.empty())
-      job->config.parallelism.pipeline_parallel_schedule_csv.clear();
-    training = train::planned_training(*job, spec, static_cast<int>(dp * job_tp * job_pp * job_cp));
+    if (!as_job) job->config.parallelism.pipeline_parallel_schedule_csv.clear();
+    training = train::planned_training(*job, spec, static_cast<int>(dp * job_tp * job_pp * job_cp),
+                                       as_job ? table : nullptr);
   }
   // The shards of a job keep their size, with the options' other axes.
   std::int64_t shard = dp * degrees.cp;
@@ -382,6 +383,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   }
   if (!as_job) training.schedule = training.virtual_stages > 1 ? "interleaved" : "1f1b";
   if (!options.schedule.empty()) training.schedule = options.schedule;
+  if (table) training.table = table;
   if (!options.precision.empty()) {
     training.precision = options.precision;
     training.states.reset();

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "shoal/plan/plan.h"
 #include "shoal/plan/search.h"
+#include "shoal/schedule/action.h"
 #include "shoal/train/config/job_file.h"
 
 namespace CLI {
@@ -93,8 +95,10 @@ train::Job job_of(const PlanOptions& options);
 plan::Optimizer optimizer_of(const std::string& word);
 model::ModelSpec model_of(const PlanOptions& options);
 plan::Cluster cluster_of(const PlanOptions& options);
+/// `table` is that of --schedule-file; null without one.
 plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
-                           std::int64_t devices);
+                           std::int64_t devices,
+                           const std::shared_ptr<const schedule::Schedule>& table = nullptr);
 plan::SearchSpace space_of(const PlanOptions& options, const plan::Cluster& cluster);
 
 }  // namespace shoal::apps

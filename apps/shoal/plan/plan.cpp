@@ -76,20 +76,19 @@ void print_gathers(const std::vector<std::string>& list) {
 }
 
 /// Reads --schedule-file. It sets the pipeline ranks, where no option does, and the micro-batches.
-std::optional<schedule::Schedule> schedule_of(PlanOptions& options) {
-  if (options.schedule_file.empty()) return std::nullopt;
-  const schedule::Schedule table =
-      schedule::from_csv(text_of(options.schedule_file), options.schedule_file);
-  if (options.pp == 0) options.pp = table.ranks();
-  options.micro_batches = table.micro_batches;
+std::shared_ptr<const schedule::Schedule> schedule_of(PlanOptions& options) {
+  if (options.schedule_file.empty()) return nullptr;
+  auto table = std::make_shared<const schedule::Schedule>(
+      schedule::from_csv(text_of(options.schedule_file), options.schedule_file));
+  if (options.pp == 0) options.pp = table->ranks();
+  options.micro_batches = table->micro_batches;
   return table;
 }
 
 /// Simulates a step. Its spans go to the file of --trace while it runs, and are kept for --svg
 /// alone.
 plan::SimulatedStep simulated_step(const PlanOptions& options, const model::ModelSpec& spec,
-                                   const plan::Training& training, const plan::Cluster& cluster,
-                                   const std::optional<schedule::Schedule>& table) {
+                                   const plan::Training& training, const plan::Cluster& cluster) {
   const int ranks = static_cast<int>(training.degrees.pp);
   const auto fail_to_write = [&] {
     throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be written", options.trace));
@@ -109,10 +108,8 @@ plan::SimulatedStep simulated_step(const PlanOptions& options, const model::Mode
     if (!kept.empty()) kept[rank].push_back(span);
   };
   const auto stragglers = stragglers_of(options.straggler);
-  const forecast::ShoalEstimator estimator;
   plan::SimulatedStep step =
-      table ? plan::simulate_schedule(estimator, spec, training, cluster, *table, stragglers, visit)
-            : plan::simulate_step(estimator, spec, training, cluster, stragglers, visit);
+      plan::simulate_step(forecast::ShoalEstimator(), spec, training, cluster, stragglers, visit);
   step.timeline.ranks = std::move(kept);
   if (!writer) return step;
   writer->finish();
@@ -146,21 +143,21 @@ void run_plan(const PlanOptions& given) {
   const auto table = schedule_of(options);
   const model::ModelSpec spec = model_of(options);
   const plan::Cluster cluster = cluster_of(options);
-  const plan::Training training = training_of(options, spec, cluster.devices());
+  const plan::Training training = training_of(options, spec, cluster.devices(), table);
   if (options.gathers && training.degrees.pp > 1) {
     reject(
         "--gathers is the order of one micro-batch after the other: in a pipeline whole stages "
         "are gathered (parallelism.pipeline_parallel_gathered_stages)");
   }
   reject_options_without_effect(options, spec, training);
-  plan::Plan made =
+  const plan::Plan made =
       plan::make_plan(forecast::ShoalEstimator(), spec, training, cluster, options.budget);
-  // A job asks its own table, and the plan's figures are those of a schedule with a name.
-  if (table) made.recompute_logits.reset();
   std::optional<plan::SimulatedStep> step;
-  if (table || !options.trace.empty() || !options.svg.empty() || !options.straggler.empty())
-    step = simulated_step(options, spec, training, cluster, table);
-  const std::string name = table ? options.schedule_file : training.schedule_name();
+  // A table without a name is simulated unasked: no formula knows its bubbles.
+  if (training.table || !options.trace.empty() || !options.svg.empty() ||
+      !options.straggler.empty())
+    step = simulated_step(options, spec, training, cluster);
+  const std::string& name = training.schedule_name();
   const auto failing_run = simulated_run(options, made);
   const double useful_s = failing_run ? made.time.all() * std::ceil(made.run->steps) : 0;
   if (options.json) {

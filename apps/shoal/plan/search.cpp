@@ -119,6 +119,12 @@ void run_search(const PlanOptions& options) {
   }
   start.offload_optimizer = false;
   plan::Training training = training_of(start, spec, cluster.devices());
+  if (training.exchange) {
+    throw Error(ErrorKind::kConfig, "plan",
+                "--search tries meshes whose ranks sum gradients in every step, and the job has "
+                "members (low_communication.method)")
+        .hint("--set low_communication.method=none, with the ranks and the batch of one member");
+  }
   // Candidates have other numbers of stages than the job.
   training.stage_layers.clear();
   // The job's own choice of these is one of those that the search tries.

@@ -55,6 +55,8 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.network.interface = config.parallelism.interface;
   options.network.ports = wire::parse_port_range(config.parallelism.ports);
   options.network.rails = static_cast<int>(config.parallelism.rails);
+  options.network.silence = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(config.parallelism.silence_s));
   options.network.tls = config.parallelism.tls;
   options.network.algorithms = config.parallelism.algorithms;
   // Rank 0's figures count for all, as all must choose the same algorithms; the others need not

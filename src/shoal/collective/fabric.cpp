@@ -127,6 +127,7 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Options options, wire::KeyValues& store
       std::make_shared<wire::TcpTransport>(wire::TcpTransport::Options{.key = s.key,
                                                                        .host = address,
                                                                        .ports = s.network.ports,
+                                                                       .silence = s.network.silence,
                                                                        .rails = s.network.rails,
                                                                        .tls = s.network.tls},
                                            store, s.rank, s.size, deadline);

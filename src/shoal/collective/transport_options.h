@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "shoal/base/clock.h"
 #include "shoal/collective/algorithm/cost_model.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/tls_mode.h"
@@ -22,6 +23,9 @@ struct TransportOptions {
   /// TCP: connections between two ranks of different hosts or of one, at most wire::kMostRails. The
   /// number of the higher one of two ranks counts for both. 0: as many as the round trip asks for.
   int rails = 0;
+  /// TCP: a rank that sends nothing for so long is lost. 0: as long as the round trip asks for, see
+  /// wire::silence_for.
+  Duration silence{};
   /// TCP: connections that are encrypted. The same on all ranks.
   wire::TlsMode tls = wire::TlsMode::kAuto;
   /// TCP: the costs by which algorithms are chosen. Those of rank 0 count for all ranks.

@@ -17,6 +17,7 @@
 #include "shoal/data/pretoken_cache.h"
 #include "shoal/data/text_pattern.h"
 #include "shoal/data/tokenizer_json.h"
+#include "shoal/data/utf8.h"
 
 namespace shoal::data {
 namespace {

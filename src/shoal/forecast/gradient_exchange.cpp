@@ -1,9 +1,11 @@
 #include "shoal/forecast/gradient_exchange.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "shoal/forecast/rank_states.h"
 #include "shoal/forecast/unit_times.h"
 
 namespace shoal::forecast {
@@ -55,7 +57,7 @@ class HeldByRank {
   }
 
   Held held(const model::ParameterSpec& parameter) const {
-    const Degrees& degrees = training_.degrees;
+    const Degrees degrees = training_.reducing();
     const plan::HeldParameters part = plan::held_of(parameter, training_);
     const auto copies = static_cast<double>(degrees.dp() * degrees.cp);
     const auto shards = static_cast<double>(degrees.shard_ranks());
@@ -109,6 +111,18 @@ double gradient_exchange(const ModelSpec& spec, const Training& training, const 
       seconds += times * timed("all_reduce", false, elements / holders.shards);
   }
   return seconds;
+}
+
+double member_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  if (!training.exchange || training.exchange->overlapped) return 0;
+  const StateShares shares(training, cluster);
+  double seconds = 0;
+  for (const plan::HeldParameters& held : plan::held_by_rank(spec, training)) {
+    // Differences are fp32 in memory, however few bytes travel.
+    seconds = std::max(
+        seconds, kernel_seconds(cluster, "all_reduce", plan::memory_work(shares.owned(held))));
+  }
+  return seconds / static_cast<double>(training.exchange->every);
 }
 
 double tied_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster) {

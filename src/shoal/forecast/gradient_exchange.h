@@ -13,6 +13,10 @@ namespace shoal::forecast {
 double gradient_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster,
                          std::int64_t rank);
 
+/// Returns the seconds of a mean step in which a rank waits for the exchange of parameters between
+/// members; 0 where there are none, or where training goes on meanwhile.
+double member_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster);
+
 /// Returns the seconds in which two stages' ranks sum the gradient of an embedding that both hold;
 /// 0 where nobody does.
 double tied_exchange(const ModelSpec& spec, const Training& training, const Cluster& cluster);

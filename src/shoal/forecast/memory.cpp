@@ -179,7 +179,7 @@ class StepMemory {
     return use;
   }
 
-  MemoryUse optimizer() const { return states_.with_gradients(states_.last_gradients()); }
+  MemoryUse optimizer() const { return states_.at_update(); }
 
   MemoryUse perceptron_loss() const {
     const double rows = moments_.rows();

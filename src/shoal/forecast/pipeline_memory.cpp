@@ -56,8 +56,7 @@ class RankWalk {
 
   RankMemory run(std::int64_t rank, const std::vector<Action>& actions) {
     for (const Action& action : actions) step(action);
-    return {rank,
-            {{"pipeline", most_}, {"optimizer", states_.with_gradients(states_.last_gradients())}}};
+    return {rank, {{"pipeline", most_}, {"optimizer", states_.at_update()}}};
   }
 
  private:
@@ -66,7 +65,7 @@ class RankWalk {
     use.gathered = states_.shares().shared() ? 0 : gathered_ * states_.bytes().parameter;
     use.activations = held_ + activations + moments_.data();
     use.workspace = workspace;
-    use.communication = kMessages * moments_.stream();
+    use.communication += kMessages * moments_.stream();
     if (use.all() > most_.all()) most_ = use;
   }
 

@@ -28,7 +28,7 @@ StateBytes states_of(const Training& training) {
 }
 
 StateShares::StateShares(const Training& training, const Cluster& cluster) {
-  const Degrees& degrees = training.degrees;
+  const Degrees degrees = training.reducing();
   const bool divided_experts = degrees.ep > 1;
   const std::int64_t shards = degrees.shard_ranks();
   // No matrix of an expert is cut along tp: undivided experts lie as vectors do.
@@ -58,11 +58,25 @@ MemoryUse RankStates::with_gradients(double bytes) const {
   use.parameters =
       bytes_.parameter * (training_.zero_stage == 3 ? shares_.owned(held_) : shares_.read(held_));
   use.optimizer = training_.offload_optimizer ? 0 : shares_.owned(held_) * bytes_.optimizer();
+  const double outer = training_.exchange ? training_.exchange->state_bytes : 0;
+  use.optimizer += shares_.owned(held_) * outer;
+  if (training_.exchange && training_.exchange->overlapped) use.communication = in_flight();
   use.gradients = bytes;
-  // A checkpoint has parameters, or their masters, and moments.
+  // A checkpoint has parameters, or their masters, and moments; each member its own.
   const double masters = bytes_.master > 0 ? bytes_.master : bytes_.parameter;
   use.staging =
-      std::min(training_.staging_bytes, shares_.saved(held_) * (masters + bytes_.moments));
+      std::min(training_.staging_bytes, shares_.saved(held_) * (masters + bytes_.moments + outer));
+  return use;
+}
+
+double RankStates::in_flight() const {
+  return training_.exchange ? shares_.owned(held_) * training_.exchange->flight_bytes : 0;
+}
+
+MemoryUse RankStates::at_update() const {
+  MemoryUse use = with_gradients(last_gradients());
+  // Members that wait for their exchange do so behind the update.
+  use.communication = in_flight();
   return use;
 }
 

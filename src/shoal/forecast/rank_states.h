@@ -52,8 +52,13 @@ class RankStates {
   }
   /// Returns the states at a moment that holds so many bytes of gradients.
   MemoryUse with_gradients(double bytes) const;
+  /// Returns the states when the optimizer updates, and members exchange what they have become.
+  MemoryUse at_update() const;
 
  private:
+  /// Returns the bytes of an exchange between members that is under way.
+  double in_flight() const;
+
   const Training& training_;
   StateBytes bytes_;
   StateShares shares_;

@@ -20,7 +20,8 @@ class KernelStep {
   StepTime run() const {
     StepTime time = training_.degrees.pp > 1 ? pipeline() : in_turn();
     time.of_measured_kernels = true;
-    time.data_exposed += small_exchanges() + tied_exchange(spec_, training_, cluster_);
+    time.data_exposed += small_exchanges() + tied_exchange(spec_, training_, cluster_) +
+                         member_exchange(spec_, training_, cluster_);
     // The norm of the gradient has brought all ranks together: the one with the most parameters is
     // waited for.
     const StateShares shares(training_, cluster_);

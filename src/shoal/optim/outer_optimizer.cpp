@@ -57,12 +57,15 @@ void check_options(const OuterOptions& options) {
 }  // namespace
 
 OuterOptions plain_average(const collective::Coding& coding) {
-  return {.learning_rate = 1, .momentum = 0, .coding = coding, .timeout = {}};
+  return {.learning_rate = 1, .momentum = 0, .coding = coding, .timeout = {}, .longest_wait = {}};
 }
 
 OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group members,
-                               const OuterOptions& options)
-    : parameters_(std::move(parameters)), members_(std::move(members)), options_(options) {
+                               const OuterOptions& options, at::Tensor anchor)
+    : parameters_(std::move(parameters)),
+      members_(std::move(members)),
+      options_(options),
+      anchor_(std::move(anchor)) {
   check_options(options);
   std::int64_t count = 0;
   for (const at::Tensor& parameter : parameters_) {
@@ -71,7 +74,9 @@ OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group m
         "outer_optimizer", "parameters are contiguous float32 on the CPU");
     count += parameter.numel();
   }
-  anchor_ = zeros_of_state(count);
+  if (!anchor_.defined()) anchor_ = zeros_of_state(count);
+  SHOAL_USER_CHECK(anchor_.numel() == count && anchor_.is_contiguous(), "outer_optimizer",
+                   "{} parameters, and memory for an anchor of {}", count, anchor_.numel());
   for_elements(parameters_, [&](const at::Tensor& from, std::int64_t offset, std::int64_t begin,
                                 std::int64_t end) {
     std::copy(values_of(from) + begin, values_of(from) + end,
@@ -116,7 +121,8 @@ void OuterOptimizer::begin(std::int64_t step) {
     feedback.memory = std::make_shared<std::pair<at::Tensor, at::Tensor>>(residual_, sum_residual_);
     options.feedback = &feedback;
   }
-  work_ = members_.all_reduce(difference, options);
+  // A fragment may be empty, on all members that exchange it.
+  if (difference.numel() > 0) work_ = members_.all_reduce(difference, options);
   difference_ = std::move(difference);
 }
 
@@ -157,7 +163,11 @@ double OuterOptimizer::synchronise(std::int64_t step) {
 }
 
 void OuterOptimizer::wait() {
-  work_.order();
+  if (options_.longest_wait > Duration::zero()) {
+    work_.wait(Deadline::in(options_.longest_wait));
+  } else {
+    work_.order();
+  }
   work_ = {};
 }
 
@@ -196,6 +206,14 @@ void OuterOptimizer::write_difference(const at::Tensor& to) const {
 }
 
 void OuterOptimizer::take_anchor() const { write_parameters(0); }
+
+void OuterOptimizer::swap_anchor() const {
+  for_elements(parameters_, [&](const at::Tensor& parameter, std::int64_t offset,
+                                std::int64_t begin, std::int64_t end) {
+    float* x = span_of(parameter).data();
+    std::swap_ranges(x + begin, x + end, span_of(anchor_).data() + offset + begin);
+  });
+}
 
 void OuterOptimizer::write_parameters(double mix) const {
   const auto kept = static_cast<float>(mix);

@@ -26,6 +26,9 @@ struct OuterOptions {
   /// The time from the beginning of an exchange until it must be complete, also where its result is
   /// wanted later; zero: the group's.
   Duration timeout{};
+  /// The longest that `finish` and `wait` wait for other members, from when they are called; zero:
+  /// until `timeout`. With it `timeout` may be as long as steps may take.
+  Duration longest_wait{};
 };
 
 /// Returns the options of local SGD (Stich, 2019): members take the mean of their parameters.
@@ -60,10 +63,12 @@ class OuterOptimizer {
   /// noticing. `members` has one rank of each member: those that hold the same shards. All begin
   /// and finish in the same order, as with every operation of a group.
   ///
+  /// `anchor`: memory for the anchor, [values] float32; undefined: it takes its own.
+  ///
   /// Collective. Throws Error(mismatch) where members start from different values, Error(usage) for
   /// other parameters, Error(config) for options outside their range.
   OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group members,
-                 const OuterOptions& options = {});
+                 const OuterOptions& options = {}, at::Tensor anchor = {});
 
   /// Starts the exchange of what the parameters are by now, and does not wait for other members.
   /// `step` is the same on all and another one each time: it names the codec's random numbers.
@@ -92,6 +97,9 @@ class OuterOptimizer {
   const at::Tensor& anchor() const { return anchor_; }  ///< [values], parameter after parameter
   /// Writes the anchor into the parameters.
   void take_anchor() const;
+  /// Exchanges the values of parameters and anchor: the model that all members share lies in the
+  /// parameters until the next call, which restores both. No exchange may begin or end meanwhile.
+  void swap_anchor() const;
 
  private:
   void check_equal_starts() const;

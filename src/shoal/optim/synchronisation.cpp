@@ -1,9 +1,12 @@
 #include "shoal/optim/synchronisation.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/memory_category.h"
 #include "shoal/optim/require.h"
 
 namespace shoal::optim {
@@ -21,6 +24,12 @@ void check_options(const SynchronisationOptions& options, std::int64_t fragments
           "must lie in [0, 1)");
 }
 
+std::int64_t values_in(const std::vector<at::Tensor>& parameters) {
+  std::int64_t count = 0;
+  for (const at::Tensor& parameter : parameters) count += parameter.numel();
+  return count;
+}
+
 }  // namespace
 
 std::int64_t first_exchange(std::int64_t every, int fragments, int fragment) {
@@ -31,11 +40,9 @@ std::vector<std::vector<at::Tensor>> even_fragments(const std::vector<at::Tensor
                                                     int fragments, std::int64_t multiple) {
   SHOAL_USER_CHECK(fragments >= 1 && multiple >= 1, "even_fragments",
                    "{} fragments at multiples of {}", fragments, multiple);
-  std::int64_t count = 0;
-  for (const at::Tensor& parameter : parameters) {
+  for (const at::Tensor& parameter : parameters)
     SHOAL_USER_CHECK(parameter.is_contiguous(), "even_fragments", "parameters are contiguous");
-    count += parameter.numel();
-  }
+  const std::int64_t count = values_in(parameters);
   const std::int64_t blocks = (count + multiple - 1) / multiple;
   SHOAL_USER_CHECK(blocks >= fragments, "even_fragments",
                    "{} values in pieces of {} make fewer than {} fragments", count, multiple,
@@ -62,37 +69,49 @@ Synchronisation::Synchronisation(std::vector<std::vector<at::Tensor>> fragments,
                                  const comm::Group& members, const SynchronisationOptions& options)
     : options_(options) {
   check_options(options, static_cast<std::int64_t>(fragments.size()));
-  for (std::vector<at::Tensor>& parameters : fragments)
-    fragments_.emplace_back(std::move(parameters), members, options.outer);
+  std::int64_t count = 0;
+  for (const std::vector<at::Tensor>& parameters : fragments) count += values_in(parameters);
+  {
+    const ScopedCategory category(MemoryCategory::kOptimizer);
+    anchors_ = at::zeros({count}, at::kFloat);
+  }
+  std::int64_t begin = 0;
+  for (std::vector<at::Tensor>& parameters : fragments) {
+    const std::int64_t values = values_in(parameters);
+    fragments_.emplace_back(std::move(parameters), members, options.outer,
+                            anchors_.narrow(0, begin, values));
+    begin += values;
+  }
 }
 
-OuterOptimizer* Synchronisation::beginning_at(std::int64_t step) {
-  if (step < 1) return nullptr;
+int Synchronisation::beginning_at(std::int64_t step) const {
+  if (step < 1) return -1;
   const std::int64_t in_round = (step - 1) % options_.every + 1;
   const int count = static_cast<int>(fragments_.size());
-  for (int f = 0; f < count; ++f) {
-    if (first_exchange(options_.every, count, f) == in_round)
-      return &fragments_[static_cast<std::size_t>(f)];
-  }
-  return nullptr;
+  for (int f = 0; f < count; ++f)
+    if (first_exchange(options_.every, count, f) == in_round) return f;
+  return -1;
+}
+
+bool Synchronisation::writes_after(std::int64_t step) const {
+  return beginning_at(step - options_.delay) >= 0;
 }
 
 // The one in flight ends first, so that there are never two.
 std::optional<Synchronisation::Exchange> Synchronisation::after_step(std::int64_t step) {
   std::optional<Exchange> taken;
-  OuterOptimizer* const due = beginning_at(step - options_.delay);
-  OuterOptimizer* const next = beginning_at(step);
-  if (due && options_.delay > 0) taken = finish(*due);
-  if (next) next->begin(step);
-  if (due && options_.delay == 0) taken = finish(*due);
+  const int due = beginning_at(step - options_.delay);
+  const int next = beginning_at(step);
+  if (due >= 0 && options_.delay > 0) taken = finish(due);
+  if (next >= 0) fragments_[static_cast<std::size_t>(next)].begin(step);
+  if (due >= 0 && options_.delay == 0) taken = finish(due);
   // What is in flight moves while nobody waits for it.
   fragments_.front().poll();
   return taken;
 }
 
-Synchronisation::Exchange Synchronisation::finish(OuterOptimizer& fragment) {
-  const double norm = fragment.finish(options_.mix);
-  return {static_cast<int>(&fragment - fragments_.data()), norm};
+Synchronisation::Exchange Synchronisation::finish(int fragment) {
+  return {fragment, fragments_[static_cast<std::size_t>(fragment)].finish(options_.mix)};
 }
 
 void Synchronisation::wait() {
@@ -102,8 +121,10 @@ void Synchronisation::wait() {
 
 void Synchronisation::resume(std::int64_t step) {
   // Begun after one of the last `delay` steps, and not finished in `step` itself.
-  for (std::int64_t begun = step - options_.delay + 1; begun <= step; ++begun)
-    if (OuterOptimizer* fragment = beginning_at(begun)) fragment->expect();
+  for (std::int64_t begun = step - options_.delay + 1; begun <= step; ++begun) {
+    const int fragment = beginning_at(begun);
+    if (fragment >= 0) fragments_[static_cast<std::size_t>(fragment)].expect();
+  }
 }
 
 std::vector<OuterState> Synchronisation::states() const {
@@ -121,9 +142,13 @@ std::int64_t Synchronisation::state_bytes() const {
 
 void Synchronisation::take_anchors() {
   for (OuterOptimizer& fragment : fragments_) {
-    if (fragment.in_flight()) finish(fragment);
+    if (fragment.in_flight()) fragment.finish(options_.mix);
     fragment.take_anchor();
   }
+}
+
+void Synchronisation::swap_anchors() const {
+  for (const OuterOptimizer& fragment : fragments_) fragment.swap_anchor();
 }
 
 }  // namespace shoal::optim

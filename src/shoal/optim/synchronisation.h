@@ -66,18 +66,27 @@ class Synchronisation {
   std::vector<OuterState> states() const;
   std::int64_t state_bytes() const;  ///< bytes of `states`
 
+  /// Returns whether `after_step` will write parameters after step number `step`.
+  bool writes_after(std::int64_t step) const;
+
   /// Is called at the end: finishes an exchange in flight, and makes the parameters those of the
   /// anchors, which are the model. All members have the same then.
   void take_anchors();
+  /// Exchanges the values of parameters and anchors, so that the model can be evaluated; called
+  /// again, it restores both. Between the two calls `after_step` must not be called.
+  void swap_anchors() const;
+  /// Returns the anchors of all fragments, one fragment after the other, [values].
+  const at::Tensor& anchors() const { return anchors_; }
 
   const std::vector<OuterOptimizer>& fragments() const { return fragments_; }
 
  private:
-  /// Returns the fragment whose exchange begins after `step`; null: none.
-  OuterOptimizer* beginning_at(std::int64_t step);
-  Exchange finish(OuterOptimizer& fragment);
+  /// Returns the number of the fragment whose exchange begins after `step`; -1: none.
+  int beginning_at(std::int64_t step) const;
+  Exchange finish(int fragment);
 
   SynchronisationOptions options_;
+  at::Tensor anchors_;
   std::vector<OuterOptimizer> fragments_;
 };
 

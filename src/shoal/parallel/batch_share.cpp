@@ -21,6 +21,13 @@ BatchShare::BatchShare(const mesh::Mesh& mesh, int last_stage, ContextMethod way
       reports_loss_(mesh.coordinate(Axis::kPipeline) == last_stage),
       in_step_(mesh.extent(Axis::kExpert) > 1) {}
 
+BatchShare BatchShare::in_member(int member, int members) const {
+  BatchShare share = *this;
+  share.rank_ += member * ranks_;
+  share.ranks_ *= members;
+  return share;
+}
+
 at::Tensor BatchShare::cut(const at::Tensor& inputs, nn::Context& context) const {
   at::Tensor own = cut_sequence(inputs, context, columns_, context_ranks_, context_rank_);
   context.stream = stream(own);

@@ -21,6 +21,10 @@ class BatchShare {
   explicit BatchShare(const mesh::Mesh& mesh, int last_stage = 0,
                       ContextMethod way = ContextMethod::kRing);
 
+  /// Returns the share of this rank where its mesh is that of member `member` of `members`, each of
+  /// which trains a model of its own: the samples of a batch are those of all members.
+  BatchShare in_member(int member, int members) const;
+
   /// The samples of a batch are cut in `ranks` stretches, of which this rank runs number `rank`.
   int rank() const { return rank_; }
   int ranks() const { return ranks_; }

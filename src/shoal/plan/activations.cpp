@@ -33,9 +33,10 @@ void add_attention(const ModelSpec& spec, const Training& training, double token
     }
   }
   list.push_back({"input of the output product", e * tokens * a * d});
-  if (spec.dropout > 0)
+  if (spec.dropout > 0) {
     list.push_back(
         {"mask of the attention's output", tokens * h, Division::kSequence, false, true});
+  }
 }
 
 void add_feed_forward(const ModelSpec& spec, const Training& training, double tokens, double e,
@@ -68,9 +69,10 @@ void add_feed_forward(const ModelSpec& spec, const Training& training, double to
   list.push_back({"input of the up product", e * tokens * h, Division::kSequence});
   list.push_back({"input of the activation", e * tokens * f * (spec.gated ? 2 : 1)});
   list.push_back({"input of the down product", e * tokens * f});
-  if (spec.dropout > 0)
+  if (spec.dropout > 0) {
     list.push_back(
         {"mask of the feed-forward output", tokens * h, Division::kSequence, false, true});
+  }
 }
 
 /// Returns by how many tensor ranks a saved tensor is divided.
@@ -150,7 +152,6 @@ double block_activation_bytes(const ModelSpec& spec, const Training& training) {
 std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& training,
                                       ScheduleCache& cache) {
   const std::int64_t p = training.degrees.pp;
-  const std::int64_t chunks = training.chunks();
   if (has_closed_form(training)) {
     std::vector<double> ranks(p);
     for (std::int64_t rank = 0; rank < p; ++rank) ranks[rank] = in_flight_by_form(training, rank);
@@ -158,15 +159,22 @@ std::vector<double> in_flight_by_rank(const ModelSpec& spec, const Training& tra
   }
   const double kept = kept_share(spec, training);
   if (training.table) {
-    schedule::StageCost cost;
-    cost.activations = 1.0 / static_cast<double>(chunks);
-    cost.weight_store = cost.activations * kept;
-    return schedule::activation_peak(*training.table, {{cost}, 0, 0, {}});
+    // Ranks may have other numbers of stages: those of one count as equal parts of its blocks.
+    const std::vector<int>& rank_of_stage = training.table->rank_of_stage;
+    std::vector<schedule::StageCost> costs;
+    for (const int rank : rank_of_stage) {
+      const auto own = std::count(rank_of_stage.begin(), rank_of_stage.end(), rank);
+      schedule::StageCost cost;
+      cost.activations = 1.0 / static_cast<double>(own);
+      cost.weight_store = cost.activations * kept;
+      costs.push_back(cost);
+    }
+    return schedule::activation_peak(*training.table, {costs, 0, 0, {}});
   }
   // The schedule is simulated with few micro-batches to keep it small: 4 p of them reach the peak.
   const auto m = std::min(training.micro_batches(), 4 * p);
-  return cache.activation_peaks(training.schedule, static_cast<int>(p), static_cast<int>(chunks),
-                                static_cast<int>(m), kept);
+  return cache.activation_peaks(training.schedule, static_cast<int>(p),
+                                static_cast<int>(training.chunks()), static_cast<int>(m), kept);
 }
 
 }  // namespace shoal::plan

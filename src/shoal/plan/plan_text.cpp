@@ -128,6 +128,10 @@ std::string describe_mesh(const Training& training) {
   if (degrees.ep > 1) text += fmt::format(", ep {}", degrees.ep);
   if (training.virtual_stages > 1)
     text += fmt::format(", {} stages a rank", training.virtual_stages);
+  if (training.exchange) {
+    text += fmt::format(", {} members that exchange parameters every {} steps",
+                        degrees.dp_replicate, training.exchange->every);
+  }
   return text;
 }
 

@@ -9,70 +9,27 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/philox.h"
-#include "shoal/plan/division_rules.h"
-#include "shoal/plan/logits_recomputation.h"
 #include "shoal/schedule/generators.h"
 
 namespace shoal::plan {
 
 namespace {
 
-SimulatedStep simulate_table(const schedule::Schedule& table, schedule::Costs costs,
-                             const StepTime& closed, const std::vector<Straggler>& stragglers,
-                             const schedule::Visit& visit) {
-  const int p = table.ranks();
-  costs.slowdown.assign(p, 1);
+/// Returns the factor of every pipeline rank's computations.
+std::vector<double> slowdowns(const std::vector<Straggler>& stragglers, int p) {
+  std::vector<double> factors(p, 1);
   for (const Straggler& straggler : stragglers) {
     SHOAL_USER_CHECK(straggler.rank >= 0 && straggler.rank < p, "simulate",
                      "straggler {}: there are {} pipeline ranks", straggler.rank, p);
     SHOAL_USER_CHECK(straggler.slowdown > 0 && std::isfinite(straggler.slowdown), "simulate",
                      "straggler {}: the factor must be positive: {}", straggler.rank,
                      straggler.slowdown);
-    costs.slowdown[straggler.rank] = straggler.slowdown;
+    factors[straggler.rank] = straggler.slowdown;
   }
-  SimulatedStep step{schedule::simulate(table, costs, visit), 0};
-  // The table covers the micro-batches; exchange and optimizer come behind, as estimated in closed
-  // form.
-  step.seconds = step.timeline.makespan() + closed.data_exposed + closed.optimizer;
-  return step;
-}
-
-/// Returns `training` with the stages of `table`.
-Training with_stages_of(const schedule::Schedule& table, const ModelSpec& spec, Training training) {
-  const std::int64_t p = training.degrees.pp;
-  const std::int64_t m = training.micro_batches();
-  const auto reject = [&](const std::string& what) {
-    throw Error(ErrorKind::kConfig, "simulate", fmt::format("schedule {}: {}", table.name, what));
-  };
-  if (table.ranks() != p) reject(fmt::format("it has {} ranks, and pp = {}", table.ranks(), p));
-  if (table.micro_batches != m)
-    reject(fmt::format("it has {} micro-batches, and a step has {}", table.micro_batches, m));
-  if (table.stages() % p != 0)
-    reject(fmt::format("{} ranks do not hold as many of its {} stages each", p, table.stages()));
-  if (const std::string rule = stages_rule(spec.layers + 2, table.stages()); !rule.empty())
-    reject(rule);
-  training.table = std::make_shared<const schedule::Schedule>(table);
-  // A job's stages may be those of another schedule, which has another number of them.
-  if (static_cast<int>(training.stage_layers.size()) != table.stages())
-    training.stage_layers.clear();
-  return training;
+  return factors;
 }
 
 }  // namespace
-
-SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spec,
-                                const Training& training, const Cluster& cluster,
-                                const schedule::Schedule& table,
-                                const std::vector<Straggler>& stragglers,
-                                const schedule::Visit& visit) {
-  validate(spec, training, cluster.runtime);
-  Training staged = with_stages_of(table, spec, training);
-  // The table decides, and not the schedule that stands for its stages.
-  staged.recompute_logits = recomputes_logits(spec, staged, table, stage_units(spec, staged));
-  const schedule::Costs costs = estimator.stage_costs(spec, staged, cluster);
-  return simulate_table(table, costs, estimator.step_time(spec, training, cluster), stragglers,
-                        visit);
-}
 
 SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
                             const Training& training, const Cluster& cluster,
@@ -97,8 +54,13 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
     }
     costs.stages = {all};
   }
-  return simulate_table(table, costs, estimator.step_time(spec, training, cluster), stragglers,
-                        visit);
+  costs.slowdown = slowdowns(stragglers, table.ranks());
+  SimulatedStep step{schedule::simulate(table, costs, visit), 0};
+  // The table covers the micro-batches; exchange and optimizer come behind, as estimated in closed
+  // form.
+  const StepTime closed = estimator.step_time(spec, training, cluster);
+  step.seconds = step.timeline.makespan() + closed.data_exposed + closed.optimizer;
+  return step;
 }
 
 std::vector<double> simulate_collective(const collective::StepTable& table,

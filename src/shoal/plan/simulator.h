@@ -30,15 +30,6 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
                             const Training& training, const Cluster& cluster,
                             const std::vector<Straggler>& stragglers = {},
                             const schedule::Visit& visit = {});
-/// Simulates another schedule, such as one from a file. It must have the ranks and micro-batches of
-/// `training`, and as many stages on each rank; the model's blocks are spread over its stages.
-/// Throws Error(config) when they do not fit.
-SimulatedStep simulate_schedule(const Estimator& estimator, const ModelSpec& spec,
-                                const Training& training, const Cluster& cluster,
-                                const schedule::Schedule& table,
-                                const std::vector<Straggler>& stragglers = {},
-                                const schedule::Visit& visit = {});
-
 /// Simulates the step table of a collective and returns when each rank is done. A send occupies its
 /// sender for `alpha` + bytes x `beta`, one message after the other, and arrives then; a reduction
 /// takes `gamma` a byte. `slowdown` multiplies the times of a rank; empty: 1. Throws Error(usage)

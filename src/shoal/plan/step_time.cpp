@@ -143,6 +143,16 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
         std::max(exchange.seconds, exchange_s(held.dense(), dense, training, cluster) +
                                        exchange_s(held.expert, expert, training, cluster));
   }
+  // A mean step has its part of an exchange between members.
+  if (training.exchange && !training.exchange->overlapped) {
+    double most = 0;
+    for (const HeldParameters& held : held_by_rank(spec, training))
+      most = std::max(most, held.all());
+    const double shards = training.zero_stage >= 1 ? static_cast<double>(dense.shards.ranks()) : 1;
+    exchange.seconds += all_reduce_s(cluster, replica_group(cluster, training.degrees),
+                                     most / shards * training.exchange->sent_bytes) /
+                        static_cast<double>(training.exchange->every);
+  }
   // What can hide the exchange is the computation of the rank that has most of it.
   double forward = 0;
   double backward = 0;

@@ -31,7 +31,7 @@ GroupShape expert_tensor_group(const Cluster& cluster, const Training& training)
 }
 
 DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
-  const Degrees& degrees = training.degrees;
+  const Degrees degrees = training.reducing();
   if (training.zero_stage == 0)
     return {group_shape(cluster, degrees.dp() * degrees.cp, degrees.tp), {}};
   // Shards lie on neighbouring ranks, so that the larger exchange stays inside hosts; replicas are
@@ -41,7 +41,7 @@ DataRanks dense_ranks(const Cluster& cluster, const Training& training) {
 
 DataRanks replicated_ranks(const Cluster& cluster, const Training& training) {
   if (cluster.runtime != Runtime::kShoal) return dense_ranks(cluster, training);
-  const Degrees& degrees = training.degrees;
+  const Degrees degrees = training.reducing();
   const std::int64_t all = degrees.dp() * degrees.cp * degrees.tp;
   if (training.zero_stage == 0) return {group_shape(cluster, all, 1), {}};
   return {group_shape(cluster, degrees.shard_ranks() * degrees.tp, 1),

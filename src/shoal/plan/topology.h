@@ -23,7 +23,8 @@ GroupShape tensor_group(const Cluster& cluster, const Degrees& degrees);
 GroupShape context_group(const Cluster& cluster, const Degrees& degrees);
 /// Returns the ranks over which ZeRO shards.
 GroupShape shard_group(const Cluster& cluster, const Degrees& degrees);
-/// Returns the ranks over which hybrid sharding replicates the shards.
+/// Returns the ranks over which hybrid sharding replicates the shards: the members where there are
+/// such.
 GroupShape replica_group(const Cluster& cluster, const Degrees& degrees);
 GroupShape expert_group(const Cluster& cluster, const Training& training);
 GroupShape expert_tensor_group(const Cluster& cluster, const Training& training);

@@ -117,6 +117,21 @@ class StepTraffic {
     });
   }
 
+  /// Members: an all-reduce of what each rank owns, over the members, in one of `every` steps. The
+  /// mean of a step; an exchange is `every` times as much.
+  Bytes members() const {
+    if (!training_.exchange) return {};
+    const GroupShape group = replica_group(cluster_, degrees_);
+    const double values =
+        2 * share(group.ranks()) * training_.exchange->sent_bytes / training_.exchange->every;
+    return most_of_a_rank([&](const Part& part, const DataRanks& ranks) {
+      const double shards =
+          training_.zero_stage >= 1 ? static_cast<double>(ranks.shards.ranks()) : 1;
+      const double bytes = part.held / shards * values;
+      return Bytes{bytes, bytes * between_share(group)};
+    });
+  }
+
   /// Over the link to the host's memory: gradients there, parameters back. If the parameters stay
   /// there too, their shard comes again for every gather.
   Bytes offload() const {
@@ -391,6 +406,7 @@ constexpr Technique kDataTechniques[] = {{"data", &StepTraffic::data},
                                          {"shard", &StepTraffic::shard},
                                          {"second shard", &StepTraffic::second_shard},
                                          {"replica", &StepTraffic::replica},
+                                         {"members", &StepTraffic::members},
                                          {"offload", &StepTraffic::offload}};
 constexpr Technique kModelTechniques[] = {
     {"tensor", &StepTraffic::tensor},     {"vocabulary", &StepTraffic::vocabulary},

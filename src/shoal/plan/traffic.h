@@ -10,8 +10,9 @@ namespace shoal::plan {
 
 /// The bytes that one device sends in one optimizer step for one technique.
 struct Traffic {
-  std::string technique;  ///< "data", "shard", "replica", "tensor", "vocabulary", "pipeline",
-                          ///< "context", "expert", "expert tensor", "second shard", "offload"
+  std::string
+      technique;  ///< "data", "shard", "replica", "members", "tensor", "vocabulary", "pipeline",
+                  ///< "context", "expert", "expert tensor", "second shard", "offload"
   double bytes = 0;
   double between_bytes = 0;  ///< part of `bytes`: over the link between hosts
 };

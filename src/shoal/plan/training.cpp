@@ -181,7 +181,6 @@ std::vector<std::string> precision_names() {
 }
 
 std::int64_t Training::chunks() const {
-  if (table) return (table->stages() + degrees.pp - 1) / degrees.pp;
   if (degrees.pp > 1 && (schedule == "zb-v" || schedule == "dualpipe-v")) return 2;
   return virtual_stages;
 }

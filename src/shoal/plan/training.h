@@ -62,6 +62,18 @@ struct Precision {
 std::optional<Precision> precision(std::string_view name, Optimizer optimizer = Optimizer::kAdam);
 std::vector<std::string> precision_names();
 
+/// Members along dp_replicate train by themselves: their gradients stay apart, and parameters are
+/// exchanged now and then (local SGD, DiLoCo). Figures are of one parameter.
+struct MemberExchange {
+  std::int64_t every = 1;   ///< steps between two exchanges
+  double sent_bytes = 4;    ///< in one exchange, encoded
+  double state_bytes = 8;   ///< beside the optimizer's: anchor, momentum, what rounding took
+  double flight_bytes = 4;  ///< in memory while an exchange is under way
+  bool overlapped = false;  ///< training goes on meanwhile
+
+  bool operator==(const MemberExchange&) const = default;
+};
+
 /// The options of a training run. Members that a job file has too carry the names of its keys.
 struct Training {
   Degrees degrees;
@@ -115,6 +127,8 @@ struct Training {
   double staging_bytes = 0;
   /// Shoal only: stages of a rank that ZeRO-3 holds gathered at once; 0: all of them.
   std::int64_t gathered_stages = 0;
+  /// Shoal only: how members exchange parameters; empty: all ranks sum gradients in every step.
+  std::optional<MemberExchange> exchange;
   /// Shoal only: threads that compute on a rank, each with scores of attention of its own.
   std::int64_t threads = 1;
   /// Shoal only: the head of a pipeline computes its logits twice; empty: as
@@ -134,13 +148,22 @@ struct Training {
   bool reduces_every_micro_batch() const {
     return reduce_every_micro_batch.value_or(zero_stage >= 2);
   }
-  /// The ranks that hold the same part of an expert.
-  std::int64_t expert_data() const { return degrees.stage_ranks() / (degrees.ep * expert_tensor); }
+  /// The degrees of the ranks that sum gradients together: those of one member where there are
+  /// several.
+  Degrees reducing() const {
+    Degrees own = degrees;
+    if (exchange) own.dp_replicate = 1;
+    return own;
+  }
+  /// The ranks that hold the same part of an expert, and sum its gradient.
+  std::int64_t expert_data() const {
+    return reducing().stage_ranks() / (degrees.ep * expert_tensor);
+  }
   std::int64_t stages() const { return table ? table->stages() : degrees.pp * chunks(); }
   /// Names the schedule: that of a file by its file.
   const std::string& schedule_name() const { return table ? table->name : schedule; }
-  /// Returns the stages of one rank: virtual_stages, the 2 of a V-shaped schedule, or the most that
-  /// a rank has in the table of a file.
+  /// Returns the stages that each rank has in `schedule`: virtual_stages, or the 2 of a V-shaped
+  /// one.
   std::int64_t chunks() const;
   bool operator==(const Training&) const = default;
 };

@@ -1,6 +1,8 @@
 #include "shoal/train/job_options.h"
 
+#include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "shoal/data/manifest.h"
 #include "shoal/train/config/degrees.h"
@@ -85,8 +87,42 @@ parallel::ContextMethod context_method(const JobConfig& config) {
   return ring ? parallel::ContextMethod::kRing : parallel::ContextMethod::kHeads;
 }
 
-mesh::Mesh job_mesh(const Job& job, const comm::Group& world) {
-  return mesh::Mesh(world, job_degrees(job, world.size()));
+JobRanks job_ranks(const Job& job, const comm::Group& world) {
+  plan::Degrees degrees = job_degrees(job, world.size());
+  if (!has_members(job.config)) return {mesh::Mesh(world, degrees), {}};
+  const int rank = world.rank();
+  const std::int64_t member = plan::coordinate(degrees, plan::Axis::kReplicate, rank);
+  const std::int64_t first = plan::members(degrees, plan::Axis::kReplicate, rank).front();
+  const comm::Group own = world.split(static_cast<int>(member), rank, "member");
+  comm::Group members = world.split(static_cast<int>(first), rank, "members");
+  degrees.dp_replicate = 1;
+  return {mesh::Mesh(own, degrees), std::move(members)};
+}
+
+Duration longest_wait(const JobConfig& config) {
+  return std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(config.parallelism.timeout_s));
+}
+
+MemberExchangeOptions exchange_options(const JobConfig& config) {
+  const LowCommunicationSection& l = config.low_communication;
+  const bool streaming = l.method == LowCommunication::kStreamingDiLoCo;
+  const bool mean = l.method == LowCommunication::kLocalSgd;
+  const Key seed(static_cast<std::uint64_t>(config.debug.seed));
+  collective::Coding coding;
+  coding.codec = l.codec;
+  coding.key = seed.child("low_communication");
+  MemberExchangeOptions options;
+  options.fragments = streaming ? static_cast<int>(l.fragments) : 1;
+  options.synchronisation = {.every = l.every,
+                             .delay = streaming ? l.overlap_steps : 0,
+                             .mix = streaming ? l.mix : 0,
+                             .outer = {.learning_rate = mean ? 1 : l.learning_rate,
+                                       .momentum = mean ? 0 : l.momentum,
+                                       .coding = coding,
+                                       .timeout = kInAStep,
+                                       .longest_wait = longest_wait(config)}};
+  return options;
 }
 
 checkpoint::SaveOptions save_options(const JobConfig& config) {

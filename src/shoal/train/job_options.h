@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/checkpoint/saver.h"
 #include "shoal/comm/group.h"
 #include "shoal/data/tokenizer.h"
@@ -14,6 +15,7 @@
 #include "shoal/schedule/action.h"
 #include "shoal/train/config/job_config.h"
 #include "shoal/train/data_source.h"
+#include "shoal/train/member_exchange.h"
 
 namespace shoal::train {
 
@@ -26,8 +28,19 @@ optim::Schedule schedule_options(const JobConfig& config, std::int64_t total_ste
 parallel::ShardingOptions sharding_options(const JobConfig& config);
 /// Returns how context-parallel ranks compute attention.
 parallel::ContextMethod context_method(const JobConfig& config);
-/// Returns the mesh that the job arranges its ranks in. Collective.
-mesh::Mesh job_mesh(const Job& job, const comm::Group& world);
+/// The ranks of a job as one of them sees them.
+struct JobRanks {
+  /// The ranks that train one model: all, or where there are members those of this rank's member.
+  mesh::Mesh mesh;
+  /// One rank of each member, in order of members; where there are none, this rank alone.
+  comm::Group members;
+};
+/// Returns how the job arranges its ranks. Collective.
+JobRanks job_ranks(const Job& job, const comm::Group& world);
+/// Returns the longest that a rank waits for another one.
+Duration longest_wait(const JobConfig& config);
+/// Returns how members exchange parameters, for a job that has members.
+MemberExchangeOptions exchange_options(const JobConfig& config);
 
 /// Return the options of checkpoints, and of the thread that writes them behind training.
 checkpoint::SaveOptions save_options(const JobConfig& config);

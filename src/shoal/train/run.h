@@ -19,6 +19,7 @@
 #include "shoal/plan/memory.h"
 #include "shoal/plan/training.h"
 #include "shoal/train/data_source.h"
+#include "shoal/train/member_exchange.h"
 #include "shoal/train/report/memory_watch.h"
 #include "shoal/train/run_directory.h"
 #include "shoal/train/run_record.h"
@@ -52,8 +53,9 @@ struct Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  comm::Group group;
-  mesh::Mesh mesh;
+  comm::Group group;    ///< all ranks
+  mesh::Mesh mesh;      ///< the ranks that train one model: all, or those of this rank's member
+  comm::Group members;  ///< JobRanks::members
   parallel::BatchShare share;  ///< the samples and rows of this rank
   RunDirectory directory;
   std::shared_ptr<const DataSource> data;
@@ -71,6 +73,7 @@ struct Run {
   std::unique_ptr<optim::Optimizer> optimizer;
   optim::Schedule schedule;
   std::optional<optim::LossScale> loss_scale;  ///< present with fp16 weights
+  std::optional<MemberExchange> exchange;      ///< present where there are members
   std::optional<TrainingState> state;
   std::optional<parallel::Pipeline> pipeline;
   std::optional<RouterBalance> balance;

@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -40,6 +42,25 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
   return differences;
 }
 
+/// Returns true for a key from which follows what a checkpoint holds of exchanges between members:
+/// what is in flight, and which values each rank exchanges.
+bool decides_exchanges(const ConfigKey& key) {
+  if (key.section == "low_communication") return key.name != "learning_rate" && key.name != "mix";
+  static constexpr std::array kOwnership{"zero_stage",
+                                         "layouts",
+                                         "expert_parallel_degree",
+                                         "pipeline_parallel_schedule",
+                                         "pipeline_parallel_schedule_csv",
+                                         "pipeline_parallel_virtual_stages",
+                                         "pipeline_parallel_stage_units",
+                                         "pipeline_parallel_stages_by",
+                                         "shard_units",
+                                         "shard_unit_size",
+                                         "shard_unit_names"};
+  return key.section == "parallelism" &&
+         std::find(kOwnership.begin(), kOwnership.end(), key.name) != kOwnership.end();
+}
+
 /// Lists keys that a resumed run must not change although the tensors would fit.
 std::vector<std::string> differing_training_keys(const JobConfig& before, const JobConfig& after) {
   const auto loss = [](const JobConfig& job) {
@@ -52,6 +73,11 @@ std::vector<std::string> differing_training_keys(const JobConfig& before, const 
   };
   compare("training.loss", loss(before), loss(after));
   compare("optimizer.name", name_of(before.optimizer.name), name_of(after.optimizer.name));
+  for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
+    const bool members = before.low_communication.method != LowCommunication::kNone;
+    if (decides_exchanges(key) && (members || key.section != "parallelism"))
+      compare(key.path().c_str(), old, value);
+  });
   return differences;
 }
 
@@ -67,6 +93,7 @@ std::string RunRecord::to_json() const {
                         {"instruction_set", instruction_set},
                         {"job", job},
                         {"job_file", job_file}};
+  if (!members.empty()) object["members"] = members;
   if (loss_scale) {
     object["loss_scale"] = {{"scale", loss_scale->scale},
                             {"good_steps", loss_scale->good_steps},
@@ -119,6 +146,7 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
             .precision = *precision,
             .loss_scale = loss_scale,
             .instruction_set = object.value("instruction_set", ""),
+            .members = object.value("members", ""),
             .job = object.at("job"),
             .job_file = object.at("job_file")};
   } catch (const nlohmann::json::exception& error) {
@@ -138,7 +166,7 @@ std::string describe_changes(const RunRecord& saved, const RunRecord& now) {
   for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
     const bool length = key.name == "steps" || key.name == "tokens" || key.name == "epochs";
     const bool shown = key.section == "optimizer" || key.section == "lr_scheduler" ||
-                       (key.section == "training" && !length);
+                       key.section == "low_communication" || (key.section == "training" && !length);
     const auto or_unset = [](const std::string& text) { return text.empty() ? "not set" : text; };
     if (shown)
       changes.push_back(fmt::format("{} {} -> {}", key.path(), or_unset(old), or_unset(value)));
@@ -166,6 +194,11 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
     // The most specific reason first: keys of the job, then keys of the data, then contents that no
     // key explains.
     differences = differing_training_keys(old, job);
+    if (differences.empty() && saved.members != now.members) {
+      const auto or_none = [](const std::string& text) { return text.empty() ? "none" : text; };
+      differences.push_back(
+          fmt::format("members were {} and are {}", or_none(saved.members), or_none(now.members)));
+    }
     if (differences.empty() && saved.data != now.data) {
       differences = differing_data_keys(old, job);
       if (differences.empty()) {
@@ -179,7 +212,9 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
   throw Error(ErrorKind::kConfig, "train",
               fmt::format("the checkpoint {} belongs to another job: {}", path,
                           fmt::join(differences, "; ")))
-      .hint("--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one");
+      .hint(fmt::format(
+          "--fresh moves the old run aside and starts anew; --run-dir DIR starts a second one{}",
+          saved.members.empty() ? "" : ", which model.from lets begin with the saved model"));
 }
 
 }  // namespace shoal::train

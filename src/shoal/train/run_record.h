@@ -21,6 +21,7 @@ struct RunRecord {
   std::optional<optim::LossScale::State> loss_scale{};  ///< fp16
   /// instruction_set_in_use on rank 0; empty in records of earlier versions.
   std::string instruction_set;
+  std::string members;   ///< how members divide the ranks; empty: there are none
   std::string job;       ///< the job file as resolved, TOML
   std::string job_file;  ///< its name
 

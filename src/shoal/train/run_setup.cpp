@@ -20,6 +20,7 @@
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/plan/logits_recomputation.h"
 #include "shoal/schedule/generators.h"
+#include "shoal/train/config/degrees.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/source_weights.h"
@@ -37,21 +38,55 @@ RunSetup::RunSetup(const RunOptions& options, Run& run)
 void RunSetup::open() {
   // Headers alone: sizes are needed now, checksums by rank 0 later.
   run_.data = open_data(job_, false);
-  run_.mesh = job_mesh(job_, run_.group);
-  run_.batch = batch_plan(job_, parallel::BatchShare(run_.mesh).ranks());
+  JobRanks ranks = job_ranks(job_, run_.group);
+  run_.mesh = std::move(ranks.mesh);
+  run_.members = std::move(ranks.members);
+  const int members = run_.members.size();
+  run_.batch = batch_plan(job_, parallel::BatchShare(run_.mesh).ranks() * members);
   if (run_.mesh.extent(mesh::Axis::kPipeline) > 1)
     run_.table = job_schedule(job_, run_.mesh.degrees().pp, run_.batch.accumulation);
   const int last_stage = run_.table.ranks() > 0 ? run_.table.rank_of_stage.back() : 0;
-  run_.share = parallel::BatchShare(run_.mesh, last_stage, context_method(config_));
+  run_.share = parallel::BatchShare(run_.mesh, last_stage, context_method(config_))
+                   .in_member(run_.members.rank(), members);
   run_.total_steps = total_steps(job_, run_.data->samples_per_epoch());
   run_.record = {.data = run_.data->fingerprint(),
                  .model = model_spec(job_, run_.data->sizes()),
                  .instruction_set = instruction_set_in_use(),
+                 .members = describe_members(),
                  .job = to_toml(config_),
                  .job_file = job_.file};
   const auto sets = instruction_sets_of_ranks(run_.group, run_.record.instruction_set);
   if (const auto note = describe_unequal_sets(sets)) run_.notes.push_back(*note);
+  note_members();
   resume_from_newest();
+}
+
+std::string RunSetup::describe_members() const {
+  if (!has_members(config_)) return "";
+  const plan::Degrees& degrees = run_.mesh.degrees();
+  std::string text = fmt::format("{} of {} rank{}", run_.members.size(), run_.mesh.size(),
+                                 run_.mesh.size() == 1 ? "" : "s");
+  for (const plan::Axis axis :
+       {plan::Axis::kPipeline, plan::Axis::kShard, plan::Axis::kContext, plan::Axis::kTensor}) {
+    if (degrees.extent(axis) > 1)
+      text += fmt::format(", {} {}", plan::name(axis), degrees.extent(axis));
+  }
+  return text;
+}
+
+void RunSetup::note_members() {
+  if (!has_members(config_)) return;
+  const LowCommunicationSection& section = config_.low_communication;
+  run_.notes.push_back(
+      fmt::format("Members: {}; {} every {} steps. Losses are means over the members, norm and "
+                  "loss scale those of the first one.",
+                  run_.record.members, name_of(section.method), section.every));
+  const std::int64_t rest = run_.total_steps % section.every;
+  if (section.method == LowCommunication::kStreamingDiLoCo || rest == 0) return;
+  run_.notes.push_back(
+      fmt::format("Warning: the saved model has nothing of the last {} steps, after which there is "
+                  "no exchange: {} or {} steps would end with one.",
+                  rest, run_.total_steps - rest, run_.total_steps - rest + section.every));
 }
 
 void RunSetup::resume_from_newest() {
@@ -167,6 +202,8 @@ void RunSetup::build() {
   run_.balance.emplace(run_.record.model, run_.applied.reduction->owned(),
                        run_.mesh.along(plan::kStageAxes));
   run_.step->balance_routers(*run_.balance);
+  if (run_.exchange)
+    run_.step->train_in_member(run_.mesh.world(), run_.members.size(), longest_wait(config_));
   const auto fault_in = [this](const schedule::Schedule& table) {
     return fault_at_action(
         job_, table, [this_run = &run_] { return this_run->record.step + 1; }, run_.group.rank(),
@@ -260,7 +297,12 @@ void RunSetup::make_optimizer() {
   if (!run_.loss_scale) run_.record.loss_scale.reset();
   run_.schedule = schedule_options(config_, run_.total_steps);
   run_.state.emplace(owned, *run_.optimizer, run_.group, run_.mesh.along(plan::kStageAxes));
-  if (run_.checkpoint) {
+  const bool members = has_members(config_);
+  if (run_.checkpoint && members) {
+    // The anchor, with which all members make their exchange; what they have for themselves comes
+    // after it.
+    run_.state->load_parameters(*run_.checkpoint);
+  } else if (run_.checkpoint) {
     run_.state->load(*run_.checkpoint);
   } else if (!draws_weights()) {
     load_source();
@@ -271,6 +313,18 @@ void RunSetup::make_optimizer() {
   const double bucket_bytes = config_.parallelism.bucket_mb * 1e6;
   parallel::reduce_gradients(run_.applied, model, run_.mesh,
                              {.bucket_bytes = static_cast<std::size_t>(bucket_bytes)});
+  if (members) make_exchange(owned);
+}
+
+void RunSetup::make_exchange(const std::vector<parallel::OwnedRange>& owned) {
+  run_.exchange.emplace(*run_.model, owned, *run_.optimizer, *run_.applied.reduction, run_.mesh,
+                        run_.members, exchange_options(config_));
+  run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr,
+                               run_.mesh.rank(), run_.mesh.size());
+  if (!run_.checkpoint) return;
+  run_.exchange->resume(run_.record.step);
+  run_.state->load(*run_.checkpoint);
+  if (run_.applied.sharding) run_.applied.sharding->end_update();
 }
 
 void RunSetup::load_source() {

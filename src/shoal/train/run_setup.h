@@ -41,6 +41,11 @@ class RunSetup {
   void generate_through_stages();
   void choose_head_gradient();
   void make_optimizer();
+  /// `owned`: what the optimizer updates, and what is frozen.
+  void make_exchange(const std::vector<parallel::OwnedRange>& owned);
+  /// Returns e.g. "2 of 4 ranks, dp_shard 2, tp 2"; empty without members.
+  std::string describe_members() const;
+  void note_members();
   /// New weights are drawn: there is neither a checkpoint to go on from nor a model to start from.
   bool draws_weights() const { return !run_.checkpoint && config_.model.from.empty(); }
   void load_source();

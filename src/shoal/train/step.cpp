@@ -12,6 +12,7 @@
 #include "shoal/optim/clipping.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/schedule/generators.h"
+#include "shoal/train/member_exchange.h"
 
 namespace shoal::train {
 
@@ -92,6 +93,7 @@ TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer,
       optimizer_(optimizer),
       reduction_(reduction),
       group_(std::move(group)),
+      member_(group_),
       key_(key),
       scale_(scale),
       share_(share),
@@ -133,9 +135,40 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
     clipped_ = clip != 1;
     write_update(gradients, input.learning_rate, factor * clip);
   }
-  const ScopedSpan span(SpanKind::kOptimizer, "clear gradients");
-  model_.clear_gradients();
+  {
+    const ScopedSpan span(SpanKind::kOptimizer, "clear gradients");
+    model_.clear_gradients();
+  }
+  if (members_ > 1) sum_loss(local, input, result);
   return result;
+}
+
+void TrainingStep::train_in_member(comm::Group member, int members, Duration longest_wait) {
+  SHOAL_USER_CHECK(!undo_, "train", "post-validation is for ranks that train one model");
+  member_ = std::move(member);
+  members_ = members;
+  longest_wait_ = longest_wait;
+}
+
+void TrainingStep::sum_loss(double local_loss, const StepInput& input, StepResult& result) {
+  if (pending_) confirmed_ = arrived_loss();
+  PendingLoss& pending = pending_.emplace(PendingLoss{result, at::empty({1}, at::kDouble), {}});
+  *pending.loss.data_ptr<double>() = local_loss;
+  // It is waited for in the next step, however long that takes.
+  pending.work = group_.all_reduce(pending.loss, {.async = true, .timeout = kInAStep});
+  if (!input.may_end_early) {
+    result = arrived_loss();
+    return;
+  }
+  result.validated = false;
+}
+
+StepResult TrainingStep::arrived_loss() {
+  PendingLoss pending = std::move(*pending_);
+  pending_.reset();
+  pending.work.wait(Deadline::in(longest_wait_));
+  pending.result.loss = *pending.loss.const_data_ptr<double>() / members_;
+  return pending.result;
 }
 
 void TrainingStep::announce_update() const {
@@ -207,13 +240,14 @@ bool TrainingStep::confirm() {
 }
 
 void TrainingStep::post_validate() {
-  SHOAL_USER_CHECK(pipeline_ && !scale_, "train",
+  SHOAL_USER_CHECK(pipeline_ && !scale_ && members_ == 1, "train",
                    "post-validation is for pipelines without a loss scale, which follows from the "
                    "norm of every step");
   undo_.emplace(optimizer_);
 }
 
 StepResult TrainingStep::validated() {
+  if (!confirmed_ && pending_) return arrived_loss();
   if (!confirmed_) confirm();
   SHOAL_CHECK(confirmed_, "no step has ended early");
   return *std::exchange(confirmed_, std::nullopt);
@@ -254,7 +288,7 @@ std::pair<double, double> TrainingStep::sum_over_ranks(double first, double seco
   auto* values = sums.data_ptr<double>();
   values[0] = first;
   values[1] = second;
-  group_.all_reduce(sums);
+  member_.all_reduce(sums);
   return {values[0], values[1]};
 }
 

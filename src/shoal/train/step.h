@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
 #include "shoal/optim/loss_scale.h"
@@ -41,17 +42,19 @@ struct StepInput {
   std::int64_t step = 0;  ///< counted from 0: names the step's random numbers
   double learning_rate = 0;
   double clip_norm = 0;  ///< 0: no clipping
-  double labels = 0;     ///< valid labels of the global batch, over all ranks
+  double labels = 0;     ///< valid labels of the global batch, over all ranks; of one member's part
   Poison poison = Poison::kNone;
-  /// With post_validate: the step may end before the norm over all ranks is known.
+  /// With post_validate: the step may end before the norm over all ranks is known. In a member: it
+  /// may end before the loss of the others is.
   bool may_end_early = false;
 };
 
 struct StepResult {
-  /// False: the update was made with the gradient as it is, and `validated` will tell the rest.
+  /// False: the step ended early, and `validated` will tell the rest.
   bool validated = true;
-  double loss = 0;  ///< mean over the valid labels of the global batch
-  /// Norm before clipping, without the loss scale; infinite in a step that was skipped.
+  double loss = 0;  ///< mean over the valid labels of the global batch; the mean of the members'
+  /// Norm before clipping, without the loss scale; infinite in a step that was skipped. That of
+  /// this rank's member.
   double grad_norm = 0;
   std::optional<double> loss_scale{};
   bool skipped = false;  ///< the gradient overflowed: no update, and the loss scale is halved
@@ -100,6 +103,12 @@ class TrainingStep {
   /// was wrong. Throws Error(non-finite) as `run` does.
   bool confirm();
 
+  /// From now on this rank belongs to one of `members` members, which train by themselves: `member`
+  /// are its ranks, over which gradients are summed, clipped and scaled. All ranks together only
+  /// sum the loss, which is the mean of the members', and no step that may end early waits for it.
+  /// Who waits for the loss does so for `longest_wait` at most.
+  void train_in_member(comm::Group member, int members, Duration longest_wait);
+
   /// From now on the head computes its logits twice (nn::Context::recompute_logits). No bit
   /// changes, but for the last ones of a matrix that embedding and head share on one rank: its
   /// gradients are then summed in another order.
@@ -135,7 +144,8 @@ class TrainingStep {
                                       std::int64_t first_sample, const StepInput& input) const;
   /// Throws Error(non-finite) unless the loss of a micro-batch is finite.
   void check_loss(double value, std::int64_t index) const;
-  /// Returns the sums of two numbers over all ranks, with the same bits on each. Collective.
+  /// Returns the sums of two numbers over the ranks that train one model, with the same bits on
+  /// each. Collective.
   std::pair<double, double> sum_over_ranks(double first, double second) const;
   /// Calls the function of `before_update`.
   void announce_update() const;
@@ -150,6 +160,18 @@ class TrainingStep {
     at::Tensor sums;  ///< loss and squares
     comm::Work work;
   };
+
+  /// A step whose loss is on its way.
+  struct PendingLoss {
+    StepResult result;
+    at::Tensor loss;  ///< summed over all members
+    comm::Work work;
+  };
+  /// Takes the loss of the members: starts their sum, and waits for it unless the step may end
+  /// early.
+  void sum_loss(double local_loss, const StepInput& input, StepResult& result);
+  /// Waits for the loss that is on its way.
+  StepResult arrived_loss();
 
   /// Starts the exchange of the norm, and updates without it.
   StepResult update_early(double local_loss, std::vector<at::Tensor> gradients,
@@ -168,6 +190,9 @@ class TrainingStep {
   optim::Optimizer& optimizer_;
   parallel::GradientReduction& reduction_;
   comm::Group group_;
+  comm::Group member_;  ///< the ranks that train one model
+  int members_ = 1;
+  Duration longest_wait_{};
   Key key_;
   std::function<void()> before_update_;
   std::function<void(const schedule::Action&)> before_actions_;
@@ -181,6 +206,7 @@ class TrainingStep {
   bool recompute_logits_ = false;
   std::optional<optim::UndoLog> undo_;  ///< present with post_validate
   std::optional<EarlyUpdate> early_;    ///< waits for its validation
+  std::optional<PendingLoss> pending_;  ///< of a step in a member that ended early
   std::optional<StepResult>
       confirmed_;          ///< of an early update that was validated, until it is asked for
   bool clipped_ = false;   ///< the last norm was above the limit

@@ -71,7 +71,7 @@ int TrainingLoop::run() {
     }
     // A rank that begins a step before others have ended the last one must not wait for them to
     // agree: all tell what they know of the next step when they begin this one.
-    if (config_.parallelism.pipeline_parallel_post_validation && step < run_.total_steps)
+    if (agrees_ahead() && step < run_.total_steps)
       ahead_ = prepare(run_.record.samples + run_.batch.global);
     if (agreed.save) {
       const auto before = Clock::now();
@@ -212,18 +212,42 @@ TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
   static_assert(sizeof own % sizeof(double) == 0);
   prepared.sums = at::empty({sizeof own / sizeof(double)}, at::kDouble);
   std::memcpy(prepared.sums.data_ptr(), &own, sizeof own);
-  prepared.work = run_.group.all_reduce(prepared.sums, {.async = true});
+  const Duration timeout = agrees_ahead() ? kInAStep : Duration::zero();
+  prepared.work = run_.group.all_reduce(prepared.sums, {.async = true, .timeout = timeout});
+  if (run_.exchange) {
+    prepared.member_labels = at::empty({1}, at::kDouble);
+    *prepared.member_labels.data_ptr<double>() = own.labels;
+    prepared.member_work =
+        run_.mesh.world().all_reduce(prepared.member_labels, {.async = true, .timeout = timeout});
+  }
   return prepared;
 }
 
+/// Returns true where a rank may begin a step before others have ended the last one: members wait
+/// for each other at their exchanges only.
+bool TrainingLoop::agrees_ahead() const {
+  return config_.parallelism.pipeline_parallel_post_validation || run_.exchange;
+}
+
 TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
-  prepared.work.order();
+  const auto wait = [&](comm::Work& work) {
+    if (agrees_ahead()) {
+      work.wait(Deadline::in(longest_wait(config_)));
+    } else {
+      work.order();
+    }
+  };
+  wait(prepared.work);
   StepSums sums;
   std::memcpy(&sums, prepared.sums.const_data_ptr(), sizeof sums);
   Agreement agreement{.labels = sums.labels,
                       .save = sums.saves_asked > 0,
                       .peak_bytes = sums.peak_bytes,
                       .peak = sums.peak};
+  if (prepared.member_labels.defined()) {
+    wait(prepared.member_work);
+    agreement.labels = *prepared.member_labels.const_data_ptr<double>();
+  }
   // Of different signals the first of the list wins, on all ranks.
   for (std::size_t i = kStopSignals.size(); i-- > 0;)
     if (sums.signals[i] > 0) agreement.signal = kStopSignals[i];
@@ -248,6 +272,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
                              .may_end_early = may_end_early(record.step + 1)});
   // The step before this one was validated within it.
   report_validated();
+  if (run_.exchange) run_.exchange->after_step(record.step + 1);
   // The record is what a checkpoint of this step keeps.
   if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
   // The position counts samples of all ranks: it means the same on any number of them.
@@ -278,9 +303,8 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
 /// Returns true when nothing that follows the step needs all ranks, or the loss, at once.
 bool TrainingLoop::may_end_early(std::int64_t step) const {
   // The first step of a start chooses how gradients are sent, and the ranks agree on it.
-  return config_.parallelism.pipeline_parallel_post_validation && step > first_step_ + 1 &&
-         step < run_.total_steps && !evaluation_is_due(step) && !save_is_due(step) &&
-         !(run_.saver && run_.saver->busy());
+  return agrees_ahead() && step > first_step_ + 1 && step < run_.total_steps &&
+         !evaluation_is_due(step) && !save_is_due(step) && !(run_.saver && run_.saver->busy());
 }
 
 /// Reports the step that ended before it was validated, where there is one. Collective.
@@ -302,6 +326,9 @@ bool TrainingLoop::evaluation_is_due(std::int64_t step) const {
 Evaluation TrainingLoop::evaluate_now() {
   const ScopedSpan span(SpanKind::kEvaluation, "evaluation");
   show(RunPhase::kEvaluating);
+  // The model of a run with members is what all of them share. A checkpoint that is being written
+  // has its copy since the update of this step.
+  if (run_.exchange) run_.exchange->swap_anchor();
   parallel::Sharding* const sharding = run_.applied.sharding;
   run_.memory.begin_evaluation();
   if (sharding) sharding->begin_inference();
@@ -313,6 +340,7 @@ Evaluation TrainingLoop::evaluate_now() {
                                          run_.pipeline ? &*run_.pipeline : nullptr);
   if (sharding) sharding->end_inference();
   run_.memory.end_evaluation();
+  if (run_.exchange) run_.exchange->swap_anchor();
   // The sums are the same on all ranks, so all throw together.
   if (is_finite(evaluation)) return evaluation;
   throw Error(
@@ -383,6 +411,7 @@ void TrainingLoop::start_saving() {
     return;
   }
   finish_saving();
+  if (run_.exchange) run_.exchange->wait();
   run_.state->start_saving(*run_.saver, run_.directory.checkpoints(), run_.record,
                            save_options(config_));
 }
@@ -390,6 +419,7 @@ void TrainingLoop::start_saving() {
 std::string TrainingLoop::save() {
   show(RunPhase::kSaving);
   finish_saving();
+  if (run_.exchange) run_.exchange->wait();
   const std::string path =
       run_.state->save(run_.directory.checkpoints(), run_.record, save_options(config_));
   report_.log_save(path);
@@ -416,6 +446,10 @@ void TrainingLoop::finish() {
   if (run_.trace.finish()) report_.traced(run_.trace.path());
   // What is still being written behind training belongs to the run.
   finish_saving();
+  if (run_.exchange) {
+    run_.exchange->wait();
+    run_.exchange->swap_anchor();
+  }
   RunTotals totals;
   totals.seconds = to_seconds(Clock::now() - began_);
   totals.steps = run_.record.step - first_step_;

@@ -25,7 +25,7 @@ class TrainingLoop {
  private:
   /// Holds the values that all ranks agree on before a step.
   struct Agreement {
-    double labels = 0;      ///< valid labels of the global batch
+    double labels = 0;      ///< valid labels of the global batch; of the member's part of it
     int signal = 0;         ///< a rank was asked to stop by it; 0: none was
     bool save = false;      ///< another terminal asked rank 0 for a checkpoint
     double peak_bytes = 0;  ///< the sum of all ranks' peaks so far
@@ -47,6 +47,9 @@ class TrainingLoop {
     at::Tensor sums;
     bool has_waits = false;  ///< of an earlier step
     comm::Work work;
+    /// Valid labels of the member, and the sum over its ranks; without members undefined.
+    at::Tensor member_labels;
+    comm::Work member_work;
   };
 
   Prepared prepare(std::int64_t first_sample);
@@ -61,6 +64,7 @@ class TrainingLoop {
   void report_validated();
   bool evaluation_is_due(std::int64_t step) const;
   bool save_is_due(std::int64_t step) const;
+  bool agrees_ahead() const;
   Evaluation evaluate_now();
 
   void begin_board();

@@ -1,6 +1,9 @@
 #include "shoal/train/training_state.h"
 
 #include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+
+#include <utility>
 
 #include "shoal/base/check.h"
 
@@ -12,6 +15,10 @@ constexpr int kUntied = 0;
 constexpr int kTied = 1;
 constexpr int kCounts = 2;
 constexpr int kTiedCounts = 3;
+constexpr int kScale = 4;
+constexpr int kOuter = 5;
+/// Added to those of one member: the ranks of all members at the same places.
+constexpr int kAllMembers = 8;
 
 /// The range as a tensor of the checkpoint: whole in the parameter's shape, or flat with its boxes.
 checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range,
@@ -32,6 +39,14 @@ checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRa
   return item;
 }
 
+/// Makes the ranks of all members holders of what those of one member hold.
+checkpoint::StateItem of_all_members(checkpoint::StateItem item, const MemberExchange& exchange) {
+  item.replica += exchange.member() * item.replicas;
+  item.replicas *= exchange.members();
+  item.holders += kAllMembers;
+  return item;
+}
+
 }  // namespace
 
 TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
@@ -42,24 +57,39 @@ TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Opt
       stage_(std::move(stage)),
       updates_(at::zeros({static_cast<std::int64_t>(optimizer.slices().size())}, at::kLong)) {}
 
+void TrainingState::exchange_through(const MemberExchange& exchange, optim::LossScale* scale,
+                                     int rank, int ranks) {
+  exchange_ = &exchange;
+  scale_ = scale;
+  if (scale) scale_state_ = at::zeros({3}, at::kDouble);
+  member_rank_ = rank;
+  member_ranks_ = ranks;
+}
+
 std::vector<checkpoint::StateItem> TrainingState::items() const {
-  std::vector<checkpoint::StateItem> items;
+  std::vector<checkpoint::StateItem> items =
+      exchange_ ? member_items() : std::vector<checkpoint::StateItem>();
+  const std::string own = exchange_ ? fmt::format("member.{}.", exchange_->member()) : "";
   std::vector<const parallel::OwnedRange*> trained;
   for (const parallel::OwnedRange& range : owned_) {
     const bool train = range.parameter->requires_grad();
     // A parameter with a master is saved as that: no digit is lost.
     const at::Tensor master = train ? optimizer_.master(trained.size()) : at::Tensor();
-    items.push_back(item_of("model.", range, master.defined() ? master : range.values));
+    if (exchange_ && !train) {
+      items.push_back(of_all_members(item_of("model.", range, range.values), *exchange_));
+      continue;
+    }
+    items.push_back(item_of(own + "model.", range, master.defined() ? master : range.values));
     if (train) trained.push_back(&range);
   }
   for (const optim::State& state : optimizer_.states()) {
     items.push_back(
-        item_of("optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor));
+        item_of(own + "optimizer." + state.kind + ".", *trained.at(state.slice), state.tensor));
   }
   // How often a parameter was updated all ranks of its stages know, whatever they own of it.
   for (std::size_t i = 0; i < optimizer_.slices().size(); ++i) {
     const parallel::OwnedRange& range = *trained.at(i);
-    items.push_back({.name = "optimizer.updates." + optimizer_.slices()[i].name,
+    items.push_back({.name = own + "optimizer.updates." + optimizer_.slices()[i].name,
                      .local = updates_.select(0, static_cast<std::int64_t>(i)),
                      .global_shape = {},
                      .boxes = {},
@@ -70,10 +100,46 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
   return items;
 }
 
+/// What belongs to all members, or to the exchanges.
+std::vector<checkpoint::StateItem> TrainingState::member_items() const {
+  std::vector<checkpoint::StateItem> items;
+  std::size_t slice = 0;
+  for (const parallel::OwnedRange& range : owned_) {
+    if (!range.parameter->requires_grad()) continue;
+    at::Tensor anchor = exchange_->anchor_of(slice++);
+    items.push_back(of_all_members(item_of("model.", range, anchor), *exchange_));
+  }
+  for (const MemberExchange::Array& array : exchange_->arrays()) {
+    checkpoint::StateItem item{.name = "outer." + array.name,
+                               .local = array.values,
+                               .global_shape = {array.values.numel()},
+                               .boxes = {},
+                               .holders = kOuter};
+    if (!array.shared) item.name = fmt::format("member.{}.{}", exchange_->member(), item.name);
+    items.push_back(array.shared ? of_all_members(std::move(item), *exchange_) : std::move(item));
+  }
+  if (scale_) {
+    items.push_back({.name = fmt::format("member.{}.loss_scale", exchange_->member()),
+                     .local = scale_state_,
+                     .global_shape = {3},
+                     .boxes = {},
+                     .replica = member_rank_,
+                     .replicas = member_ranks_,
+                     .holders = kScale});
+  }
+  return items;
+}
+
 std::vector<checkpoint::StateItem> TrainingState::items_to_save() const {
   // The counts as a tensor of the checkpoint; items() hands out views of it.
   std::copy(optimizer_.updates().begin(), optimizer_.updates().end(),
             updates_.data_ptr<std::int64_t>());
+  if (scale_) {
+    auto* values = scale_state_.data_ptr<double>();
+    values[0] = scale_->state().scale;
+    values[1] = static_cast<double>(scale_->state().good_steps);
+    values[2] = static_cast<double>(scale_->state().skipped);
+  }
   return items();
 }
 
@@ -93,6 +159,12 @@ void TrainingState::load(const std::string& path) {
   checkpoint::load(path, items(), group_);
   const auto* counts = updates_.const_data_ptr<std::int64_t>();
   optimizer_.set_updates(std::vector<std::int64_t>(counts, counts + updates_.numel()));
+  if (scale_) {
+    const auto* values = scale_state_.const_data_ptr<double>();
+    scale_->restore({.scale = values[0],
+                     .good_steps = static_cast<std::int64_t>(values[1]),
+                     .skipped = static_cast<std::int64_t>(values[2])});
+  }
   // Loading filled the masters; the weights of the forward pass are rounded from them.
   optimizer_.copy_masters_to_parameters();
 }

@@ -8,8 +8,10 @@
 #include "shoal/checkpoint/saver.h"
 #include "shoal/comm/group.h"
 #include "shoal/nn/module.h"
+#include "shoal/optim/loss_scale.h"
 #include "shoal/optim/optimizer.h"
 #include "shoal/parallel/data/gradient_reduction.h"
+#include "shoal/train/member_exchange.h"
 #include "shoal/train/run_record.h"
 
 namespace shoal::train {
@@ -17,12 +19,21 @@ namespace shoal::train {
 /// The tensors of a run: parameters and the optimizer's state. A parameter with master weights is
 /// saved and loaded as these. Each rank of `group` loads the ranges that it owns; of the ranks that
 /// own the same range, one saves it.
+///
+/// Where members train by themselves, "model." is the anchor, which is the model of all members.
+/// What a member has for itself (parameters, the optimizer's state, its loss scale) is under
+/// "member.M.", and "outer." has what the next exchanges depend on.
 class TrainingState {
  public:
   /// `owned` has the ranges of the optimizer's slices in their order, and frozen parameters
   /// besides. `stage`: the ranks that hold the same stages of the model.
   TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
                 comm::Group group, comm::Group stage);
+
+  /// From now on this rank saves and loads what members have. `scale`: of this member, on rank
+  /// `rank` of its `ranks`; null: there is none. Both must outlive this.
+  void exchange_through(const MemberExchange& exchange, optim::LossScale* scale, int rank,
+                        int ranks);
 
   /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
   std::string save(const std::string& directory, const RunRecord& record,
@@ -40,12 +51,18 @@ class TrainingState {
  private:
   std::vector<checkpoint::StateItem> items() const;
   std::vector<checkpoint::StateItem> items_to_save() const;
+  std::vector<checkpoint::StateItem> member_items() const;
 
   std::vector<parallel::OwnedRange> owned_;
   optim::Optimizer& optimizer_;
   comm::Group group_;
   comm::Group stage_;
   at::Tensor updates_;  ///< [slices] int64: number of updates of each slice
+  const MemberExchange* exchange_ = nullptr;
+  optim::LossScale* scale_ = nullptr;  ///< of a member
+  at::Tensor scale_state_;             ///< [3] float64, of `scale_`
+  int member_rank_ = 0;
+  int member_ranks_ = 1;
 };
 
 /// Fills the parameters alone, for evaluation and generation.

@@ -43,8 +43,8 @@ void TcpTransport::stop() {
     stopping_ = now;
     for (Peer& peer : peers_) {
       // A peer that has been silent is not waited for anew: perhaps that is why this rank stops.
-      const bool silent =
-          awake_.total() - peer.last_heard >= std::min<Duration>(options_.silence, kLongestStall);
+      const bool silent = peer.link && awake_.total() - peer.last_heard >=
+                                           std::min(silence_of(peer), kLongestStall);
       peer.last_progress = silent ? now - kLongestStall : now;
       if (peer.link) peer.acknowledged = acknowledged_by(peer);
     }

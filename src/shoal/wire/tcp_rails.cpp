@@ -6,12 +6,20 @@
 #include <sys/ioctl.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "shoal/base/duration.h"
 #include "shoal/wire/tcp_control.h"
 #include "shoal/wire/tcp_transport.h"
 
 namespace shoal::wire {
+namespace {
+
+/// A peer may have no rail but the first for so long, where nobody says how long it may be silent:
+/// new connections may take several attempts.
+constexpr Duration kLongestWithoutRails = std::chrono::seconds(15);
+
+}  // namespace
 // What waits for other pieces takes room too, and a goodbye counts when all that was sent before it
 // is here.
 void TcpTransport::note_arrivals(int r) {
@@ -133,7 +141,9 @@ void TcpTransport::fail_without_rails() {
   for (Peer& peer : peers_) {
     if (!peer.railless || !wants_rails(peer)) continue;
     const Duration without = awake_.total() - *peer.railless;
-    if (without < options_.silence + options_.heartbeat) continue;
+    const Duration longest =
+        options_.silence > Duration::zero() ? options_.silence : kLongestWithoutRails;
+    if (without < longest + options_.heartbeat) continue;
     const Error& how = *peer.rail_lost;
     return fail(
         Error(ErrorKind::kPeerLost, "connect",
@@ -173,7 +183,7 @@ void TcpTransport::find_stuck_rails() {
         continue;
       }
       const Duration stuck = awake_.total() - state.last_progress;
-      if (stuck < options_.silence + options_.heartbeat) continue;
+      if (stuck < silence_of(peer) + options_.heartbeat) continue;
       peer.link->set_broken(rail);
       end_of_rail(r, rail,
                   Error(ErrorKind::kPeerLost, "send",

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "shoal/base/duration.h"
+#include "shoal/wire/round_trip.h"
+#include "shoal/wire/silence.h"
 #include "shoal/wire/tcp_control.h"
 
 namespace shoal::wire {
@@ -136,16 +138,24 @@ void TcpTransport::send_heartbeats() {
     const Peer& peer = peers_[r];
     // A byte counts as heard at the tick before it, up to one heartbeat early.
     const Duration silent = awake_.total() - peer.last_heard;
-    if (!peer.link || peer.goodbye || silent < options_.silence + options_.heartbeat) continue;
+    if (!peer.link || peer.goodbye || silent < silence_of(peer) + options_.heartbeat) continue;
     fail(
         Error(ErrorKind::kPeerLost, "heartbeat",
               fmt::format("rank {} has been silent for {:.1f} s: it is stopped, or the link is cut",
                           r, to_seconds(silent)))
             .at(rank_, size_)
-            .from(r));
+            .from(r)
+            .hint("a rank that only pauses is given more time by parallelism.silence_s "
+                  "(SHOAL_SILENCE_S under PyTorch)"));
   }
   find_stuck_rails();
   fail_without_rails();
+}
+
+// The kernel's round trip grows with the queues on the way, and the silence that is borne with it.
+Duration TcpTransport::silence_of(const Peer& peer) const {
+  if (options_.silence > Duration::zero()) return options_.silence;
+  return silence_for(round_trip_of(peer.link->fd(0)));
 }
 
 void TcpTransport::send_control(std::uint64_t what, const Bytes& message) {

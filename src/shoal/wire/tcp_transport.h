@@ -51,11 +51,11 @@ class TcpTransport final : public Transport {
     /// The address to listen on, see interface_address; empty: the one that the store knows.
     std::string host;
     PortRange ports;
-    Duration heartbeat = std::chrono::seconds(1);
+    Duration heartbeat = std::chrono::milliseconds(400);
     /// When no byte has come from a peer for this long (with TLS no whole record, of up to
     /// 16 KiB), the transport fails on all ranks with Error(peer_lost). Likely causes: the peer's
-    /// process is suspended, or the network is cut.
-    Duration silence = std::chrono::seconds(15);
+    /// process is suspended, or the network is cut. 0: `silence_for` the round trip to the peer.
+    Duration silence{};
     /// The memory for messages that have arrived and for which nobody waits, from all peers
     /// together; each has at least kLeastInboxBytes. A peer that has filled its part sends no more
     /// until some of it is taken, but for what this rank waits for.
@@ -202,6 +202,7 @@ class TcpTransport final : public Transport {
   void report_pieces(int peer);
   bool send_late_again();
   bool wants_rails(const Peer& peer) const;
+  Duration silence_of(const Peer& peer) const;
   void fail_without_rails();
   void connect_again(int peer, int rail);
   void take_lost_rails();

@@ -26,10 +26,6 @@ Deadline soon() { return Deadline::in(std::chrono::minutes(5)); }
 
 class ElasticProcesses : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = testing::TempDir() + "shoal-elastic-" + std::to_string(::getpid()) + "-" +
-              testing::UnitTest::GetInstance()->current_test_info()->name();
-  }
   void TearDown() override {
     if (HasFailure()) {
       for (const auto& member : all_) std::printf("---\n%s", member->text("stderr").c_str());
@@ -142,7 +138,9 @@ class ElasticProcesses : public testing::Test {
     return steps.size();
   }
 
-  std::string folder_;
+  // Fixtures below start members before SetUp would run.
+  std::string folder_ = testing::TempDir() + "shoal-elastic-" + std::to_string(::getpid()) + "-" +
+                        testing::UnitTest::GetInstance()->current_test_info()->name();
   std::vector<std::unique_ptr<MemberProcess>> all_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,6 +49,8 @@ class MemberProcess {
     const std::string err = folder + "/stderr";
     pid_ = ::fork();
     if (pid_ != 0) return;
+    // Where the test itself is killed, nobody else would end it.
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT, 0600), 1);
     ::dup2(::open(err.c_str(), O_WRONLY | O_CREAT, 0600), 2);
     ::execv(words[0], words.data());

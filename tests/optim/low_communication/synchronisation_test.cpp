@@ -284,6 +284,34 @@ TEST(Synchronisation, StatesSayWhatIsEqualOnAllMembers) {
   });
 }
 
+// An evaluation in the middle of a run, on anchors that lie behind each other: training goes on as
+// if it had not been. One fragment is empty.
+TEST(Synchronisation, AnchorsAndParametersSwapAndSwapBack) {
+  comm::run_on_threads(threads(3), [&](const comm::Group& group) {
+    const Member member(group.rank());
+    auto fragments = even_fragments(member.parameters, 2, 32);
+    fragments.emplace_back();
+    Synchronisation members(fragments, group, {.every = 3, .delay = 1, .mix = 0.5, .outer = {}});
+    for (int step = 1; step <= 7; ++step) {
+      member.descend(kRate);
+      // Fragments begin after steps 1, 2 and 3 of a round.
+      EXPECT_EQ(members.writes_after(step), step > 1) << step;
+      EXPECT_EQ(members.after_step(step).has_value(), step > 1) << step;
+    }
+    const std::vector<float> own = member.values();
+    const auto* begin = members.anchors().const_data_ptr<float>();
+    const std::vector<float> anchors(begin, begin + members.anchors().numel());
+    EXPECT_NE(own, anchors);
+    members.swap_anchors();
+    EXPECT_EQ(member.values(), anchors);
+    EXPECT_TRUE(all_have(group, member.values()));
+    members.swap_anchors();
+    EXPECT_EQ(member.values(), own);
+    EXPECT_EQ(std::vector<float>(begin, begin + members.anchors().numel()), anchors);
+    members.take_anchors();
+  });
+}
+
 TEST(Synchronisation, RefusesTimesThatDoNotFit) {
   const at::Tensor x = at::zeros({1024});
   const auto kind = [&](const SynchronisationOptions& options, int fragments) {

@@ -308,7 +308,8 @@ TEST(PlanCommand, APipelineIsThatOfTheJob) {
   EXPECT_THAT(refused(" --gathers --devices 4").text, HasSubstr("whole stages are gathered"));
 }
 
-// The table of a job's file is planned as the schedule that it is a copy of, and simulated.
+// The table of a job's file is planned as the schedule that it is a copy of, and simulated. So is
+// that of --schedule-file, which takes the place of the job's.
 TEST(PlanCommand, AScheduleFileOfAJobIsPlanned) {
   const Folder folder;
   const std::string job =
@@ -324,6 +325,8 @@ TEST(PlanCommand, AScheduleFileOfAJobIsPlanned) {
     const auto of_file = json_of(words + csv);
     const auto named = json_of(words + " --set parallelism.pipeline_parallel_schedule=" + name);
     EXPECT_EQ(of_file.at("schedule"), file);
+    EXPECT_EQ(of_file.at("simulated").at("schedule"), file);
+    EXPECT_EQ(json_of(words + " --schedule-file " + file), of_file) << name;
     EXPECT_EQ(of_file.at("peak_bytes"), named.at("peak_bytes")) << name;
     // Of stages that differ a little the closed forms of the first two are estimates.
     const double seconds = named.at("step_time_s").get<double>();
@@ -484,17 +487,29 @@ TEST(PlanCommand, SimulatesAScheduleFromAFile) {
   EXPECT_GT(plan.at("simulated").at("step_time_s").get<double>(), 0);
   EXPECT_GT(plan.at("simulated").at("bubble_fraction").get<double>(), 0.2)
       << "two ranks and two micro-batches: a third of the time";
-  // The plan's memory and its head are those of a schedule with a name; a job asks its file's
-  // table.
-  const std::string long_head =
-      "plan --model gpt2-124m --cluster cpu --devices 2 --pp 2 --precision fp32 --micro-batch 2";
-  EXPECT_THAT(run(long_head).text, HasSubstr("head: "));
-  EXPECT_THAT(run(long_head + " --schedule-file " + file).text, testing::Not(HasSubstr("head: ")));
+  // The table decides about the memory, and where the head makes its gradient: gpipe, which holds
+  // all micro-batches, has more, and other products of the head than 1f1b.
+  const std::string gpipe =
+      folder.write("gpipe.csv", schedule::to_csv(schedule::make_schedule("gpipe", 2, 1, 4)));
+  const std::string words = "plan --model gpt2-124m --devices 2 --pp 2 --micro-batch 2 ";
+  for (const char* of : {"--cluster a100", "--cluster cpu --precision fp32"}) {
+    const auto of_file = json_of(words + of + " --schedule-file " + gpipe);
+    const auto named = json_of(words + of + " --global-batch 8 --schedule gpipe");
+    EXPECT_EQ(of_file.at("memory"), named.at("memory")) << of;
+    EXPECT_EQ(of_file.at("traffic_bytes"), named.at("traffic_bytes")) << of;
+    EXPECT_NE(of_file.at("memory"), json_of(words + of + " --global-batch 8").at("memory")) << of;
+  }
+  const std::string text = run("plan --model gpt2-124m --cluster cpu --devices 2 --precision fp32 "
+                               "--micro-batch 2 --schedule-file " +
+                               gpipe)
+                               .text;
+  EXPECT_THAT(text, HasSubstr("schedule " + gpipe + ", 4 micro-batches"));
+  EXPECT_THAT(text, HasSubstr("head: the gradient of its matrix is made in the backward pass"));
   EXPECT_THAT(
       run("plan --model gpt2-124m --schedule-file " + folder.write("bad.csv", "0F0\n1B0\n")).text,
       HasSubstr("bad.csv"));
   EXPECT_THAT(run("plan --model gpt2-124m --pp 4 --schedule-file " + file).text,
-              HasSubstr("it has 2 ranks, and pp = 4"));
+              HasSubstr("pp = 4: schedule " + file + " is of 2 ranks"));
 }
 
 /// Every ```sh block of the page is run, and the ```text block behind it must be its output.

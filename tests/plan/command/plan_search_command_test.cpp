@@ -37,6 +37,21 @@ TEST(PlanCommand, SearchKeepsWhatIsGiven) {
   EXPECT_THAT(run(words + "--shard 8").text, HasSubstr("products (shards over 8)"));
 }
 
+// All meshes that a search tries sum gradients in every step, which members do not.
+TEST(PlanCommand, ASearchRefusesAJobWithMembers) {
+  const Folder folder;
+  const std::string job =
+      folder.write("job.toml",
+                   "[model]\nname = \"gpt2-1.5b\"\n[training]\nglobal_batch_sequences = 6\nsteps = "
+                   "100\n[parallelism]\nranks = 2\n[low_communication]\nmethod = \"diloco\"\n"
+                   "every = 50\n");
+  const auto refused = run("plan --search --cluster a100 --devices 8 --model " + job);
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.text, HasSubstr("low_communication.method"));
+  EXPECT_THAT(run("plan --cluster a100 --devices 2 --model " + job).text,
+              HasSubstr("2 members that exchange parameters every 50 steps"));
+}
+
 // Neither the batch of the job nor how it divides that among its own ranks binds a search, but
 // where nothing else is said its batch is trained.
 TEST(PlanCommand, SearchDividesAJobInItsOwnWays) {

@@ -325,6 +325,22 @@ TEST_F(PlannedMemory, OfHybridShardsAndOfThreeAxes) {
   }
 }
 
+// Anchor, momentum and residuals, and an exchange behind the update or during the next step.
+TEST_F(PlannedMemory, OfMembers) {
+  const Sets hybrid{"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"};
+  const Sets streaming{"low_communication.method=\"streaming_diloco\"",
+                       "low_communication.every=2",
+                       "low_communication.fragments=2",
+                       "low_communication.overlap_steps=1",
+                       "low_communication.codec=\"i8\"",
+                       "training.steps=4"};
+  const Sets plain{"low_communication.method=\"diloco\"", "low_communication.every=1"};
+  for (const auto& [ranks, sets] : {std::pair{2, plain}, {4, hybrid + streaming}}) {
+    train_job(sets, ranks);
+    EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+  }
+}
+
 // Heads of 1,088 rows a micro-batch. With gpipe eight of them are between their passes, each of
 // which would keep a gradient of 4 MB; with zb-h1 one is.
 TEST_F(PlannedMemory, OfPipelinesWithManyRowsInTheHead) {

@@ -102,11 +102,11 @@ class Parser {
     const std::size_t begin = begin_;
     if (what == "input" || what == "output") {
       std::optional<Boundary>& place = what == "input" ? rule.input : rule.output;
-      if (place) fail(begin, fmt::format("each item once, and {} came before,", what));
+      if (place) fail(begin, fmt::format("each item once along tp, and {} came before,", what));
       place = boundary();
     } else {
       const bool fresh = rule.parameters.emplace(what, parameter()).second;
-      if (!fresh) fail(begin, fmt::format("each item once, and {} came before,", what));
+      if (!fresh) fail(begin, fmt::format("each item once along tp, and {} came before,", what));
     }
     axis();
   }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "shoal/collective/codec/coding.h"
 #include "shoal/model/kept_activations.h"
 #include "shoal/model/model_spec.h"
 #include "shoal/wire/tls_mode.h"
@@ -29,6 +30,8 @@ enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 enum class ContextParallelMethod { kRing, kHeads };
 /// The quantity that is as even as possible between the stages of a pipeline.
 enum class StagesBy { kCost, kCount };
+/// How data-parallel members that exchange no gradients bring their parameters together.
+enum class LowCommunication { kNone, kLocalSgd, kDiLoCo, kStreamingDiLoCo };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
 using RecomputeMode = model::RecomputePolicy::Mode;
 enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow };
@@ -105,6 +108,14 @@ struct ChoiceNames<ContextParallelMethod> {
 template <>
 struct ChoiceNames<StagesBy> {
   static constexpr std::array names{"cost", "count"};
+};
+template <>
+struct ChoiceNames<LowCommunication> {
+  static constexpr std::array names{"none", "local_sgd", "diloco", "streaming_diloco"};
+};
+template <>
+struct ChoiceNames<collective::Codec> {
+  static constexpr std::array names{"none", "bf16", "f8e4m3", "i8", "i4", "e3m0", "e2m0"};
 };
 template <>
 struct ChoiceNames<ShardUnits> {

@@ -149,4 +149,23 @@ std::string of_units_by_size(const JobConfig& job) {
   return "belongs to parallelism.shard_units = \"size\"";
 }
 
+std::string of_members(const JobConfig& job) {
+  if (job.low_communication.method != LowCommunication::kNone) return {};
+  return "says how members exchange parameters, and low_communication.method is \"none\"";
+}
+
+std::string of_an_outer_optimizer(const JobConfig& job) {
+  if (job.low_communication.method != LowCommunication::kLocalSgd) return {};
+  return "belongs to an outer optimizer, and low_communication.method is \"local_sgd\", which "
+         "takes "
+         "the mean";
+}
+
+std::string of_streaming(const JobConfig& job) {
+  const LowCommunication method = job.low_communication.method;
+  if (method == LowCommunication::kStreamingDiLoCo) return {};
+  return fmt::format("belongs to streaming_diloco, and low_communication.method is \"{}\"",
+                     name_of(method));
+}
+
 }  // namespace shoal::train

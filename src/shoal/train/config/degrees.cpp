@@ -35,6 +35,10 @@ std::int64_t data_ranks(const Job& job, std::int64_t ranks) {
   return rest / pp;
 }
 
+bool has_members(const JobConfig& config) {
+  return config.low_communication.method != LowCommunication::kNone;
+}
+
 plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
   const ParallelismSection& p = job.config.parallelism;
   const std::int64_t data = data_ranks(job, ranks);
@@ -42,8 +46,10 @@ plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
   degrees.pp = p.pipeline_parallel_degree;
   degrees.cp = p.context_parallel_degree;
   degrees.tp = p.tensor_parallel_degree;
-  // Without sharding every rank holds all, whatever the key says.
-  degrees.dp_replicate = p.zero_stage > 0 ? p.data_parallel_replicate_degree : 1;
+  // Without sharding every rank holds all, whatever the key says: each is a member by itself where
+  // there are members.
+  const std::int64_t copies = has_members(job.config) ? data : 1;
+  degrees.dp_replicate = p.zero_stage > 0 ? p.data_parallel_replicate_degree : copies;
   if (data % degrees.dp_replicate != 0) {
     throw config_error(job, "parallelism.data_parallel_replicate_degree",
                        fmt::format("must divide the {} data-parallel ranks, as {} does", data,

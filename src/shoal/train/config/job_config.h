@@ -124,6 +124,7 @@ struct ParallelismSection {
   std::string interface;    ///< TCP: name or address prefix; empty: the one that leads to rank 0
   std::string ports = "0";  ///< TCP: "first-last", the first free one is taken; "0": any
   std::int64_t rails = 0;   ///< TCP: connections between two ranks; 0: by their round trip
+  double silence_s = 0;     ///< TCP: after which a rank is lost, seconds; 0: by the round trip
   wire::TlsMode tls = wire::TlsMode::kAuto;  ///< TCP: connections that are encrypted
   std::string algorithms;      ///< TCP: "all_reduce=ring,broadcast=direct"; empty: chosen by cost
   std::string link_costs;      ///< TCP: a cluster file with the costs; empty: defaults
@@ -154,6 +155,20 @@ struct ParallelismSection {
   std::vector<std::string> shard_unit_names;  ///< with kNames
   bool reduce_every_micro_batch = false;      ///< stage 2 and 3
   double timeout_s = 60;                      ///< longest wait for another rank, seconds
+};
+
+/// Members are the data-parallel ranks, each with its block of the other axes; with ZeRO the copies
+/// of the sharded state.
+struct LowCommunicationSection {
+  LowCommunication method = LowCommunication::kNone;
+  std::int64_t every = 500;    ///< steps between two exchanges of the same parameters
+  double learning_rate = 0.7;  ///< diloco, streaming_diloco: of the outer optimizer
+  double momentum = 0.9;       ///< diloco, streaming_diloco: Nesterov's, of the outer optimizer
+  collective::Codec codec = collective::Codec::kNone;  ///< in which differences travel
+  std::int64_t fragments = 4;                          ///< streaming_diloco
+  std::int64_t overlap_steps =
+      1;             ///< streaming_diloco: steps from sending to the use of the result
+  double mix = 0.5;  ///< streaming_diloco: what a member keeps of its own parameters at an exchange
 };
 
 struct ActivationCheckpointSection {
@@ -205,6 +220,7 @@ struct JobConfig {
   PrecisionSection precision;
   SchedulerSection lr_scheduler;
   ParallelismSection parallelism;
+  LowCommunicationSection low_communication;
   ActivationCheckpointSection activation_checkpoint;
   CheckpointSection checkpoint;
   MetricsSection metrics;

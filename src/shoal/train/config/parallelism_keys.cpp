@@ -35,6 +35,11 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
           "TCP: connections between two ranks, which share the work of every large message; of two "
           "ranks the higher one's number counts; 0: one below a round trip of 5 ms, else one more "
           "for every 12 ms of it")
+      .key(
+          "silence_s", &P::silence_s, between(0, 86400),
+          "TCP: seconds after which a rank is lost from which nothing comes, because it is stopped "
+          "or the link is cut; ranks say something every 0.4 seconds; 0: 2 and 20 round trips, at "
+          "most 15")
       .key("tls", &P::tls,
            "TCP: connections that are encrypted and signed (TLS 1.3); auto: those that leave the "
            "host; on: all; off: none, so that who is on the way can read and change what ranks "

@@ -53,8 +53,18 @@ schedule::Schedule generated_schedule(const Job& job, std::int64_t ranks,
     return schedule::make_schedule(p.pipeline_parallel_schedule, static_cast<int>(ranks),
                                    static_cast<int>(chunks), static_cast<int>(micro_batches));
   } catch (const Error& error) {
-    throw config_error(job, "parallelism.pipeline_parallel_schedule", error.message());
+    throw config_error(job, "parallelism.pipeline_parallel_schedule",
+                       fmt::format("pp = {}: {}", ranks, error.message()));
   }
+}
+
+/// Returns the key that says how the units are divided, or gives the number of stages.
+const char* key_of_stages(const ParallelismSection& p) {
+  if (!p.pipeline_parallel_stage_units.empty()) return "parallelism.pipeline_parallel_stage_units";
+  if (!p.pipeline_parallel_schedule_csv.empty())
+    return "parallelism.pipeline_parallel_schedule_csv";
+  return p.pipeline_parallel_virtual_stages > 1 ? "parallelism.pipeline_parallel_virtual_stages"
+                                                : "parallelism.pipeline_parallel_degree";
 }
 
 }  // namespace
@@ -89,7 +99,9 @@ std::vector<std::int64_t> stage_sizes(const Job& job, const model::ModelSpec& sp
     plan::check_stages(given, units, stages);
     return given;
   } catch (const Error& error) {
-    throw config_error(job, "parallelism.pipeline_parallel_stage_units", error.message());
+    throw config_error(job, key_of_stages(job.config.parallelism),
+                       fmt::format("pp = {}: {}", job.config.parallelism.pipeline_parallel_degree,
+                                   error.message()));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/units.h"
+#include "shoal/collective/codec/coding.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/unit_moments.h"
@@ -108,6 +109,33 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
   return list;
 }
 
+/// Returns what members exchange, and hold for it; empty for a job without members.
+std::optional<plan::MemberExchange> planned_exchange(const JobConfig& config,
+                                                     const plan::Degrees& degrees) {
+  if (!has_members(config)) return std::nullopt;
+  const LowCommunicationSection& l = config.low_communication;
+  const bool streaming = l.method == LowCommunication::kStreamingDiLoCo;
+  collective::Coding coding;
+  coding.codec = l.codec;
+  const bool coded = l.codec != collective::Codec::kNone;
+  plan::MemberExchange exchange;
+  exchange.every = l.every;
+  constexpr double kFp32 = 4;
+  const auto block = static_cast<double>(coding.block);
+  if (coded) {
+    exchange.sent_bytes =
+        static_cast<double>(collective::encoded_bytes(coding, coding.block)) / block;
+  }
+  exchange.state_bytes = kFp32;
+  if (l.method != LowCommunication::kLocalSgd && l.momentum > 0) exchange.state_bytes += kFp32;
+  // Error feedback: of all values, and of this member's part of their sum.
+  if (coded) exchange.state_bytes += kFp32 + kFp32 / static_cast<double>(degrees.dp_replicate);
+  exchange.flight_bytes = (kFp32 + (coded ? 3 * exchange.sent_bytes : 0)) /
+                          static_cast<double>(streaming ? l.fragments : 1);
+  exchange.overlapped = streaming && l.overlap_steps > 0;
+  return exchange;
+}
+
 }  // namespace
 
 RecomputePolicy recompute_policy(const JobConfig& config) {
@@ -125,7 +153,8 @@ bool is_counted(const JobConfig& config) {
          config.parallelism.layouts.empty();
 }
 
-Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks) {
+Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks,
+                          const std::shared_ptr<const schedule::Schedule>& table) {
   const JobConfig& config = job.config;
   const plan::Degrees degrees = job_degrees(job, ranks);
   const BatchPlan batch = batch_plan(job, static_cast<int>(degrees.dp()));
@@ -134,6 +163,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   // The job in the planner's words: every field that memory depends on.
   training.zero_stage = static_cast<int>(p.zero_stage);
   training.degrees = degrees;
+  training.exchange = planned_exchange(config, degrees);
   training.ulysses = degrees.cp > 1 && p.context_parallel_method == ContextParallelMethod::kHeads;
   training.micro_batch = batch.micro_batch;
   training.global_batch = batch.global;
@@ -149,12 +179,15 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   // The last checkpoint is waited for, so that only earlier ones are copied aside.
   if (saved.asynchronous && before_the_end) training.staging_bytes = saved.staging_mb * kMB;
   if (degrees.pp > 1) {
-    training.schedule = p.pipeline_parallel_schedule;
-    training.virtual_stages = p.pipeline_parallel_virtual_stages;
     training.gathered_stages = p.pipeline_parallel_gathered_stages;
-    if (!p.pipeline_parallel_schedule_csv.empty()) {
+    if (table) {
+      training.table = table;
+    } else if (!p.pipeline_parallel_schedule_csv.empty()) {
       training.table = std::make_shared<const schedule::Schedule>(
           job_schedule(job, degrees.pp, batch.accumulation));
+    } else {
+      training.schedule = p.pipeline_parallel_schedule;
+      training.virtual_stages = p.pipeline_parallel_virtual_stages;
     }
     // The planner counts blocks: embedding and head are with the first and the last.
     training.stage_layers = stage_sizes(job, spec, static_cast<int>(training.stages()));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -20,9 +21,11 @@ model::RecomputePolicy recompute_policy(const JobConfig& config);
 /// assumes.
 bool is_counted(const JobConfig& config);
 
-/// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. Throws
-/// Error(config) when the batch does not divide, and what job_schedule throws for a schedule file.
-plan::Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks);
+/// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. `table`
+/// takes the place of the schedule of the job's pipeline. Throws Error(config) when the batch does
+/// not divide, and what job_schedule throws for a schedule file.
+plan::Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks,
+                                const std::shared_ptr<const schedule::Schedule>& table = nullptr);
 
 /// Returns a cluster that is described as far as the planning of memory needs it: `ranks` ranks, of
 /// which each `sharers` share memory and each may take `rank_bytes`.

@@ -31,9 +31,12 @@ void reject_if_set(const Job& job, std::initializer_list<const char*> keys, cons
     if (job.origins.contains(key)) throw config_error(job, key, why);
 }
 
-/// Throws for a key whose rule of plan/division_rules.h is broken.
-void require_rule(const Job& job, const char* key, const std::string& broken) {
-  if (!broken.empty()) throw config_error(job, key, broken);
+/// Throws for a key whose rule of plan/division_rules.h is broken: names the module, and the axis
+/// with its degree ("blocks.0.mlp.experts: ep = 3: must ...").
+void require_rule(const Job& job, const char* key, const std::string& module, const char* axis,
+                  std::int64_t degree, const std::string& broken) {
+  if (broken.empty()) return;
+  throw config_error(job, key, fmt::format("{}: {} = {}: {}", module, axis, degree, broken));
 }
 
 /// Checks the conditions that the table of keys has for each key that was set.
@@ -157,6 +160,16 @@ void check_length(const Job& job, std::int64_t steps) {
                           "run, --set lr_scheduler.warmup_steps=0",
                           std::max<std::int64_t>(1, steps / 10)));
   }
+  const LowCommunicationSection& members = job.config.low_communication;
+  const bool streaming = members.method == LowCommunication::kStreamingDiLoCo;
+  const std::int64_t travels = streaming ? members.overlap_steps : 0;
+  if (has_members(job.config) && members.every + travels > steps) {
+    throw config_error(
+        job, "low_communication.every",
+        fmt::format("the members would not have exchanged all parameters once: {}", length))
+        .hint(fmt::format("low_communication.every = {} would do",
+                          std::max<std::int64_t>(1, steps - travels)));
+  }
   if (scheduler.name != SchedulerKind::kWarmupStableDecay) return;
   const std::int64_t decay = std::llround(scheduler.decay_fraction * static_cast<double>(steps));
   if (scheduler.warmup_steps + decay > steps) {
@@ -234,8 +247,8 @@ void validate_transport(const Job& job, bool one_host) {
   if (!tcp) {
     reject_if_set(
         job,
-        {"parallelism.interface", "parallelism.ports", "parallelism.rails", "parallelism.tls",
-         "parallelism.algorithms", "parallelism.link_costs"},
+        {"parallelism.interface", "parallelism.ports", "parallelism.rails", "parallelism.silence_s",
+         "parallelism.tls", "parallelism.algorithms", "parallelism.link_costs"},
         mpi ? "belongs to TCP, and parallelism.transport is \"mpi\""
             : "belongs to TCP, and all ranks are on one host, where shared memory carries the "
               "bytes unless parallelism.transport is \"tcp\"");
@@ -335,9 +348,10 @@ void validate_context_parallel(const Job& job, const model::ModelSpec& spec) {
   if (cp == 1) return;
   if (spec.family != model::Family::kTransformer)
     throw config_error(job, key, "divides sequences, and so transformers only");
-  require_rule(job, key, plan::context_rule(cp, job.config.training.sequence_length));
+  require_rule(job, key, "embedding.tokens", "cp", cp,
+               plan::context_rule(cp, job.config.training.sequence_length));
   if (p.context_parallel_method == ContextParallelMethod::kRing) return;
-  require_rule(job, "parallelism.context_parallel_method",
+  require_rule(job, "parallelism.context_parallel_method", "blocks.0.attention", "cp", cp,
                plan::whole_heads_rule(spec, {.cp = cp, .tp = p.tensor_parallel_degree}));
 }
 
@@ -349,7 +363,9 @@ void validate_experts(const Job& job, const model::ModelSpec& spec) {
                        "what the blocks of a mixture hold depends on where tokens go: a budget "
                        "cannot be kept; \"full\", \"selective\" and \"every_k\" work");
   }
-  require_rule(job, key, plan::experts_rule(spec, ep));
+  const std::string first = fmt::format("blocks.{}.mlp.experts", spec.dense_layers);
+  require_rule(job, key, spec.experts > 0 ? first : "blocks.0.mlp", "ep", ep,
+               plan::experts_rule(spec, ep));
 }
 
 /// Ranks that go on early have to take back an update, and forward passes: both must be possible.
@@ -366,6 +382,72 @@ void validate_post_validation(const Job& job) {
     throw config_error(job, key,
                        "keeps a copy of the optimizer's state in memory, where "
                        "optimizer.state_folder is to save it");
+  }
+}
+
+/// Throws unless the members' exchanges fit into the steps between them.
+void validate_exchanges(const Job& job) {
+  const LowCommunicationSection& l = job.config.low_communication;
+  if (l.method != LowCommunication::kStreamingDiLoCo) return;
+  if (l.fragments > l.every) {
+    throw config_error(
+        job, "low_communication.fragments",
+        fmt::format("{} fragments are exchanged in low_communication.every = {} steps, at most one "
+                    "after a step: at most {}",
+                    l.fragments, l.every, l.every));
+  }
+  const std::int64_t most = l.every / l.fragments;
+  if (l.overlap_steps > most) {
+    throw config_error(job, "low_communication.overlap_steps",
+                       fmt::format("one fragment travels at a time, and another begins every "
+                                   "{} / {} steps: at most {}",
+                                   l.every, l.fragments, most));
+  }
+}
+
+/// Members train by themselves: what needs all ranks in a step has no meaning there.
+void validate_low_communication(const Job& job, const model::ModelSpec& spec, std::int64_t ranks,
+                                std::int64_t data) {
+  if (!has_members(job.config)) return;
+  const ParallelismSection& p = job.config.parallelism;
+  const char* const key = "low_communication.method";
+  if (data < 2) {
+    throw config_error(job, key,
+                       fmt::format("members are data-parallel ranks, and there is one: {} ranks "
+                                   "would be two members",
+                                   2 * ranks));
+  }
+  if (p.zero_stage > 0 && p.data_parallel_replicate_degree < 2) {
+    throw config_error(job, "parallelism.data_parallel_replicate_degree",
+                       fmt::format("the copies of the sharded state are the members of "
+                                   "low_communication.method = \"{}\": at least 2 that divide the "
+                                   "{} data-parallel ranks, as {} does",
+                                   name_of(job.config.low_communication.method), data,
+                                   plan::nearest_divisors(data, 2)));
+  }
+  validate_exchanges(job);
+  if (p.transport == Transport::kMpi &&
+      job.config.low_communication.codec != collective::Codec::kNone) {
+    throw config_error(job, "low_communication.codec",
+                       "MPI adds up numbers of its own types, and parallelism.transport is "
+                       "\"mpi\": \"none\" there, or parallelism.transport = \"tcp\"");
+  }
+  if (p.pipeline_parallel_post_validation) {
+    throw config_error(job, "parallelism.pipeline_parallel_post_validation",
+                       "takes back an update that a member may have exchanged already: leave it "
+                       "out, or low_communication.method = \"none\"");
+  }
+  const bool narrow = may_use(job, Precision::kBf16) || may_use(job, Precision::kFp16);
+  if (narrow && !job.config.precision.master_weights) {
+    throw config_error(job, "precision.master_weights",
+                       "members exchange fp32 parameters: 16-bit weights need their masters with "
+                       "low_communication.method");
+  }
+  if (spec.router_bias && spec.router_bias_rate > 0) {
+    throw config_error(job, "model.router_bias_rate",
+                       "moves biases by the choices of all ranks in every step, and members know "
+                       "their own alone: 0 with low_communication.method, and model.balance_loss "
+                       "keeps experts even");
   }
 }
 
@@ -441,6 +523,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   const BatchPlan batch = batch_plan(job, static_cast<int>(data));
   const std::int64_t pp = job.config.parallelism.pipeline_parallel_degree;
   if (pp > 1) stage_sizes(job, spec, job_schedule(job, pp, batch.accumulation).stages());
+  validate_low_communication(job, spec, ranks, data);
   validate_optimizer(job);
   validate_metrics(job);
   validate_precision(job);

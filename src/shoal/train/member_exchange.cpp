@@ -1,0 +1,119 @@
+#include "shoal/train/member_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "shoal/base/check.h"
+#include "shoal/parallel/ownership.h"
+
+namespace shoal::train {
+namespace {
+
+/// Cuts the parameters of a set evenly. A set that is too small for that is exchanged as one, with
+/// the last fragment.
+std::vector<std::vector<at::Tensor>> fragments_of(std::vector<at::Tensor> parameters,
+                                                  std::int64_t values, int fragments,
+                                                  std::int64_t block) {
+  if ((values + block - 1) / block >= fragments)
+    return optim::even_fragments(parameters, fragments, block);
+  std::vector<std::vector<at::Tensor>> result(static_cast<std::size_t>(fragments));
+  result.back() = std::move(parameters);
+  return result;
+}
+
+}  // namespace
+
+MemberExchange::MemberExchange(const nn::Model& model,
+                               const std::vector<parallel::OwnedRange>& owned,
+                               optim::Optimizer& optimizer, parallel::GradientReduction& reduction,
+                               const mesh::Mesh& mesh, comm::Group members,
+                               const MemberExchangeOptions& options)
+    : optimizer_(optimizer),
+      reduction_(reduction),
+      members_(std::move(members)),
+      rank_(mesh.rank()) {
+  for (Set& set : sets_of(model, owned, mesh)) {
+    optim::SynchronisationOptions own = options.synchronisation;
+    // Other sets round with other random numbers; all owners of this one with the same.
+    collective::Coding& coding = own.outer.coding;
+    coding.key = coding.key.child(set.first);
+    sets_.emplace_back(
+        fragments_of(std::move(set.parameters), set.values, options.fragments, coding.block),
+        members_, own);
+  }
+}
+
+std::vector<MemberExchange::Set> MemberExchange::sets_of(
+    const nn::Model& model, const std::vector<parallel::OwnedRange>& owned,
+    const mesh::Mesh& mesh) {
+  std::map<const nn::Parameter*, mesh::AxisSet> holders;
+  for (const parallel::HeldParameters& held : parallel::by_holders(model.parameters(), mesh))
+    for (const auto& parameter : held.parameters) holders[parameter.get()] = held.holders.axes;
+  std::vector<Set> sets;
+  std::map<std::pair<mesh::AxisSet, int>, std::size_t> known;
+  for (const parallel::OwnedRange& range : owned) {
+    if (!range.parameter->requires_grad()) continue;
+    const auto [place, fresh] =
+        known.try_emplace({holders.at(range.parameter.get()), range.ties}, sets.size());
+    if (fresh) sets.push_back({.first = range.parameter->name(), .parameters = {}});
+    Set& set = sets[place->second];
+    const at::Tensor& values = optimizer_.master(places_.size());
+    SHOAL_USER_CHECK(values.defined(), "low_communication", "{} has no fp32 values",
+                     range.parameter->name());
+    set.parameters.push_back(values);
+    places_.push_back({place->second, set.values, values.numel()});
+    set.values += values.numel();
+  }
+  return sets;
+}
+
+void MemberExchange::after_step(std::int64_t step) {
+  const bool writes = std::any_of(sets_.begin(), sets_.end(),
+                                  [&](const auto& set) { return set.writes_after(step); });
+  if (writes) reduction_.begin_update();
+  for (optim::Synchronisation& set : sets_) set.after_step(step);
+  if (!writes) return;
+  optimizer_.copy_masters_to_parameters();
+  reduction_.end_update();
+}
+
+void MemberExchange::swap_anchor() {
+  reduction_.begin_update();
+  for (const optim::Synchronisation& set : sets_) set.swap_anchors();
+  optimizer_.copy_masters_to_parameters();
+  reduction_.end_update();
+}
+
+void MemberExchange::wait() {
+  for (optim::Synchronisation& set : sets_) set.wait();
+}
+
+void MemberExchange::resume(std::int64_t step) {
+  for (optim::Synchronisation& set : sets_) set.resume(step);
+}
+
+at::Tensor MemberExchange::anchor_of(std::size_t slice) const {
+  const Place& place = places_.at(slice);
+  return sets_[place.set].anchors().narrow(0, place.begin, place.count);
+}
+
+std::vector<MemberExchange::Array> MemberExchange::arrays() const {
+  std::vector<Array> arrays;
+  for (std::size_t s = 0; s < sets_.size(); ++s) {
+    const auto& fragments = sets_[s].fragments();
+    for (std::size_t f = 0; f < fragments.size(); ++f) {
+      for (const optim::OuterState& state : fragments[f].states()) {
+        // `anchor_of` has the anchors, by parameter.
+        if (state.kind == "anchor" || state.tensor.numel() == 0) continue;
+        arrays.push_back({fmt::format("rank-{}.set-{}.fragment-{}.{}", rank_, s, f, state.kind),
+                          state.tensor, state.shared});
+      }
+    }
+  }
+  return arrays;
+}
+
+}  // namespace shoal::train
