@@ -47,6 +47,11 @@ Bytes with_header(const void* header) {
 /// What a peer might write, rail by rail: true to the rules or not.
 std::vector<Part> connections(FuzzedDataProvider& input) {
   std::vector<Part> parts;
+  // What a rail has still to write of a piece: parts of other rails come in between.
+  std::map<std::size_t, Part> rests;
+  const auto end_piece = [&](std::size_t rail) {
+    if (auto rest = rests.extract(rail)) parts.push_back(std::move(rest.mapped()));
+  };
   constexpr std::uint64_t kTotals[] = {1,
                                        1000,
                                        kPieceOfMessage,
@@ -104,8 +109,18 @@ std::vector<Part> connections(FuzzedDataProvider& input) {
       }
     }
     written += part.bytes.size();
+    end_piece(part.rail);
+    if (input.ConsumeBool()) {
+      const auto cut = static_cast<std::ptrdiff_t>(
+          input.ConsumeIntegralInRange<std::size_t>(0, part.bytes.size()));
+      Part& rest = rests[part.rail];
+      rest = part;
+      rest.bytes.erase(rest.bytes.begin(), rest.bytes.begin() + cut);
+      part.bytes.resize(static_cast<std::size_t>(cut));
+    }
     parts.push_back(std::move(part));
   }
+  while (!rests.empty()) end_piece(rests.begin()->first);
   return parts;
 }
 

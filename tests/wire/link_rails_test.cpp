@@ -138,6 +138,18 @@ TEST(LinkRails, WhatIsLateOnOneRailIsSentOnTheOthers) {
   EXPECT_TRUE(a.idle());
 }
 
+// It may be the last one that the peer waits for, when all others have been reported.
+TEST(LinkRails, APieceThatIsPartlyWrittenMayBeLate) {
+  auto [a, b] = two_ends(3);
+  const Bytes body(32 << 20, std::byte{1});
+  a.send({1, 1}, 0, {}, body, nullptr);
+  EXPECT_FALSE(a.may_have_late());
+  a.flush();
+  a.await_no_reports();
+  EXPECT_FALSE(a.awaits_reports());
+  EXPECT_TRUE(a.may_have_late());
+}
+
 // Pieces wait everywhere: no rail is slower than the others.
 TEST(LinkRails, NothingIsLateWhereAllRailsStandStill) {
   auto [a, b] = two_ends(3);

@@ -171,6 +171,14 @@ void Link::send_late_again(Clock::time_point now) {
   claims_.take_back(std::move(late));
 }
 
+// A piece that a rail does not write to its end may be the last one that the peer waits for, when
+// all others have been reported.
+bool Link::may_have_late() const {
+  return awaits_reports() || std::any_of(rails_.begin() + 1, rails_.end(), [](const auto& rail) {
+           return rail && rail->writes_piece();
+         });
+}
+
 bool Link::awaits_reports() const {
   return std::any_of(accounts_.begin(), accounts_.end(),
                      [](const RailAccount& account) { return account.waits(); });

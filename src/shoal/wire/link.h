@@ -76,8 +76,10 @@ class Link {
   bool flush();
   /// Has pieces claimed again that one rail has not delivered, though another one would have long
   /// ago: whichever copy comes first counts. So a rail that is slow, or waits to repeat a packet,
-  /// delays nobody for long. To be called now and then while `awaits_reports`, before `flush`.
+  /// delays nobody for long. To be called now and then while `may_have_late`, before `flush`.
   void send_late_again(Clock::time_point now);
+  /// Returns true where a piece waits for its report, or is partly written.
+  bool may_have_late() const;
   bool awaits_reports() const;
   /// Counts the pieces that were sent again because they were late.
   std::uint64_t sent_again() const { return sent_again_; }

@@ -118,9 +118,9 @@ void Rail::send_last_words(const Bytes& words) {
 }
 
 std::optional<Claims::Chunk> Rail::move_late(Clock::time_point now, Duration longest) {
-  if (writing_.empty()) return std::nullopt;
+  if (!writes_piece()) return std::nullopt;
   Claims::Chunk& piece = writing_.front();
-  if (piece.moved || piece.stream.group == 0 || !piece.is_late(now, longest)) return std::nullopt;
+  if (!piece.is_late(now, longest)) return std::nullopt;
   Claims::Chunk copy = piece.move();
   write_from_copy();
   return copy;

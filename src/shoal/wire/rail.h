@@ -63,6 +63,10 @@ class Rail {
   /// As RailAccount::move_late, for the piece that is being written. The rest of it is written from
   /// a copy, because the receiver counts its bytes.
   std::optional<Claims::Chunk> move_late(Clock::time_point now, Duration longest);
+  /// Returns true where a piece is being written that may be moved.
+  bool writes_piece() const {
+    return !writing_.empty() && !writing_.front().moved && writing_.front().stream.group != 0;
+  }
   /// The peer has another copy of a piece: the memory of this one is not read any more.
   void give_up(const std::shared_ptr<Claims::Copies>& copies);
 

@@ -49,12 +49,13 @@ std::vector<Claims::Chunk> RailAccount::reported(const RailReport& report, Clock
       arrived.push_back(std::move(piece));
     }
     unreported_.pop_front();
+    first_waiting_ -= std::min<std::size_t>(first_waiting_, 1);
   }
   if (report.closed != 0 && state_ == State::kClosing) {
     state_ = State::kClosed;
     for (Claims::Chunk& chunk : unreported_)
       if (is_waiting(chunk)) lost_.push_back(std::move(chunk));
-    unreported_.clear();
+    forget_unreported();
   }
   return arrived;
 }
@@ -65,28 +66,37 @@ std::optional<Duration> RailAccount::latency(Clock::time_point now) const {
 }
 
 std::optional<Claims::Chunk> RailAccount::move_late(Clock::time_point now, Duration longest) {
-  const auto oldest = std::find_if(unreported_.begin(), unreported_.end(), is_waiting);
-  if (oldest == unreported_.end() || !oldest->is_late(now, longest)) return std::nullopt;
-  Claims::Chunk copy = oldest->move();
+  if (!waits()) return std::nullopt;
+  Claims::Chunk& oldest = unreported_[first_waiting()];
+  if (!oldest.is_late(now, longest)) return std::nullopt;
+  Claims::Chunk copy = oldest.move();
   // The kernel has the bytes.
-  oldest->message.reset();
+  oldest.message.reset();
   return copy;
 }
 
-bool RailAccount::waits() const {
-  return std::any_of(unreported_.begin(), unreported_.end(), is_waiting);
+std::size_t RailAccount::first_waiting() const {
+  while (first_waiting_ < unreported_.size() && !is_waiting(unreported_[first_waiting_]))
+    ++first_waiting_;
+  return first_waiting_;
+}
+
+void RailAccount::forget_unreported() {
+  unreported_.clear();
+  first_waiting_ = 0;
 }
 
 void RailAccount::reopen() {
   state_ = State::kOpen;
   ++connection_;
   written_ = reported_ = received_ = told_ = 0;
+  latency_.reset();
 }
 
 void RailAccount::drop_all(std::vector<std::shared_ptr<Claims::Message>>& dropped) {
   for (const Claims::Chunk& chunk : unreported_)
     if (chunk.message) dropped.push_back(chunk.message);
-  unreported_.clear();
+  forget_unreported();
 }
 
 void RailAccount::adopt(Claims& claims, Stream stream) {

@@ -39,8 +39,9 @@ class RailAccount {
   void wrote(Claims::Chunk piece);
   /// Counts the pieces that have come whole over this connection: whoever reads it counts them up.
   std::uint64_t& received_pieces() { return received_; }
-  /// Returns true where pieces wait for the peer's report, those that were moved left out.
-  bool waits() const;
+  /// Returns true where pieces wait for the peer's report, those left out that were moved or that
+  /// the peer has from another rail.
+  bool waits() const { return first_waiting() < unreported_.size(); }
   /// Returns true where so many do that no more are to be written. A connection has fewer on its
   /// way; a peer that reads and never reports would have this rank keep everything.
   bool is_full() const { return unreported_.size() >= kMostUnreported; }
@@ -74,7 +75,7 @@ class RailAccount {
   /// Forgets all pieces without releasing their memory, also those that are written from now on:
   /// the peer reports nothing more.
   void abandon() {
-    unreported_.clear();
+    forget_unreported();
     abandoned_ = true;
   }
 
@@ -82,10 +83,15 @@ class RailAccount {
   static bool is_waiting(const Claims::Chunk& piece) {
     return !piece.moved && !piece.is_delivered();
   }
+  std::size_t first_waiting() const;
+  void forget_unreported();
+
   State state_ = State::kOpen;
   std::uint16_t connection_ = 0;
   /// In the order written. Those that were moved have no message.
   std::deque<Claims::Chunk> unreported_;
+  /// None before it waits. Those behind it may not, either: what does not wait never will.
+  mutable std::size_t first_waiting_ = 0;
   std::optional<Duration> latency_;
   std::uint64_t written_ = 0;   ///< pieces, over this connection
   std::uint64_t reported_ = 0;  ///< of them, by the peer

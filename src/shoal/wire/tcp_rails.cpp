@@ -85,20 +85,24 @@ void TcpTransport::report_pieces(int r) {
   if (any) flush_peer(r);
 }
 
-// Called with the lock held, by the thread. Returns true where reports are awaited.
+// Called with the lock held, by the thread, at each of its turns: it looks once in kLookForLate.
+// Returns true where it has to look again.
 bool TcpTransport::send_late_again() {
   if (failure_) return false;
-  bool awaited = false;
   const auto now = Clock::now();
+  if (now < next_look_for_late_) return may_have_late_;
+  next_look_for_late_ = now + kLookForLate;
+  may_have_late_ = false;
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
     if (!peer.link || peer.link->rails() < 2 || peer.finished) continue;
-    if (!peer.link->awaits_reports()) continue;
-    awaited = true;
+    if (!peer.link->may_have_late()) continue;
+    may_have_late_ = true;
+    const std::uint64_t before = peer.link->sent_again();
     peer.link->send_late_again(now);
-    flush_peer(r);
+    if (before != peer.link->sent_again()) flush_peer(r);
   }
-  return awaited;
+  return may_have_late_;
 }
 
 // A report of a connection that this rank does not have yet is of one that the peer has taken and

@@ -22,8 +22,6 @@ constexpr Duration kSpin = std::chrono::microseconds(100);
 constexpr Duration kTakeOverAfter = std::chrono::milliseconds(1);
 /// The thread looks so often whether the driver is still there.
 constexpr Duration kPollDriver = std::chrono::milliseconds(5);
-/// The thread looks so often whether pieces are late.
-constexpr Duration kLookForLate = std::chrono::milliseconds(10);
 /// After an exception that is no failure of a peer the thread goes on, but not in a busy loop.
 constexpr Duration kAfterException = std::chrono::milliseconds(10);
 

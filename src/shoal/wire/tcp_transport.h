@@ -156,6 +156,8 @@ class TcpTransport final : public Transport {
   };
   /// Marks the eventfd in an epoll event, whose number is otherwise a rank.
   static constexpr std::uint32_t kWake = ~std::uint32_t{0};
+  /// The thread looks so often whether pieces are late.
+  static constexpr Duration kLookForLate = std::chrono::milliseconds(10);
   static constexpr Duration kMaxWait = std::chrono::milliseconds(250);
 
   std::string key_of_address(int rank) const;
@@ -242,6 +244,8 @@ class TcpTransport final : public Transport {
   std::optional<Error> failure_;        ///< set once, before `failed_`
   std::atomic<bool> failed_{false};
   Clock::time_point next_heartbeat_;
+  Clock::time_point next_look_for_late_;
+  bool may_have_late_ = false;  ///< at the last look
   AwakeTime awake_;
   bool left_ = false;
   std::optional<Clock::time_point> stopping_;  ///< since when
