@@ -87,6 +87,28 @@ TEST(DataExchange, OfShardsWithCopies) {
   EXPECT_NEAR(exposed(training) / parameters(), 0.5 * (2 + 2) + 0.5 * 2, 1e-9);
 }
 
+// Members of two ranks: each rank exchanges its half with the other member, in one of ten steps and
+// behind the update, where no computation hides it.
+TEST(DataExchange, OfMembersIsHiddenByNothing) {
+  Training training = on_four();
+  training.zero_stage = 1;
+  training.degrees.shard_over(2, training.degrees.dp());
+  training.exchange = MemberExchange{.every = 10, .sent_bytes = 4};
+  Cluster cluster = slow_products();
+  cluster.inside.bandwidth = 1;
+  const double exchange = 4 * parameters() / 2 / 10;
+  EXPECT_NEAR(exposed(training, cluster), 0.5 * (2 + 2) * parameters() + exchange, 1e-6 * exchange);
+  const auto with_overlap = [&] {
+    training.overlap_data = true;
+    return published_step_time(small(), training, cluster);
+  };
+  const StepTime waits = with_overlap();
+  training.exchange->overlapped = true;
+  const StepTime goes_on = with_overlap();
+  EXPECT_EQ(waits.data_hidden, goes_on.data_hidden);
+  EXPECT_NEAR(waits.data_exposed - goes_on.data_exposed, exchange, 1e-6 * exchange);
+}
+
 // Forward in 8 bits, backward in 16 within the host, gradients in 4.
 TEST(DataExchange, OfZeroPlusPlus) {
   Training training = on_four();
