@@ -318,7 +318,8 @@ void RunSetup::make_optimizer() {
 
 void RunSetup::make_exchange(const std::vector<parallel::OwnedRange>& owned) {
   run_.exchange.emplace(*run_.model, owned, *run_.optimizer, *run_.applied.reduction, run_.mesh,
-                        run_.members, exchange_options(config_));
+                        run_.applied.tied ? &*run_.applied.tied : nullptr, run_.members,
+                        exchange_options(config_));
   run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr,
                                run_.mesh.rank(), run_.mesh.size());
   if (!run_.checkpoint) return;
