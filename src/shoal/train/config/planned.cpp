@@ -91,7 +91,8 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
         attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
     }
   }
-  // Members of one rank each have nobody to share their state with.
+  // Members of one data rank: parallelism.data_parallel_replicate_degree would have to say which
+  // ranks make a member.
   const bool shares = training.reducing().dp() > 1;
   for (int stage = training.zero_stage + 1; stage <= 3 && shares; ++stage) {
     Training sharded = training;
