@@ -1,6 +1,7 @@
 // Jobs whose members train by themselves, against the same loop by hand, against ranks that
 // exchange gradients, and against what they promise to send.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -195,6 +196,35 @@ TEST_F(LowCommunication, BetweenExchangesOnlyScalarsTravelBetweenMembers) {
   EXPECT_EQ(floats[0], floats[1]);
   EXPECT_GT(floats[0], 10'000);
   EXPECT_LT(most, 64) << "sums that all ranks take in a step: labels, memory, signals, loss";
+}
+
+// One for each rank that owns what another rank of its member owns too, unless a codec gives both
+// the same bits anyway.
+TEST_F(LowCommunication, OwnersOfTheSameValuesTakeTheSumOfTheFirst) {
+  const auto broadcasts = [&](const Sets& sets, int every) {
+    flight_ = std::make_shared<collective::FlightBook>();
+    train(fmt::format("{} {}", fmt::join(sets, " "), every),
+          alone() + sets +
+              Sets{"low_communication.method=diloco",
+                   fmt::format("low_communication.every={}", every), "training.steps=2",
+                   "lr_scheduler.warmup_steps=0"},
+          4);
+    std::int64_t count = 0;
+    for (const collective::FlightPage& page : flight_->pages()) {
+      for (const collective::FlightEntry& entry : page.entries)
+        count += entry.call.starts_with("broadcast");
+    }
+    return count;
+  };
+  const Sets tensors{"parallelism.tensor_parallel_degree=2"};
+  const std::vector<std::pair<Sets, std::int64_t>> ways{
+      {tensors, 4},
+      {{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"}, 4},
+      {kFsdp, 0},
+      {tensors + Sets{"low_communication.codec=i8"}, 0}};
+  // Two steps have two exchanges, or one; they are few, so that the records hold all calls.
+  for (const auto& [sets, expected] : ways)
+    EXPECT_EQ(broadcasts(sets, 1) - broadcasts(sets, 2), expected) << sets.front();
 }
 
 TEST_F(LowCommunication, TheBytesOfARunAreThoseOfItsExchanges) {
