@@ -84,6 +84,40 @@ TEST(PublishedMemory, OfBuffersAndMessages) {
   EXPECT_DOUBLE_EQ(buffers(training), 5 * kMessage);
 }
 
+// Beside the states: eight bytes of each value that a rank owns, and four during an exchange, which
+// comes behind the update or travels while training goes on. Members of one rank reduce nothing.
+TEST(PublishedMemory, OfMembers) {
+  const ModelSpec spec = small();
+  const double p = count_of(spec);
+  Training training = on(2);
+  training.degrees.shard_over(1, 2);
+  training.exchange =
+      MemberExchange{.every = 10, .sent_bytes = 4, .state_bytes = 8, .flight_bytes = 4};
+  const auto all_phases = [&] {
+    std::map<std::string, MemoryUse> phases;
+    const auto ranks = published_memory(spec, training);
+    for (const MemoryPhase& one : ranks.front().phases) phases[one.name] = one.use;
+    return phases;
+  };
+  const double block_states = held_by_block(spec, training).all() * (14 + 8);
+  auto found = all_phases();
+  ASSERT_EQ(found.size(), 4u);
+  for (const auto& [name, use] : found) {
+    EXPECT_DOUBLE_EQ(use.optimizer, (12 + 8) * p) << name;
+    EXPECT_DOUBLE_EQ(use.communication, name == "optimizer" ? 4 * p : 0) << name;
+  }
+  EXPECT_DOUBLE_EQ(found["checkpoint"].staging, block_states);
+  training.exchange->overlapped = true;
+  for (const auto& [name, use] : all_phases()) EXPECT_DOUBLE_EQ(use.communication, 4 * p) << name;
+  // Four ranks in two members: each owns half, and sums gradients with the other of its member.
+  training.degrees.shard_over(2, 4);
+  training.zero_stage = 1;
+  found = all_phases();
+  EXPECT_DOUBLE_EQ(found["optimizer"].optimizer, (12 + 8) * p / 2);
+  EXPECT_DOUBLE_EQ(found["optimizer"].communication, 4 * p / 2);
+  EXPECT_DOUBLE_EQ(found["backward"].communication, 4 * p / 2 + 2 * 25.0 * 1024 * 1024);
+}
+
 TEST(PublishedMemory, OfWholeUnits) {
   ModelSpec spec = small();
   Training training = on(4);

@@ -87,6 +87,26 @@ TEST(DataExchange, OfShardsWithCopies) {
   EXPECT_NEAR(exposed(training) / parameters(), 0.5 * (2 + 2) + 0.5 * 2, 1e-9);
 }
 
+// Members of two ranks: each rank exchanges its half with the other member, in one of ten steps and
+// behind the update, where no computation hides it.
+TEST(DataExchange, OfMembersIsHiddenByNothing) {
+  Training training = on_four();
+  training.zero_stage = 1;
+  training.degrees.shard_over(2, training.degrees.dp());
+  training.exchange = MemberExchange{.every = 10, .sent_bytes = 4};
+  Cluster cluster = slow_products();
+  cluster.inside.bandwidth = 1;
+  const double exchange = 4 * parameters() / 2 / 10;
+  EXPECT_NEAR(exposed(training, cluster), 0.5 * (2 + 2) * parameters() + exchange, 1e-6 * exchange);
+  // Members of one rank have nothing else to send, and a backward pass that could hide much.
+  training.zero_stage = 0;
+  training.degrees.shard_over(1, training.degrees.dp());
+  training.overlap_data = true;
+  EXPECT_NEAR(exposed(training, cluster), 4 * 1.5 * parameters() / 10, 1e-6 * exchange);
+  training.exchange->overlapped = true;
+  EXPECT_EQ(exposed(training, cluster), 0);
+}
+
 // Forward in 8 bits, backward in 16 within the host, gradients in 4.
 TEST(DataExchange, OfZeroPlusPlus) {
   Training training = on_four();

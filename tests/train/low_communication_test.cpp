@@ -1,12 +1,16 @@
 // Jobs whose members train by themselves, against the same loop by hand, against ranks that
 // exchange gradients, and against what they promise to send.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -24,6 +28,7 @@
 namespace shoal::train::low_communication_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const Sets kFsdp{"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"};
@@ -193,6 +198,35 @@ TEST_F(LowCommunication, BetweenExchangesOnlyScalarsTravelBetweenMembers) {
   EXPECT_LT(most, 64) << "sums that all ranks take in a step: labels, memory, signals, loss";
 }
 
+// One for each rank that owns what another rank of its member owns too, unless a codec gives both
+// the same bits anyway.
+TEST_F(LowCommunication, OwnersOfTheSameValuesTakeTheSumOfTheFirst) {
+  const auto broadcasts = [&](const Sets& sets, int every) {
+    flight_ = std::make_shared<collective::FlightBook>();
+    train(fmt::format("{} {}", fmt::join(sets, " "), every),
+          alone() + sets +
+              Sets{"low_communication.method=diloco",
+                   fmt::format("low_communication.every={}", every), "training.steps=2",
+                   "lr_scheduler.warmup_steps=0"},
+          4);
+    std::int64_t count = 0;
+    for (const collective::FlightPage& page : flight_->pages()) {
+      for (const collective::FlightEntry& entry : page.entries)
+        count += entry.call.starts_with("broadcast");
+    }
+    return count;
+  };
+  const Sets tensors{"parallelism.tensor_parallel_degree=2"};
+  const std::vector<std::pair<Sets, std::int64_t>> ways{
+      {tensors, 4},
+      {{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=1"}, 4},
+      {kFsdp, 0},
+      {tensors + Sets{"low_communication.codec=i8"}, 0}};
+  // Two steps have two exchanges, or one; they are few, so that the records hold all calls.
+  for (const auto& [sets, expected] : ways)
+    EXPECT_EQ(broadcasts(sets, 1) - broadcasts(sets, 2), expected) << sets.front();
+}
+
 TEST_F(LowCommunication, TheBytesOfARunAreThoseOfItsExchanges) {
   const auto sent = [&](const Sets& sets, int steps) {
     double bytes = 0;
@@ -271,6 +305,62 @@ TEST_F(LowCommunication, AResumedRunHasTheSameBits) {
   }
 }
 
+// Members whose scales of the loss differ, and a run that goes on with another type.
+TEST_F(LowCommunication, EachMemberGoesOnWithItsLossScale) {
+  const Sets fp16 = kStreaming + Sets{"precision.type=fp16", "checkpoint.interval=2"};
+  const Sets overflow{"debug.fault=overflow", "debug.fault_step=2", "debug.fault_rank=1"};
+  const auto whole = train("whole", fp16 + overflow, 2);
+  const auto scale_of = [&](const std::string& run, int step, int member) {
+    const std::string name = fmt::format("member.{}.loss_scale", member);
+    double scale = 0;
+    std::memcpy(&scale, values(run, step, name).at(name).data(), sizeof scale);
+    return scale;
+  };
+  EXPECT_EQ(scale_of("whole", 4, 1), scale_of("whole", 4, 0) / 2)
+      << "the second one skipped a step";
+  const auto go_on = [&](const std::string& run, const std::string& from, const Sets& sets) {
+    std::filesystem::create_directories(path(run) + "/checkpoints");
+    std::filesystem::create_directory_symlink(saved(from, 4), saved(run, 4));
+    return train(run, sets, 2);
+  };
+  const auto again = go_on("again", "whole", fp16);
+  ASSERT_EQ(again.size(), 2u);
+  EXPECT_EQ(again[1].loss, whole[5].loss);
+  EXPECT_EQ(values("again", 6, "member."), values("whole", 6, "member."));
+  // A run that has no scale leaves none behind, and one that had none begins with the job's.
+  const Sets fp32 = kStreaming + Sets{"checkpoint.interval=2"};
+  EXPECT_EQ(go_on("to fp32", "whole", fp32).size(), 2u);
+  EXPECT_EQ(scale_of("to fp32", 6, 1), 0);
+  train("fp32", fp32, 2);
+  EXPECT_EQ(go_on("to fp16", "fp32", fp16 + Sets{"precision.loss_scale=1024"}).size(), 2u);
+  EXPECT_EQ(scale_of("to fp16", 6, 1), 1024);
+}
+
+TEST_F(LowCommunication, ATraceShowsExchanges) {
+  train("run", alone() + kDiLoCo + Sets{"metrics.trace_steps=[2, 2]"}, 2);
+  std::ifstream file(RunDirectory(path("run")).trace());
+  const std::string trace{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(trace, HasSubstr("member exchange"));
+}
+
+TEST_F(LowCommunication, WarnsWhereTheLastStepsAreLost) {
+  const auto warning = [&](const Sets& sets, std::int64_t steps) {
+    return warn_of_last_steps(parse_job(job(), "small.toml", sets).config, steps);
+  };
+  EXPECT_EQ(warning({}, 7), "") << "no members";
+  const Sets diloco{"low_communication.method=diloco", "low_communication.every=20"};
+  EXPECT_EQ(warning(diloco, 400), "");
+  EXPECT_THAT(warning(diloco, 397), AllOf(HasSubstr("nothing of the last 17 steps"),
+                                          HasSubstr("380 or 400 steps would end with")));
+  // The result of the last fragment comes two steps after each multiple of 20.
+  const Sets streaming{"low_communication.method=streaming_diloco", "low_communication.every=20",
+                       "low_communication.fragments=4", "low_communication.overlap_steps=2"};
+  EXPECT_EQ(warning(streaming, 402), "");
+  EXPECT_THAT(warning(streaming, 400),
+              AllOf(HasSubstr("18 steps before the end"), HasSubstr("382 or 402 steps would end")));
+  EXPECT_EQ(warning(streaming + Sets{"low_communication.overlap_steps=0"}, 400), "");
+}
+
 // With alpha above 0 members differ from the anchor, and from each other, in every step.
 TEST_F(LowCommunication, TheModelIsTheAnchor) {
   const auto steps = train("run", kStreaming + Sets{"validation.batches=0"}, 2);
@@ -331,7 +421,13 @@ TEST_F(LowCommunication, MistakesOfAJobAreNamedBeforeItBegins) {
   EXPECT_THAT(error_of(kDiLoCo + Sets{"parallelism.zero_stage=3"}, 4),
               HasSubstr("data_parallel_replicate_degree"));
   EXPECT_THAT(error_of(kDiLoCo + Sets{"low_communication.every=7"}),
-              HasSubstr("would not have exchanged all parameters once"));
+              AllOf(HasSubstr("would not have exchanged all parameters once"),
+                    HasSubstr("low_communication.every = 6 would do")));
+  // Four fragments that travel for two steps each need eight steps between exchanges.
+  EXPECT_THAT(
+      error_of(kStreaming + Sets{"low_communication.every=8", "low_communication.fragments=4",
+                                 "low_communication.overlap_steps=2"}),
+      HasSubstr("a run of 10 steps would do"));
   EXPECT_THAT(error_of(kStreaming + Sets{"low_communication.fragments=5"}), HasSubstr("at most 4"));
   EXPECT_THAT(error_of(kStreaming + Sets{"low_communication.overlap_steps=3"}),
               HasSubstr("at most 2"));

@@ -335,6 +335,18 @@ TEST(CheckFits, RemediesHaveTheFiguresOfTheChangedJob) {
 }
 
 // Tokens that crowd are refused by nobody: the user is told both figures.
+// The copies of sharded states are the members: without a number of them, sharding is refused. Two
+// context ranks would share what a member of theirs holds.
+TEST(CheckFits, MembersOfOneDataRankShardNothing) {
+  const Job job = saved_job({"low_communication.method=diloco", "low_communication.every=2",
+                             "parallelism.context_parallel_degree=2"});
+  const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+  const std::string remedies =
+      memory_remedies(spec, planned_training(job, spec, 4), planned_hosts(4, 4, 0));
+  EXPECT_THAT(remedies, HasSubstr("training.micro_batch = 6"));
+  EXPECT_THAT(remedies, Not(HasSubstr("zero_stage")));
+}
+
 TEST(CheckFits, WarnsWhereOnlyTokensThatCrowdDoNotFit) {
   const auto crowding = [](const Sets& sets) {
     const Job job = saved_job(Sets{"model.name=moe-tiny"} + sets);

@@ -310,6 +310,27 @@ void reject_what_is_not_planned(const PlanOptions& options, const train::Paralle
   }
 }
 
+/// Members are the copies along dp_replicate, whose number the options may have changed. Without
+/// sharding each data rank is one, as in a job.
+void set_members(const PlanOptions& options, const train::Job& job, plan::Training& training) {
+  plan::Degrees& degrees = training.degrees;
+  if (training.zero_stage == 0 && options.shard != 0 && options.shard != degrees.cp) {
+    reject(
+        fmt::format("--shard {}: without sharding (--zero 0) each data rank is a member of "
+                    "low_communication.method: add --zero 1, 2 or 3",
+                    options.shard));
+  }
+  if (training.zero_stage == 0) degrees.shard_over(degrees.cp, degrees.dp());
+  if (degrees.dp_replicate < 2) {
+    reject(
+        fmt::format("{}: {} data ranks in shards over {} are one member, and "
+                    "low_communication.method needs two: more --devices, a smaller --shard, or "
+                    "--set low_communication.method=none",
+                    options.model, degrees.dp(), degrees.shard_ranks()));
+  }
+  training.exchange = train::planned_exchange(job.config, degrees.dp_replicate);
+}
+
 }  // namespace
 
 plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,
@@ -367,6 +388,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   }
   training.expert_tensor = given("etp", options.etp);
   if (options.zero >= 0) training.zero_stage = options.zero;
+  if (training.exchange) set_members(options, *job, training);
   if (options.micro_batch != 0) training.micro_batch = given("micro-batch", options.micro_batch);
   if (options.global_batch != 0) {
     training.global_batch = given("global-batch", options.global_batch);

@@ -57,7 +57,11 @@ void check_options(const OuterOptions& options) {
 }  // namespace
 
 OuterOptions plain_average(const collective::Coding& coding) {
-  return {.learning_rate = 1, .momentum = 0, .coding = coding, .timeout = {}, .longest_wait = {}};
+  OuterOptions options;
+  options.learning_rate = 1;
+  options.momentum = 0;
+  options.coding = coding;
+  return options;
 }
 
 OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group members,
@@ -131,6 +135,8 @@ double OuterOptimizer::finish(double mix) {
   SHOAL_USER_CHECK(mix >= 0 && mix < 1, "outer_optimizer", "mix={}: must lie in [0, 1)", mix);
   wait();
   const at::Tensor sum = std::exchange(difference_, {});
+  if (options_.coding.codec == collective::Codec::kNone && sum.numel() > 0)
+    for (const comm::Group& group : options_.alike) group.broadcast(sum, 0);
   const double mean = 1.0 / members_.size();
   const double norm = mean * std::sqrt(sum_of_squares({sum}));
   // The sum has the same bits on all members, so that all throw, or none.

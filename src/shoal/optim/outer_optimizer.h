@@ -29,6 +29,11 @@ struct OuterOptions {
   /// The longest that `finish` and `wait` wait for other members, from when they are called; zero:
   /// until `timeout`. With it `timeout` may be as long as steps may take.
   Duration longest_wait{};
+  /// Groups in each of which the ranks are of one member and exchange the same values, each with
+  /// ranks of other members. Their sums may differ in the last bits where ranks share hosts
+  /// unevenly; all take that of the first rank of the group, in one group after the other. With a
+  /// codec the bits are those of the values alone, and nothing is sent.
+  std::vector<comm::Group> alike{};
 };
 
 /// Returns the options of local SGD (Stich, 2019): members take the mean of their parameters.

@@ -30,12 +30,12 @@ std::string experts_rule(const model::ModelSpec& spec, std::int64_t ep) {
                      nearest_divisors(spec.experts, ep));
 }
 
-std::string expert_copy_rule(const Degrees& degrees) {
-  const std::int64_t copy = degrees.stage_ranks() / degrees.dp_replicate;
-  if (copy % degrees.ep == 0) return {};
-  return fmt::format("must divide the {} ranks of {}, as {} does", copy,
-                     degrees.dp_replicate > 1 ? "a copy of the sharded states" : "a pipeline stage",
-                     nearest_divisors(copy, degrees.ep));
+std::string expert_copy_rule(const Degrees& degrees, const char* copy) {
+  const std::int64_t ranks = degrees.stage_ranks() / degrees.dp_replicate;
+  if (ranks % degrees.ep == 0) return {};
+  return fmt::format("must divide the {} rank{} of {}, as {} does", ranks, ranks == 1 ? "" : "s",
+                     degrees.dp_replicate > 1 ? copy : "a pipeline stage",
+                     nearest_divisors(ranks, degrees.ep));
 }
 
 std::string stages_rule(std::int64_t units, std::int64_t stages) {

@@ -21,8 +21,10 @@ std::string whole_heads_rule(const model::ModelSpec& spec, const Degrees& degree
 /// The ranks of `ep` hold as many experts each.
 std::string experts_rule(const model::ModelSpec& spec, std::int64_t ep);
 
-/// A copy of sharded states is whole: all its experts lie on its own ranks.
-std::string expert_copy_rule(const Degrees& degrees);
+/// A copy of sharded states is whole: all its experts lie on its own ranks. `copy`: what the copies
+/// are.
+std::string expert_copy_rule(const Degrees& degrees,
+                             const char* copy = "a copy of the sharded states");
 
 /// Every stage of a pipeline has a unit of the model: the embedding, a block, or the head.
 std::string stages_rule(std::int64_t units, std::int64_t stages);

@@ -31,6 +31,9 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
   use.optimizer = training.offload_optimizer
                       ? 0
                       : held.dense() * dense.optimizer() + held.expert * expert.optimizer();
+  // What members hold for their exchanges stays in memory.
+  if (training.exchange)
+    use.optimizer += owned_values(held, training) * training.exchange->state_bytes;
 }
 
 /// Returns the bytes of the whole parameters of the largest unit and of those gathered ahead.
@@ -59,7 +62,8 @@ void add_head(const ModelSpec& spec, const Training& training, MemoryUse& use) {
 
 double communication_bytes(const ModelSpec& spec, const Training& training) {
   double bytes = 0;
-  if (training.degrees.dp() * training.degrees.cp > 1) bytes += 2 * kBucketBytes;
+  const Degrees reducing = training.reducing();
+  if (reducing.dp() * reducing.cp > 1) bytes += 2 * kBucketBytes;
   if (spec.family == Family::kMlp) return bytes;
   const double message =
       precision(training.precision)->activation_bytes * tokens_of(spec, training) * spec.hidden;
@@ -109,6 +113,12 @@ MemoryUse forward_and_backward(const ModelSpec& spec, const Training& training, 
 
 }  // namespace
 
+double owned_values(const HeldParameters& held, const Training& training) {
+  const double ranks = training.zero_stage >= 1 ? training.degrees.shard_ranks() : 1;
+  // An expert has fewer data ranks, so its states are cut into fewer shards.
+  return held.dense() / ranks + held.expert / std::min<double>(ranks, training.expert_data());
+}
+
 const MemoryPhase& RankMemory::peak() const {
   return *std::max_element(phases.begin(), phases.end(),
                            [](const auto& a, const auto& b) { return a.use.all() < b.use.all(); });
@@ -121,22 +131,31 @@ std::vector<RankMemory> published_memory(const ModelSpec& spec, const Training& 
   const auto flying = in_flight_by_rank(spec, training, cache);
   for (std::int64_t rank = 0; rank < training.degrees.pp; ++rank) {
     const HeldParameters& held = held_by[rank];
-    const MemoryUse running = forward_and_backward(spec, training, rank, held, flying[rank]);
-    MemoryUse steady = running;
+    MemoryUse backward = forward_and_backward(spec, training, rank, held, flying[rank]);
+    MemoryUse steady = backward;
     MemoryUse optimizer;
     MemoryUse checkpoint;
     steady.workspace = 0;
     add_states(held, training, optimizer);
     checkpoint = optimizer;
+    if (training.exchange) {
+      // Members that wait for their exchange do so behind the update.
+      const double in_flight = owned_values(held, training) * training.exchange->flight_bytes;
+      optimizer.communication = in_flight;
+      if (training.exchange->overlapped) {
+        for (MemoryUse* use : {&steady, &backward, &checkpoint}) use->communication += in_flight;
+      }
+    }
     // A checkpoint is written beside training: what the optimizer would overwrite is copied aside,
     // one block of the model at a time.
     const StateBytes whole = precision(training.precision, training.optimizer)->state;
     const HeldParameters unit = spec.family == Family::kMlp ? held : held_by_block(spec, training);
-    checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer()) /
+    const double outer = training.exchange ? training.exchange->state_bytes : 0;
+    checkpoint.staging = unit.all() * (whole.parameter + whole.optimizer() + outer) /
                          (training.zero_stage >= 1 ? training.degrees.shard_ranks() : 1);
     ranks.push_back({rank,
                      {{"steady state", steady},
-                      {"backward", running},
+                      {"backward", backward},
                       {"optimizer", optimizer},
                       {"checkpoint", checkpoint}}});
   }

@@ -103,6 +103,9 @@ struct RankMemory {
   const MemoryPhase& peak() const;
 };
 
+/// Returns the parameters that a rank updates: all that it holds, or with ZeRO its shard of them.
+double owned_values(const HeldParameters& held, const Training& training);
+
 /// Returns the memory of one rank of every pipeline stage by the formulas of the literature; the
 /// data, tensor and context ranks of a stage are alike. Without a cluster the second set of shards
 /// of ZeRO++ is left out, for its size depends on how ranks lie on hosts.

@@ -143,16 +143,6 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
         std::max(exchange.seconds, exchange_s(held.dense(), dense, training, cluster) +
                                        exchange_s(held.expert, expert, training, cluster));
   }
-  // A mean step has its part of an exchange between members.
-  if (training.exchange && !training.exchange->overlapped) {
-    double most = 0;
-    for (const HeldParameters& held : held_by_rank(spec, training))
-      most = std::max(most, held.all());
-    const double shards = training.zero_stage >= 1 ? static_cast<double>(dense.shards.ranks()) : 1;
-    exchange.seconds += all_reduce_s(cluster, replica_group(cluster, training.degrees),
-                                     most / shards * training.exchange->sent_bytes) /
-                        static_cast<double>(training.exchange->every);
-  }
   // What can hide the exchange is the computation of the rank that has most of it.
   double forward = 0;
   double backward = 0;
@@ -176,14 +166,25 @@ Exchange data_exchange(const ModelSpec& spec, const Training& training, const Cl
   return exchange;
 }
 
+/// Returns the parameters that the rank with most of them updates, which all wait for.
+double most_owned(const ModelSpec& spec, const Training& training) {
+  double most = 0;
+  for (const HeldParameters& held : held_by_rank(spec, training))
+    most = std::max(most, owned_values(held, training));
+  return most;
+}
+
+/// Returns the seconds of a mean step in which members wait for their exchange, which comes behind
+/// the update: no computation hides it.
+double member_exchange_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
+  if (!training.exchange || training.exchange->overlapped) return 0;
+  const double bytes = most_owned(spec, training) * training.exchange->sent_bytes;
+  return all_reduce_s(cluster, replica_group(cluster, training.degrees), bytes) /
+         static_cast<double>(training.exchange->every);
+}
+
 double optimizer_s(const ModelSpec& spec, const Training& training, const Cluster& cluster) {
-  double held = 0;
-  // The rank with most to update sets the time.
-  for (const HeldParameters& own : held_by_rank(spec, training)) {
-    const double ranks = training.zero_stage >= 1 ? training.degrees.shard_ranks() : 1;
-    held = std::max(
-        held, own.dense() / ranks + own.expert / std::min<double>(ranks, training.expert_data()));
-  }
+  const double held = most_owned(spec, training);
   const double bytes = held * optimizer_bytes(training);
   if (!training.offload_optimizer) return memory_s(cluster, bytes);
   const StateBytes state = precision(training.precision, training.optimizer)->state;
@@ -249,6 +250,7 @@ StepTime published_step_time(const ModelSpec& spec, const Training& training,
   // Computation that runs beside a collective is slowed by it: that part of what is hidden shows.
   time.data_exposed =
       exchange.seconds - time.data_hidden + exchange.interference * time.data_hidden;
+  time.data_exposed += member_exchange_s(spec, training, cluster);
   if (spec.tied_embeddings && training.degrees.pp > 1) {
     // The two copies of the token table add their gradients.
     const double table = static_cast<double>(spec.vocab) * spec.hidden / training.degrees.tp;

@@ -115,7 +115,7 @@ MemberExchangeOptions exchange_options(const JobConfig& config) {
   MemberExchangeOptions options;
   options.fragments = streaming ? static_cast<int>(l.fragments) : 1;
   options.synchronisation = {.every = l.every,
-                             .delay = streaming ? l.overlap_steps : 0,
+                             .delay = exchange_delay(config),
                              .mix = streaming ? l.mix : 0,
                              .outer = {.learning_rate = mean ? 1 : l.learning_rate,
                                        .momentum = mean ? 0 : l.momentum,
@@ -123,6 +123,22 @@ MemberExchangeOptions exchange_options(const JobConfig& config) {
                                        .timeout = kInAStep,
                                        .longest_wait = longest_wait(config)}};
   return options;
+}
+
+std::string warn_of_last_steps(const JobConfig& config, std::int64_t steps) {
+  const std::int64_t every = config.low_communication.every;
+  const std::int64_t rest = (steps - exchange_delay(config)) % every;
+  if (!has_members(config) || rest == 0) return "";
+  std::string lost = fmt::format(
+      "the saved model has nothing of the last {} steps, after which there is no exchange", rest);
+  if (config.low_communication.method == LowCommunication::kStreamingDiLoCo) {
+    lost = fmt::format(
+        "the last fragment takes its last result {} steps before the end, and what members learn "
+        "of it later is not in the saved model",
+        rest);
+  }
+  return fmt::format("Warning: {}: {} or {} steps would end with an exchange.", lost, steps - rest,
+                     steps - rest + every);
 }
 
 checkpoint::SaveOptions save_options(const JobConfig& config) {

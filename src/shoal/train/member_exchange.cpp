@@ -29,17 +29,18 @@ std::vector<std::vector<at::Tensor>> fragments_of(std::vector<at::Tensor> parame
 MemberExchange::MemberExchange(const nn::Model& model,
                                const std::vector<parallel::OwnedRange>& owned,
                                optim::Optimizer& optimizer, parallel::GradientReduction& reduction,
-                               const mesh::Mesh& mesh, comm::Group members,
-                               const MemberExchangeOptions& options)
+                               const mesh::Mesh& mesh, const parallel::TiedWeights* tied,
+                               comm::Group members, const MemberExchangeOptions& options)
     : optimizer_(optimizer),
       reduction_(reduction),
       members_(std::move(members)),
       rank_(mesh.rank()) {
-  for (Set& set : sets_of(model, owned, mesh)) {
+  for (Set& set : sets_of(model, owned, mesh, tied)) {
     optim::SynchronisationOptions own = options.synchronisation;
     // Other sets round with other random numbers; all owners of this one with the same.
     collective::Coding& coding = own.outer.coding;
     coding.key = coding.key.child(set.first);
+    own.outer.alike = std::move(set.alike);
     sets_.emplace_back(
         fragments_of(std::move(set.parameters), set.values, options.fragments, coding.block),
         members_, own);
@@ -47,8 +48,8 @@ MemberExchange::MemberExchange(const nn::Model& model,
 }
 
 std::vector<MemberExchange::Set> MemberExchange::sets_of(
-    const nn::Model& model, const std::vector<parallel::OwnedRange>& owned,
-    const mesh::Mesh& mesh) {
+    const nn::Model& model, const std::vector<parallel::OwnedRange>& owned, const mesh::Mesh& mesh,
+    const parallel::TiedWeights* tied) {
   std::map<const nn::Parameter*, mesh::AxisSet> holders;
   for (const parallel::HeldParameters& held : parallel::by_holders(model.parameters(), mesh))
     for (const auto& parameter : held.parameters) holders[parameter.get()] = held.holders.axes;
@@ -58,7 +59,13 @@ std::vector<MemberExchange::Set> MemberExchange::sets_of(
     if (!range.parameter->requires_grad()) continue;
     const auto [place, fresh] =
         known.try_emplace({holders.at(range.parameter.get()), range.ties}, sets.size());
-    if (fresh) sets.push_back({.first = range.parameter->name(), .parameters = {}});
+    if (fresh) {
+      Set& set = sets.emplace_back();
+      set.first = range.parameter->name();
+      // The copies of each stage first: then all stages take what the first one has.
+      if (range.copies > 1) set.alike.push_back(mesh.along(holders.at(range.parameter.get())));
+      if (range.ties > 1) set.alike.push_back(tied->holders(*range.parameter));
+    }
     Set& set = sets[place->second];
     const at::Tensor& values = optimizer_.master(places_.size());
     SHOAL_USER_CHECK(values.defined(), "low_communication", "{} has no fp32 values",

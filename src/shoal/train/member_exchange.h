@@ -15,6 +15,7 @@
 #include "shoal/optim/optimizer.h"
 #include "shoal/optim/synchronisation.h"
 #include "shoal/parallel/data/gradient_reduction.h"
+#include "shoal/parallel/pipeline/tied_weights.h"
 
 namespace shoal::train {
 
@@ -33,15 +34,17 @@ struct MemberExchangeOptions {
 /// their fp32 masters.
 ///
 /// Parameters that several ranks of a member own alike are exchanged apart from the others, in the
-/// same order on all these ranks, so that each gets the same bits.
+/// same order on all these ranks, and each takes the sum of the first: all get the same bits.
 class MemberExchange {
  public:
   /// `owned`: the ranges of the optimizer's slices in their order, and frozen parameters besides.
-  /// `mesh`: the ranks of this member. `members`: one rank of each member, in order of members. All
-  /// references must outlive this. Collective. Throws as optim::Synchronisation.
+  /// `mesh`: the ranks of this member. `tied`: its weights on several stages; null: there are none.
+  /// `members`: one rank of each member, in order of members. All references must outlive this.
+  /// Collective. Throws as optim::Synchronisation.
   MemberExchange(const nn::Model& model, const std::vector<parallel::OwnedRange>& owned,
                  optim::Optimizer& optimizer, parallel::GradientReduction& reduction,
-                 const mesh::Mesh& mesh, comm::Group members, const MemberExchangeOptions& options);
+                 const mesh::Mesh& mesh, const parallel::TiedWeights* tied, comm::Group members,
+                 const MemberExchangeOptions& options);
 
   int member() const { return members_.rank(); }
   int members() const { return members_.size(); }
@@ -76,6 +79,7 @@ class MemberExchange {
     std::string first;  ///< the name of its first parameter: all its owners agree on it
     std::vector<at::Tensor> parameters;
     std::int64_t values = 0;
+    std::vector<comm::Group> alike;  ///< as optim::OuterOptions has it
   };
   struct Place {
     std::size_t set = 0;
@@ -84,7 +88,7 @@ class MemberExchange {
   };
 
   std::vector<Set> sets_of(const nn::Model& model, const std::vector<parallel::OwnedRange>& owned,
-                           const mesh::Mesh& mesh);
+                           const mesh::Mesh& mesh, const parallel::TiedWeights* tied);
 
   optim::Optimizer& optimizer_;
   parallel::GradientReduction& reduction_;

@@ -81,12 +81,8 @@ void RunSetup::note_members() {
       fmt::format("Members: {}; {} every {} steps. Losses are means over the members, norm and "
                   "loss scale those of the first one.",
                   run_.record.members, name_of(section.method), section.every));
-  const std::int64_t rest = run_.total_steps % section.every;
-  if (section.method == LowCommunication::kStreamingDiLoCo || rest == 0) return;
-  run_.notes.push_back(
-      fmt::format("Warning: the saved model has nothing of the last {} steps, after which there is "
-                  "no exchange: {} or {} steps would end with one.",
-                  rest, run_.total_steps - rest, run_.total_steps - rest + section.every));
+  const std::string warning = warn_of_last_steps(config_, run_.total_steps);
+  if (!warning.empty()) run_.notes.push_back(warning);
 }
 
 void RunSetup::resume_from_newest() {
@@ -318,7 +314,8 @@ void RunSetup::make_optimizer() {
 
 void RunSetup::make_exchange(const std::vector<parallel::OwnedRange>& owned) {
   run_.exchange.emplace(*run_.model, owned, *run_.optimizer, *run_.applied.reduction, run_.mesh,
-                        run_.members, exchange_options(config_));
+                        run_.applied.tied ? &*run_.applied.tied : nullptr, run_.members,
+                        exchange_options(config_));
   run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr,
                                run_.mesh.rank(), run_.mesh.size());
   if (!run_.checkpoint) return;

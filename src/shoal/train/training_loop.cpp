@@ -272,7 +272,10 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
                              .may_end_early = may_end_early(record.step + 1)});
   // The step before this one was validated within it.
   report_validated();
-  if (run_.exchange) run_.exchange->after_step(record.step + 1);
+  if (run_.exchange) {
+    const ScopedSpan span(SpanKind::kOptimizer, "member exchange");
+    run_.exchange->after_step(record.step + 1);
+  }
   // The record is what a checkpoint of this step keeps.
   if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
   // The position counts samples of all ranks: it means the same on any number of them.

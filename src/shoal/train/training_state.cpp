@@ -61,7 +61,7 @@ void TrainingState::exchange_through(const MemberExchange& exchange, optim::Loss
                                      int rank, int ranks) {
   exchange_ = &exchange;
   scale_ = scale;
-  if (scale) scale_state_ = at::zeros({3}, at::kDouble);
+  scale_state_ = at::zeros({3}, at::kDouble);
   member_rank_ = rank;
   member_ranks_ = ranks;
 }
@@ -118,15 +118,14 @@ std::vector<checkpoint::StateItem> TrainingState::member_items() const {
     if (!array.shared) item.name = fmt::format("member.{}.{}", exchange_->member(), item.name);
     items.push_back(array.shared ? of_all_members(std::move(item), *exchange_) : std::move(item));
   }
-  if (scale_) {
-    items.push_back({.name = fmt::format("member.{}.loss_scale", exchange_->member()),
-                     .local = scale_state_,
-                     .global_shape = {3},
-                     .boxes = {},
-                     .replica = member_rank_,
-                     .replicas = member_ranks_,
-                     .holders = kScale});
-  }
+  // Always there, so that a run may go on with another precision.type.
+  items.push_back({.name = fmt::format("member.{}.loss_scale", exchange_->member()),
+                   .local = scale_state_,
+                   .global_shape = {3},
+                   .boxes = {},
+                   .replica = member_rank_,
+                   .replicas = member_ranks_,
+                   .holders = kScale});
   return items;
 }
 
@@ -134,6 +133,8 @@ std::vector<checkpoint::StateItem> TrainingState::items_to_save() const {
   // The counts as a tensor of the checkpoint; items() hands out views of it.
   std::copy(optimizer_.updates().begin(), optimizer_.updates().end(),
             updates_.data_ptr<std::int64_t>());
+  // Zeros without a scale, whatever the checkpoint had with which the run began.
+  if (exchange_) scale_state_.zero_();
   if (scale_) {
     auto* values = scale_state_.data_ptr<double>();
     values[0] = scale_->state().scale;
@@ -159,7 +160,8 @@ void TrainingState::load(const std::string& path) {
   checkpoint::load(path, items(), group_);
   const auto* counts = updates_.const_data_ptr<std::int64_t>();
   optimizer_.set_updates(std::vector<std::int64_t>(counts, counts + updates_.numel()));
-  if (scale_) {
+  const bool saved = scale_ && *scale_state_.const_data_ptr<double>() > 0;
+  if (saved) {
     const auto* values = scale_state_.const_data_ptr<double>();
     scale_->restore({.scale = values[0],
                      .good_steps = static_cast<std::int64_t>(values[1]),

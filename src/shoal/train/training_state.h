@@ -60,7 +60,7 @@ class TrainingState {
   at::Tensor updates_;  ///< [slices] int64: number of updates of each slice
   const MemberExchange* exchange_ = nullptr;
   optim::LossScale* scale_ = nullptr;  ///< of a member
-  at::Tensor scale_state_;             ///< [3] float64, of `scale_`
+  at::Tensor scale_state_;             ///< [3] float64, of `scale_`; zeros where there is none
   int member_rank_ = 0;
   int member_ranks_ = 1;
 };

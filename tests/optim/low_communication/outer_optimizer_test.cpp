@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -160,6 +161,32 @@ TEST(OuterOptimizer, MembersHaveTheSameBits) {
       }
     });
   }
+}
+
+// Two ranks of each of three members have the same values, and their groups add in another order.
+TEST(OuterOptimizer, RanksOfAMemberTakeTheSameSum) {
+  comm::run_on_threads(threads(6), [&](const comm::Group& group) {
+    const int member = group.rank() % 3;
+    const int place = group.rank() / 3;
+    const comm::Group members = group.split(place, place == 0 ? member : -member);
+    const comm::Group own = group.split(member, place);
+    // 1e8 - 1e8 + 1 is 1 in the one order, and 0 in the other.
+    constexpr std::array kMoves{1e8F, -1e8F, 1.0F};
+    const auto moved = [&](const OuterOptions& options) {
+      const at::Tensor values = at::zeros({3});
+      OuterOptimizer outer({values}, members, options);
+      values.fill_(kMoves[static_cast<std::size_t>(member)]);
+      outer.synchronise(1);
+      return std::vector<float>(values.const_data_ptr<float>(),
+                                values.const_data_ptr<float>() + values.numel());
+    };
+    OuterOptions options = plain_average();
+    EXPECT_FALSE(all_have(group, moved(options))) << "the order makes no difference here";
+    options.alike = {own};
+    EXPECT_TRUE(all_have(group, moved(options)));
+    options.coding = {.codec = Codec::kI8, .key = Key(1)};
+    EXPECT_TRUE(all_have(members, moved(options)));
+  });
 }
 
 // Each exchange has random numbers of its own: with the same ones, values that lie alike would be

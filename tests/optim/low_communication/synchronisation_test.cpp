@@ -260,6 +260,26 @@ TEST(Synchronisation, ARunThatIsTakenUpHasTheSameBits) {
   });
 }
 
+// Few values may not fill all fragments.
+TEST(Synchronisation, EmptyFragmentsExchangeNothing) {
+  comm::run_on_threads(threads(2), [&](const comm::Group& group) {
+    const auto trained = [&](bool with_empty_ones) {
+      const Member member(group.rank());
+      std::vector<std::vector<at::Tensor>> fragments{member.parameters};
+      if (with_empty_ones) fragments = {{}, {}, member.parameters};
+      SynchronisationOptions options{.every = 3, .delay = 1, .mix = 0.5, .outer = {}};
+      options.outer.coding = {.codec = Codec::kE3M0, .key = Key(1)};
+      Synchronisation members(fragments, group, options);
+      for (std::int64_t step = 1; step <= 10; ++step) {
+        member.descend(kRate);
+        members.after_step(step);
+      }
+      return member.values();
+    };
+    EXPECT_EQ(trained(true), trained(false));
+  });
+}
+
 // A checkpoint needs one copy of what is equal on all members.
 TEST(Synchronisation, StatesSayWhatIsEqualOnAllMembers) {
   SynchronisationOptions options{.every = 6, .delay = 1, .mix = 0.5, .outer = {}};

@@ -52,6 +52,34 @@ TEST(PlanCommand, ASearchRefusesAJobWithMembers) {
               HasSubstr("2 members that exchange parameters every 50 steps"));
 }
 
+// Options may make other members of a job's ranks.
+TEST(PlanCommand, CountsTheMembersThatOptionsLeave) {
+  const Folder folder;
+  const std::string job = folder.write(
+      "job.toml",
+      "[model]\nname = \"gpt2-124m\"\n[training]\nglobal_batch_sequences = 8\nsteps = 100\n"
+      "[parallelism]\nranks = 4\nzero_stage = 1\ndata_parallel_replicate_degree = 2\n"
+      "[low_communication]\nmethod = \"diloco\"\nevery = 50\ncodec = \"i8\"\n");
+  const std::string words = "plan --cluster a100 --devices 4 --model " + job;
+  const auto members = [&](const std::string& more) { return run(words + more).text; };
+  EXPECT_THAT(members(""), HasSubstr("2 members that exchange"));
+  EXPECT_THAT(members(" --shard 1"), HasSubstr("4 members that exchange"));
+  EXPECT_THAT(members(" --zero 0"), HasSubstr("4 members that exchange"));
+  EXPECT_THAT(members(" --shard 4"),
+              HasSubstr("4 data ranks in shards over 4 are one member, and low_communication"));
+  EXPECT_THAT(members(" --zero 0 --shard 2"), HasSubstr("each data rank is a member"));
+  // Anchor, momentum and what rounding took from the difference and from a member's part of the
+  // sum.
+  const auto states = [&](const std::string& more) {
+    const auto plan = json_of(words + more);
+    return plan.at("model_state_bytes").get<double>() / plan.at("parameters").get<double>();
+  };
+  const std::string without = " --set low_communication.method=none";
+  const std::string keys = " --set low_communication.codec=none --set low_communication.every=500";
+  EXPECT_GT(states(""), states(keys));
+  EXPECT_NEAR(states(" --shard 1") - states(keys + " --shard 1"), 4 + 4.0 / 4, 1e-9);
+}
+
 // Neither the batch of the job nor how it divides that among its own ranks binds a search, but
 // where nothing else is said its batch is trained.
 TEST(PlanCommand, SearchDividesAJobInItsOwnWays) {

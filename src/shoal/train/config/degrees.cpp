@@ -39,6 +39,11 @@ bool has_members(const JobConfig& config) {
   return config.low_communication.method != LowCommunication::kNone;
 }
 
+std::int64_t exchange_delay(const JobConfig& config) {
+  const LowCommunicationSection& section = config.low_communication;
+  return section.method == LowCommunication::kStreamingDiLoCo ? section.overlap_steps : 0;
+}
+
 plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
   const ParallelismSection& p = job.config.parallelism;
   const std::int64_t data = data_ranks(job, ranks);
@@ -48,7 +53,8 @@ plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
   degrees.tp = p.tensor_parallel_degree;
   // Without sharding every rank holds all, whatever the key says: each is a member by itself where
   // there are members.
-  const std::int64_t copies = has_members(job.config) ? data : 1;
+  const bool members = has_members(job.config);
+  const std::int64_t copies = members ? data : 1;
   degrees.dp_replicate = p.zero_stage > 0 ? p.data_parallel_replicate_degree : copies;
   if (data % degrees.dp_replicate != 0) {
     throw config_error(job, "parallelism.data_parallel_replicate_degree",
@@ -57,9 +63,16 @@ plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
   }
   degrees.dp_shard = data / degrees.dp_replicate;
   degrees.ep = p.expert_parallel_degree;
-  if (const std::string broken = plan::expert_copy_rule(degrees); !broken.empty())
-    throw config_error(job, "parallelism.expert_parallel_degree", broken);
-  return degrees;
+  const std::string broken =
+      members ? plan::expert_copy_rule(degrees, "a member") : plan::expert_copy_rule(degrees);
+  if (broken.empty()) return degrees;
+  Error error = config_error(job, "parallelism.expert_parallel_degree", broken);
+  if (members && p.zero_stage == 0) {
+    error.hint(
+        "without sharding each data-parallel rank is a member: parallelism.zero_stage = 1 with "
+        "data_parallel_replicate_degree gives a member several");
+  }
+  throw error;
 }
 
 }  // namespace shoal::train

@@ -91,7 +91,10 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
         attempt(again, fmt::format("activation_checkpoint.mode = \"{}\"", word));
     }
   }
-  for (int stage = training.zero_stage + 1; stage <= 3 && training.degrees.dp() > 1; ++stage) {
+  // Members of one data rank: parallelism.data_parallel_replicate_degree would have to say which
+  // ranks make a member.
+  const bool shares = training.reducing().dp() > 1;
+  for (int stage = training.zero_stage + 1; stage <= 3 && shares; ++stage) {
     Training sharded = training;
     sharded.zero_stage = stage;
     if (attempt(sharded, fmt::format("parallelism.zero_stage = {}", stage))) break;
@@ -109,9 +112,10 @@ std::vector<std::string> remedies(const model::ModelSpec& spec, const Training& 
   return list;
 }
 
-/// Returns what members exchange, and hold for it; empty for a job without members.
+}  // namespace
+
 std::optional<plan::MemberExchange> planned_exchange(const JobConfig& config,
-                                                     const plan::Degrees& degrees) {
+                                                     std::int64_t members) {
   if (!has_members(config)) return std::nullopt;
   const LowCommunicationSection& l = config.low_communication;
   const bool streaming = l.method == LowCommunication::kStreamingDiLoCo;
@@ -129,14 +133,12 @@ std::optional<plan::MemberExchange> planned_exchange(const JobConfig& config,
   exchange.state_bytes = kFp32;
   if (l.method != LowCommunication::kLocalSgd && l.momentum > 0) exchange.state_bytes += kFp32;
   // Error feedback: of all values, and of this member's part of their sum.
-  if (coded) exchange.state_bytes += kFp32 + kFp32 / static_cast<double>(degrees.dp_replicate);
+  if (coded) exchange.state_bytes += kFp32 + kFp32 / static_cast<double>(members);
   exchange.flight_bytes = (kFp32 + (coded ? 3 * exchange.sent_bytes : 0)) /
                           static_cast<double>(streaming ? l.fragments : 1);
-  exchange.overlapped = streaming && l.overlap_steps > 0;
+  exchange.overlapped = exchange_delay(config) > 0;
   return exchange;
 }
-
-}  // namespace
 
 RecomputePolicy recompute_policy(const JobConfig& config) {
   const ActivationCheckpointSection& section = config.activation_checkpoint;
@@ -163,7 +165,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   // The job in the planner's words: every field that memory depends on.
   training.zero_stage = static_cast<int>(p.zero_stage);
   training.degrees = degrees;
-  training.exchange = planned_exchange(config, degrees);
+  training.exchange = planned_exchange(config, degrees.dp_replicate);
   training.ulysses = degrees.cp > 1 && p.context_parallel_method == ContextParallelMethod::kHeads;
   training.micro_batch = batch.micro_batch;
   training.global_batch = batch.global;

@@ -27,6 +27,10 @@ bool is_counted(const JobConfig& config);
 plan::Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks,
                                 const std::shared_ptr<const schedule::Schedule>& table = nullptr);
 
+/// Returns what each of `members` members exchanges, and holds for it; empty for a job without
+/// members.
+std::optional<plan::MemberExchange> planned_exchange(const JobConfig& config, std::int64_t members);
+
 /// Returns a cluster that is described as far as the planning of memory needs it: `ranks` ranks, of
 /// which each `sharers` share memory and each may take `rank_bytes`.
 plan::Cluster planned_hosts(int ranks, int sharers, double rank_bytes);

@@ -161,14 +161,22 @@ void check_length(const Job& job, std::int64_t steps) {
                           std::max<std::int64_t>(1, steps / 10)));
   }
   const LowCommunicationSection& members = job.config.low_communication;
-  const bool streaming = members.method == LowCommunication::kStreamingDiLoCo;
-  const std::int64_t travels = streaming ? members.overlap_steps : 0;
+  const std::int64_t travels = exchange_delay(job.config);
   if (has_members(job.config) && members.every + travels > steps) {
-    throw config_error(
+    Error error = config_error(
         job, "low_communication.every",
-        fmt::format("the members would not have exchanged all parameters once: {}", length))
-        .hint(fmt::format("low_communication.every = {} would do",
-                          std::max<std::int64_t>(1, steps - travels)));
+        fmt::format("the members would not have exchanged all parameters once: {}", length));
+    const bool streaming = members.method == LowCommunication::kStreamingDiLoCo;
+    const std::int64_t fragments = streaming ? members.fragments : 1;
+    // As validate_exchanges has it: each fragment needs a step of its own, and arrives before the
+    // next one begins.
+    const std::int64_t least = fragments * std::max<std::int64_t>(1, travels);
+    if (steps - travels >= least) {
+      error.hint(fmt::format("low_communication.every = {} would do", steps - travels));
+    } else if (members.every >= least) {
+      error.hint(fmt::format("a run of {} steps would do", members.every + travels));
+    }
+    throw error;
   }
   if (scheduler.name != SchedulerKind::kWarmupStableDecay) return;
   const std::int64_t decay = std::llround(scheduler.decay_fraction * static_cast<double>(steps));
