@@ -84,6 +84,18 @@ class WatchedJob : public ::testing::Test {
     }
     return false;
   }
+  /// Waits until another process has asked the job to stop or to save, which it has not done yet.
+  bool is_asked_to(const std::string& command) const {
+    if (command == "stop")
+      return becomes("run", [](const Json& now) { return now["stopping"] == true; });
+    // The job counts who asks it to save: this test, and the other one.
+    for (int own = 1; own < 6000; ++own) {
+      const auto answer = ask_run(folder.path() / "run", command, Deadline::in(10s));
+      if (answer && Json::parse(*answer)["request"] > own) return true;
+      std::this_thread::sleep_for(20ms);
+    }
+    return false;
+  }
   int process_of(int rank) const {
     const std::string text = folder.read("run/rank-" + std::to_string(rank) + ".txt");
     std::smatch match;
@@ -264,7 +276,7 @@ TEST_F(WatchedJob, AJobThatItsLauncherStartsAgainIsNotWaitedFor) {
       return now["ranks"].size() == 2 && now["ranks"][0]["age_s"] > 0.2;
     }));
     Program asking({shoal_program(), command, "run"}, folder.path());
-    std::this_thread::sleep_for(300ms);
+    ASSERT_TRUE(is_asked_to(command));
     asking.signal(SIGSTOP);
     job->signal(SIGKILL);
     job->wait();
