@@ -24,7 +24,7 @@ end_tests() {
 for preset in "$@"; do
   printf '== build of %s\n' "$preset"
   # The tests go first: some of them measure time.
-  if cmake --preset "$preset" >/dev/null && nice cmake --build --preset "$preset" --parallel "$jobs"; then
+  if cmake --preset "$preset" >/dev/null && nice -n 19 cmake --build --preset "$preset" --parallel "$jobs"; then
     end_tests
     testing=$preset
     ctest --preset "$preset" --parallel "$((2 * jobs))" >"build/$preset/tests.log" 2>&1 &
