@@ -68,15 +68,17 @@ inline StepFault failed(int ranks, int rank, const char* action, std::vector<std
           words};
 }
 
-/// It is missed when the time of a wait is over.
+/// It is missed when the time of a wait is over (201), over TCP when it has been silent (202).
 inline StepFault stopped(int ranks, int rank, const char* action, std::vector<std::string> keys) {
+  const bool over_tcp =
+      std::find(keys.begin(), keys.end(), "parallelism.transport=tcp") != keys.end();
   keys.push_back("parallelism.timeout_s=8");
   return {"stop",
           ranks,
           rank,
           action,
           std::move(keys),
-          201,
+          over_tcp ? 202 : 201,
           fmt::format("shoal: rank {} of {} stands still: a signal has stopped it\n", rank, ranks),
           fmt::format("peer {}", rank)};
 }
