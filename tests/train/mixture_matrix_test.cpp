@@ -106,7 +106,9 @@ TEST_F(MixtureMatrix, AnyMeshGoesOnWithWhatAnyOtherSaved) {
     std::vector<float> moved;
     if (number == 0) {
       moved = values_in_checkpoint(saved(router.name, kSaved), bias);
-      EXPECT_THAT(moved, testing::Contains(testing::Gt(0.01f))) << "the biases hardly move";
+      // Up or down, by what the experts are sent: which text is trained on decides.
+      EXPECT_THAT(moved, testing::Contains(testing::AnyOf(testing::Gt(0.01f), testing::Lt(-0.01f))))
+          << "the biases hardly move";
     }
     for (std::size_t f = 0; f < ways.size(); ++f) {
       const std::string from = ways[f].name + ", " + router.name;
