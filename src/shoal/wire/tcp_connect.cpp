@@ -43,8 +43,8 @@ constexpr int kMostClosedCalls = 6;
 /// Bytes that the kernel takes beyond what it has sent, for a peer on another host. More would
 /// delay urgent messages, which wait behind them.
 constexpr int kMostUnsent = 256 << 10;
-/// As above for all rails together. Messages are divided among them by what their
-/// kernels take, so the share of each is also by how much it may end later than the others.
+/// As above for all rails together. Messages are divided among them by what their kernels take, so
+/// the share of each is also by how much it may end later than the others.
 constexpr int kMostUnsentOfRails = 512 << 10;
 constexpr int kLeastUnsentOfRail = 16 << 10;
 constexpr int kMostUnsentOfRail = 128 << 10;

@@ -20,6 +20,7 @@ namespace {
 constexpr Duration kLongestWithoutRails = std::chrono::seconds(15);
 
 }  // namespace
+
 // What waits for other pieces takes room too, and a goodbye counts when all that was sent before it
 // is here.
 void TcpTransport::note_arrivals(int r) {
@@ -187,7 +188,7 @@ void TcpTransport::find_stuck_rails() {
         continue;
       }
       const Duration stuck = awake_.total() - state.last_progress;
-      if (stuck < silence_of(peer) + options_.heartbeat) continue;
+      if (!outlasts_silence(peer, stuck)) continue;
       peer.link->set_broken(rail);
       end_of_rail(r, rail,
                   Error(ErrorKind::kPeerLost, "send",

@@ -136,7 +136,7 @@ void TcpTransport::send_heartbeats() {
     const Peer& peer = peers_[r];
     // A byte counts as heard at the tick before it, up to one heartbeat early.
     const Duration silent = awake_.total() - peer.last_heard;
-    if (!peer.link || peer.goodbye || silent < silence_of(peer) + options_.heartbeat) continue;
+    if (!peer.link || peer.goodbye || !outlasts_silence(peer, silent)) continue;
     fail(
         Error(ErrorKind::kPeerLost, "heartbeat",
               fmt::format("rank {} has been silent for {:.1f} s: it is stopped, or the link is cut",
@@ -154,6 +154,13 @@ void TcpTransport::send_heartbeats() {
 Duration TcpTransport::silence_of(const Peer& peer) const {
   if (options_.silence > Duration::zero()) return options_.silence;
   return silence_for(round_trip_of(peer.link->fd(0)));
+}
+
+// Most are short: the kernel is asked for the round trip only where it decides.
+bool TcpTransport::outlasts_silence(const Peer& peer, Duration time) const {
+  const Duration least = silence_for({}) + options_.heartbeat;
+  if (options_.silence == Duration::zero() && time < least) return false;
+  return time >= silence_of(peer) + options_.heartbeat;
 }
 
 void TcpTransport::send_control(std::uint64_t what, const Bytes& message) {
@@ -186,8 +193,7 @@ void TcpTransport::move_bytes(std::unique_lock<std::mutex>& lock, Duration limit
     [[maybe_unused]] const auto bytes = read(wake_.get(), &count, sizeof count);
   }
   // Once for all that has come: each report takes a packet on the first rail.
-  for (int r = 0; r < size_; ++r)
-    if (std::exchange(peers_[r].report_due, false)) report_pieces(r);
+  for (const int r : std::exchange(reports_due_, {})) report_pieces(r);
 }
 
 void TcpTransport::serve(int r, int rail, std::uint32_t events) {
@@ -213,7 +219,7 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     // With TLS, bytes of a record that is never complete may be somebody else's: they do not count.
     if (peer.link->bytes_received() != before) peer.last_heard = awake_.total();
     if (peer.link->rails() > 1) note_arrivals(r);
-    if (rail > 0) peer.report_due = true;
+    if (rail > 0) reports_due_.push_back(r);
     if (open) return;
     // The kernel tells the reason once, and may have told it when this rank wrote.
     if (const std::string& why = peer.link->write_failure(rail); !why.empty())

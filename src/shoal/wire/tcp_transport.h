@@ -131,7 +131,6 @@ class TcpTransport final : public Transport {
     bool encrypted = false;
     Inbox inbox;
     bool unflushed = false;
-    bool report_due = false;    ///< pieces may have come that were not reported
     Duration last_heard{};      ///< when a byte came last, as `awake_` counts
     bool says_goodbye = false;  ///< what it has sent before may still be on its way on other rails
     bool goodbye = false;
@@ -205,6 +204,7 @@ class TcpTransport final : public Transport {
   bool send_late_again();
   bool wants_rails(const Peer& peer) const;
   Duration silence_of(const Peer& peer) const;
+  bool outlasts_silence(const Peer& peer, Duration time) const;
   void fail_without_rails();
   void connect_again(int peer, int rail);
   void take_lost_rails();
@@ -253,6 +253,7 @@ class TcpTransport final : public Transport {
   Descriptor wake_;                            ///< an eventfd that ends the driver's wait
   std::uint64_t pauses_ = 0;
   bool driving_ = false;
+  std::vector<int> reports_due_;   ///< peers from which pieces have come since the last reports
   int waiters_ = 0;                ///< callers that wait for the driver's events
   Clock::time_point last_driven_;  ///< when a driver last stopped
   int ranks_here_ = 1;
