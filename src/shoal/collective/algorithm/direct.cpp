@@ -22,22 +22,32 @@ void for_others(int rank, int ranks, Visit&& visit) {
   for (int distance = 1; distance < ranks; ++distance) visit((rank + distance) % ranks);
 }
 
+template <class PartOf>
+void send_to_others(std::vector<Step>& steps, int ranks, int rank, PartOf&& part) {
+  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, part(peer)}); });
+}
+
+/// Folds what all ranks have of `own`. The fold takes what is held in the order of ranks, whichever
+/// message comes first.
+void hold_and_fold(std::vector<Step>& steps, int ranks, int rank, const Range& own) {
+  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kHold, peer, own}); });
+  steps.push_back({Action::kFold, rank, own});
+}
+
+template <class PartOf>
+void receive_from_others(std::vector<Step>& steps, int ranks, int rank, PartOf&& part) {
+  for_others(rank, ranks, [&](int peer) {
+    steps.push_back({Action::kReceiveCopy, peer, part(peer)});
+  });
+}
+
 /// Sends each other rank its part, and folds what the others send of this rank's.
 template <class PartOf>
 void scatter_and_fold(std::vector<Step>& steps, int ranks, int rank, PartOf&& part) {
   // All sends stand before the first receive. A send waits for nobody, so no two ranks can wait for
-  // each other. The fold takes what is held in the order of ranks, whichever message comes first.
-  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, part(peer)}); });
-  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kHold, peer, part(rank)}); });
-  steps.push_back({Action::kFold, rank, part(rank)});
-}
-
-template <class PartOf>
-void gather_parts(std::vector<Step>& steps, int ranks, int rank, PartOf&& part) {
-  for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, part(rank)}); });
-  for_others(rank, ranks, [&](int peer) {
-    steps.push_back({Action::kReceiveCopy, peer, part(peer)});
-  });
+  // each other.
+  send_to_others(steps, ranks, rank, part);
+  hold_and_fold(steps, ranks, rank, part(rank));
 }
 
 auto equal_parts(std::size_t count) {
@@ -76,22 +86,15 @@ std::vector<Step> direct_all_reduce_column(int ranks, std::size_t count, int ran
     const Range within = part_of(whole.size(), segments, segment);
     return Range{whole.begin + within.begin, whole.begin + within.end};
   };
-  for (int s = 0; s < segments; ++s) {
-    for_others(rank, ranks, [&](int peer) {
-      steps.push_back({Action::kSend, peer, part(peer, s)});
-    });
-  }
+  for (int s = 0; s < segments; ++s)
+    send_to_others(steps, ranks, rank, [&](int peer) { return part(peer, s); });
   for (int s = 0; s < segments; ++s) {
     const Range own = part(rank, s);
-    for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kHold, peer, own}); });
-    steps.push_back({Action::kFold, rank, own});
-    for_others(rank, ranks, [&](int peer) { steps.push_back({Action::kSend, peer, own}); });
+    hold_and_fold(steps, ranks, rank, own);
+    send_to_others(steps, ranks, rank, [&](int) { return own; });
   }
-  for (int s = 0; s < segments; ++s) {
-    for_others(rank, ranks, [&](int peer) {
-      steps.push_back({Action::kReceiveCopy, peer, part(peer, s)});
-    });
-  }
+  for (int s = 0; s < segments; ++s)
+    receive_from_others(steps, ranks, rank, [&](int peer) { return part(peer, s); });
   return steps;
 }
 
@@ -103,7 +106,9 @@ std::vector<Step> direct_reduce_scatter_column(int ranks, std::size_t count, int
 
 std::vector<Step> direct_all_gather_column(int ranks, std::size_t count, int rank) {
   std::vector<Step> steps;
-  gather_parts(steps, ranks, rank, equal_parts(count));
+  const auto part = equal_parts(count);
+  send_to_others(steps, ranks, rank, [&](int) { return part(rank); });
+  receive_from_others(steps, ranks, rank, part);
   return steps;
 }
 
