@@ -13,6 +13,7 @@
 
 #include "python/src/elastic_state.h"
 #include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/hex.h"
 #include "shoal/collective/elastic/elastic_group.h"
 #include "shoal/comm/group.h"
@@ -30,10 +31,6 @@ using collective::elastic::Attempt;
 using collective::elastic::ElasticGroup;
 using collective::elastic::Roster;
 using collective::elastic::StepResult;
-
-Duration seconds_of(double seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
 
 std::string join_token(const std::string& secret, double good_for_s, const std::string& cluster) {
   using Clock = std::chrono::system_clock;
@@ -142,7 +139,7 @@ class ElasticMember {
 
   void wait_for_members(std::size_t members, double timeout_s) {
     const py::gil_scoped_release others_run;
-    group_->wait_for_members(members, Deadline::in(seconds_of(timeout_s)));
+    group_->wait_for_members(members, Deadline::in(from_seconds(timeout_s)));
   }
 
   StepResult step(const py::function& attempt) {
@@ -160,7 +157,7 @@ class ElasticMember {
 
   bool leave(double timeout_s) {
     const py::gil_scoped_release others_run;
-    return group_->leave(Deadline::in(seconds_of(timeout_s)));
+    return group_->leave(Deadline::in(from_seconds(timeout_s)));
   }
 
  private:
@@ -254,9 +251,9 @@ void add_elastic(py::module_& module) {
              if (!admission_secret.empty())
                options.network.admission = wire::token_key(admission_secret);
              options.network.token = token;
-             options.network.membership.suspect_after = seconds_of(suspect_after_s);
-             options.meeting_timeout = seconds_of(meeting_timeout_s);
-             options.step_timeout = seconds_of(step_timeout_s);
+             options.network.membership.suspect_after = from_seconds(suspect_after_s);
+             options.meeting_timeout = from_seconds(meeting_timeout_s);
+             options.step_timeout = from_seconds(step_timeout_s);
              return std::make_unique<ElasticMember>(std::move(state), std::move(options), join,
                                                     std::move(on_fault));
            }),

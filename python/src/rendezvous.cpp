@@ -12,6 +12,7 @@
 
 #include "python/src/torch_store.h"
 #include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/hex.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/base/number.h"
@@ -52,7 +53,7 @@ Duration silence_of(const std::string& text) {
   const auto seconds = parse_number<double>(text);
   SHOAL_USER_CHECK(seconds && *seconds > 0 && *seconds <= 86400, kOperation,
                    "silence_s is above 0 and at most 86400 seconds, not '{}'", text);
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
+  return from_seconds(*seconds);
 }
 
 wire::TlsMode tls_of(const std::string& text) {

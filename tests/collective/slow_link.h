@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "shoal/base/clock.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/error.h"
 #include "shoal/wire/address.h"
 
@@ -110,8 +111,7 @@ class SlowLink {
         auto due = Clock::now() + delay_;
         if (limited) {
           const double seconds = static_cast<double>(n) / static_cast<double>(rate_);
-          free_at_ = std::max(free_at_, due) +
-                     std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+          free_at_ = std::max(free_at_, due) + from_seconds(seconds);
           due = free_at_;
         }
         d.waiting.push_back({due, std::vector<std::byte>(buffer, buffer + n)});

@@ -9,6 +9,7 @@
 #include "apps/shoal/cores.h"
 #include "apps/shoal/flight_answers.h"
 #include "apps/shoal/torch/entry.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/hex.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/base/philox.h"
@@ -55,8 +56,7 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.network.interface = config.parallelism.interface;
   options.network.ports = wire::parse_port_range(config.parallelism.ports);
   options.network.rails = static_cast<int>(config.parallelism.rails);
-  options.network.silence = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.parallelism.silence_s));
+  options.network.silence = from_seconds(config.parallelism.silence_s);
   options.network.tls = config.parallelism.tls;
   options.network.algorithms = config.parallelism.algorithms;
   // Rank 0's figures count for all, as all must choose the same algorithms; the others need not
@@ -70,8 +70,7 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   const double limit =
       config.parallelism.memory_limit_mb * 1e6 * (arguments.in_process ? arguments.world : 1);
   options.memory_limit_bytes = static_cast<std::size_t>(limit);
-  options.timeout = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.parallelism.timeout_s));
+  options.timeout = from_seconds(config.parallelism.timeout_s);
   options.meeting_timeout = std::min(options.meeting_timeout, options.timeout);
   return options;
 }

@@ -32,8 +32,7 @@ struct SteerOptions {
 };
 
 Deadline deadline_of(const SteerOptions& options) {
-  return Deadline::in(
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.timeout_s)));
+  return Deadline::in(from_seconds(options.timeout_s));
 }
 
 std::string checkpoint_path(const std::string& directory, std::int64_t step) {
