@@ -19,6 +19,7 @@
 #include "shoal/collective/codec/coding.h"
 #include "shoal/optim/synchronisation.h"
 #include "shoal/train/checkpoint_use.h"
+#include "shoal/train/config/members.h"
 #include "shoal/train/config/validate.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/step.h"

@@ -31,7 +31,7 @@ void add_states(const HeldParameters& held, const Training& training, MemoryUse&
   use.optimizer = training.offload_optimizer
                       ? 0
                       : held.dense() * dense.optimizer() + held.expert * expert.optimizer();
-  // What members hold for their exchanges stays in memory.
+  // Anchor, momentum and residuals of members stay in memory.
   if (training.exchange)
     use.optimizer += owned_values(held, training) * training.exchange->state_bytes;
 }

@@ -1,12 +1,14 @@
 #include "shoal/train/job_options.h"
 
-#include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "shoal/base/duration.h"
 #include "shoal/data/manifest.h"
 #include "shoal/train/config/degrees.h"
 #include "shoal/train/config/keys.h"
+#include "shoal/train/config/members.h"
+#include "shoal/train/step.h"
 
 namespace shoal::train {
 namespace {
@@ -100,45 +102,27 @@ JobRanks job_ranks(const Job& job, const comm::Group& world) {
 }
 
 Duration longest_wait(const JobConfig& config) {
-  return std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(config.parallelism.timeout_s));
+  return from_seconds(config.parallelism.timeout_s);
 }
 
 MemberExchangeOptions exchange_options(const JobConfig& config) {
   const LowCommunicationSection& l = config.low_communication;
-  const bool streaming = l.method == LowCommunication::kStreamingDiLoCo;
   const bool mean = l.method == LowCommunication::kLocalSgd;
   const Key seed(static_cast<std::uint64_t>(config.debug.seed));
   collective::Coding coding;
   coding.codec = l.codec;
   coding.key = seed.child("low_communication");
   MemberExchangeOptions options;
-  options.fragments = streaming ? static_cast<int>(l.fragments) : 1;
+  options.fragments = static_cast<int>(exchange_fragments(config));
   options.synchronisation = {.every = l.every,
                              .delay = exchange_delay(config),
-                             .mix = streaming ? l.mix : 0,
+                             .mix = is_streaming(config) ? l.mix : 0,
                              .outer = {.learning_rate = mean ? 1 : l.learning_rate,
                                        .momentum = mean ? 0 : l.momentum,
                                        .coding = coding,
                                        .timeout = kInAStep,
                                        .longest_wait = longest_wait(config)}};
   return options;
-}
-
-std::string warn_of_last_steps(const JobConfig& config, std::int64_t steps) {
-  const std::int64_t every = config.low_communication.every;
-  const std::int64_t rest = (steps - exchange_delay(config)) % every;
-  if (!has_members(config) || rest == 0) return "";
-  std::string lost = fmt::format(
-      "the saved model has nothing of the last {} steps, after which there is no exchange", rest);
-  if (config.low_communication.method == LowCommunication::kStreamingDiLoCo) {
-    lost = fmt::format(
-        "the last fragment takes its last result {} steps before the end, and what members learn "
-        "of it later is not in the saved model",
-        rest);
-  }
-  return fmt::format("Warning: {}: {} or {} steps would end with an exchange.", lost, steps - rest,
-                     steps - rest + every);
 }
 
 checkpoint::SaveOptions save_options(const JobConfig& config) {

@@ -41,9 +41,6 @@ JobRanks job_ranks(const Job& job, const comm::Group& world);
 Duration longest_wait(const JobConfig& config);
 /// Returns how members exchange parameters, for a job that has members.
 MemberExchangeOptions exchange_options(const JobConfig& config);
-/// Returns a warning where a run of `steps` steps does not end with the result of an exchange: what
-/// members have trained since the last one is not in its model. Empty: it does, or has no members.
-std::string warn_of_last_steps(const JobConfig& config, std::int64_t steps);
 
 /// Return the options of checkpoints, and of the thread that writes them behind training.
 checkpoint::SaveOptions save_options(const JobConfig& config);

@@ -34,7 +34,8 @@ MemberExchange::MemberExchange(const nn::Model& model,
     : optimizer_(optimizer),
       reduction_(reduction),
       members_(std::move(members)),
-      rank_(mesh.rank()) {
+      rank_(mesh.rank()),
+      ranks_(mesh.size()) {
   for (Set& set : sets_of(model, owned, mesh, tied)) {
     optim::SynchronisationOptions own = options.synchronisation;
     // Other sets round with other random numbers; all owners of this one with the same.

@@ -2,13 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "shoal/base/clock.h"
 #include "shoal/comm/group.h"
 #include "shoal/mesh/mesh.h"
 #include "shoal/nn/module.h"
@@ -18,10 +16,6 @@
 #include "shoal/parallel/pipeline/tied_weights.h"
 
 namespace shoal::train {
-
-/// The time limit of an operation that is begun in one step and waited for in another: steps may
-/// take long, and who waits for it has a limit of its own.
-inline constexpr Duration kInAStep = std::chrono::hours(24);
 
 struct MemberExchangeOptions {
   optim::SynchronisationOptions synchronisation;
@@ -48,6 +42,9 @@ class MemberExchange {
 
   int member() const { return members_.rank(); }
   int members() const { return members_.size(); }
+  /// Return the place of this rank in its member, and how many there are.
+  int rank() const { return rank_; }
+  int ranks() const { return ranks_; }
 
   /// Is called after the optimizer's update of step number `step`, counted from 1, on all ranks:
   /// begins the exchange that is due, and takes the result that is.
@@ -93,7 +90,8 @@ class MemberExchange {
   optim::Optimizer& optimizer_;
   parallel::GradientReduction& reduction_;
   comm::Group members_;
-  int rank_ = 0;               ///< in the member
+  int rank_ = 0;
+  int ranks_ = 1;
   std::vector<Place> places_;  ///< by slice
   std::vector<optim::Synchronisation> sets_;
 };

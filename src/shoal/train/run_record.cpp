@@ -13,6 +13,7 @@
 #include "shoal/model/model_json.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/config/keys.h"
+#include "shoal/train/config/members.h"
 #include "shoal/train/config/validate.h"
 
 namespace shoal::train {
@@ -73,8 +74,8 @@ std::vector<std::string> differing_training_keys(const JobConfig& before, const 
   };
   compare("training.loss", loss(before), loss(after));
   compare("optimizer.name", name_of(before.optimizer.name), name_of(after.optimizer.name));
+  const bool members = has_members(before);
   for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
-    const bool members = before.low_communication.method != LowCommunication::kNone;
     if (decides_exchanges(key) && (members || key.section != "parallelism"))
       compare(key.path().c_str(), old, value);
   });

@@ -20,7 +20,7 @@
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/plan/logits_recomputation.h"
 #include "shoal/schedule/generators.h"
-#include "shoal/train/config/degrees.h"
+#include "shoal/train/config/members.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/source_weights.h"
@@ -316,8 +316,7 @@ void RunSetup::make_exchange(const std::vector<parallel::OwnedRange>& owned) {
   run_.exchange.emplace(*run_.model, owned, *run_.optimizer, *run_.applied.reduction, run_.mesh,
                         run_.applied.tied ? &*run_.applied.tied : nullptr, run_.members,
                         exchange_options(config_));
-  run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr,
-                               run_.mesh.rank(), run_.mesh.size());
+  run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr);
   if (!run_.checkpoint) return;
   run_.exchange->resume(run_.record.step);
   run_.state->load(*run_.checkpoint);

@@ -12,7 +12,6 @@
 #include "shoal/optim/clipping.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
 #include "shoal/schedule/generators.h"
-#include "shoal/train/member_exchange.h"
 
 namespace shoal::train {
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,6 +23,10 @@
 #include "shoal/train/router_balance.h"
 
 namespace shoal::train {
+
+/// The time limit of an operation that is begun in one step and waited for in another: steps may
+/// take long, and whoever waits for it has a limit of its own.
+inline constexpr Duration kInAStep = std::chrono::hours(24);
 
 /// The samples of one step on this rank, cut into micro-batches.
 struct RankBatch {
@@ -106,7 +111,7 @@ class TrainingStep {
   /// From now on this rank belongs to one of `members` members, which train by themselves: `member`
   /// are its ranks, over which gradients are summed, clipped and scaled. All ranks together only
   /// sum the loss, which is the mean of the members', and no step that may end early waits for it.
-  /// Who waits for the loss does so for `longest_wait` at most.
+  /// A wait for the loss lasts `longest_wait` at most.
   void train_in_member(comm::Group member, int members, Duration longest_wait);
 
   /// From now on the head computes its logits twice (nn::Context::recompute_logits). No bit

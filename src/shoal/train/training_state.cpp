@@ -57,13 +57,10 @@ TrainingState::TrainingState(std::vector<parallel::OwnedRange> owned, optim::Opt
       stage_(std::move(stage)),
       updates_(at::zeros({static_cast<std::int64_t>(optimizer.slices().size())}, at::kLong)) {}
 
-void TrainingState::exchange_through(const MemberExchange& exchange, optim::LossScale* scale,
-                                     int rank, int ranks) {
+void TrainingState::exchange_through(const MemberExchange& exchange, optim::LossScale* scale) {
   exchange_ = &exchange;
   scale_ = scale;
   scale_state_ = at::zeros({3}, at::kDouble);
-  member_rank_ = rank;
-  member_ranks_ = ranks;
 }
 
 std::vector<checkpoint::StateItem> TrainingState::items() const {
@@ -100,7 +97,7 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
   return items;
 }
 
-/// What belongs to all members, or to the exchanges.
+/// Returns the items that belong to all members, or to the exchanges.
 std::vector<checkpoint::StateItem> TrainingState::member_items() const {
   std::vector<checkpoint::StateItem> items;
   std::size_t slice = 0;
@@ -123,8 +120,8 @@ std::vector<checkpoint::StateItem> TrainingState::member_items() const {
                    .local = scale_state_,
                    .global_shape = {3},
                    .boxes = {},
-                   .replica = member_rank_,
-                   .replicas = member_ranks_,
+                   .replica = exchange_->rank(),
+                   .replicas = exchange_->ranks(),
                    .holders = kScale});
   return items;
 }

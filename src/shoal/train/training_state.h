@@ -20,9 +20,9 @@ namespace shoal::train {
 /// saved and loaded as these. Each rank of `group` loads the ranges that it owns; of the ranks that
 /// own the same range, one saves it.
 ///
-/// Where members train by themselves, "model." is the anchor, which is the model of all members.
-/// What a member has for itself (parameters, the optimizer's state, its loss scale) is under
-/// "member.M.", and "outer." has what the next exchanges depend on.
+/// Members that train by themselves have one model in common, the anchor, which is "model.".
+/// "member.M." has the parameters, the optimizer's state and the loss scale of member M, and
+/// "outer." the values that the next exchanges depend on.
 class TrainingState {
  public:
   /// `owned` has the ranges of the optimizer's slices in their order, and frozen parameters
@@ -30,10 +30,9 @@ class TrainingState {
   TrainingState(std::vector<parallel::OwnedRange> owned, optim::Optimizer& optimizer,
                 comm::Group group, comm::Group stage);
 
-  /// From now on this rank saves and loads what members have. `scale`: of this member, on rank
-  /// `rank` of its `ranks`; null: there is none. Both must outlive this.
-  void exchange_through(const MemberExchange& exchange, optim::LossScale* scale, int rank,
-                        int ranks);
+  /// From now on this rank saves and loads what members have. `scale`: of this member; null: there
+  /// is none. Both must outlive this.
+  void exchange_through(const MemberExchange& exchange, optim::LossScale* scale);
 
   /// Collective. Returns the checkpoint's path. Throws as checkpoint::save.
   std::string save(const std::string& directory, const RunRecord& record,
@@ -61,8 +60,6 @@ class TrainingState {
   const MemberExchange* exchange_ = nullptr;
   optim::LossScale* scale_ = nullptr;  ///< of a member
   at::Tensor scale_state_;             ///< [3] float64, of `scale_`; zeros where there is none
-  int member_rank_ = 0;
-  int member_ranks_ = 1;
 };
 
 /// Fills the parameters alone, for evaluation and generation.

@@ -7,23 +7,8 @@
 namespace shoal::collective {
 
 const char* name(Codec codec) {
-  switch (codec) {
-    case Codec::kNone:
-      return "none";
-    case Codec::kBF16:
-      return "bf16";
-    case Codec::kF8E4M3:
-      return "f8e4m3";
-    case Codec::kI8:
-      return "i8";
-    case Codec::kI4:
-      return "i4";
-    case Codec::kE3M0:
-      return "e3m0";
-    case Codec::kE2M0:
-      return "e2m0";
-  }
-  return "unknown";
+  const auto number = static_cast<std::size_t>(codec);
+  return number < kCodecNames.size() ? kCodecNames[number] : "unknown";
 }
 
 int bits_of(Codec codec) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -20,6 +21,8 @@ enum class Codec : std::uint8_t {
   kE3M0,
   kE2M0,  ///< 3 bits, of which 2 are exponent: 0, 1/4, 1/2 and 1 units
 };
+/// By the number of the codec.
+inline constexpr std::array kCodecNames{"none", "bf16", "f8e4m3", "i8", "i4", "e3m0", "e2m0"};
 inline constexpr Codec kCodecs[] = {Codec::kBF16, Codec::kF8E4M3, Codec::kI8,
                                     Codec::kI4,   Codec::kE3M0,   Codec::kE2M0};
 

@@ -115,7 +115,7 @@ struct ChoiceNames<LowCommunication> {
 };
 template <>
 struct ChoiceNames<collective::Codec> {
-  static constexpr std::array names{"none", "bf16", "f8e4m3", "i8", "i4", "e3m0", "e2m0"};
+  static constexpr std::array names = collective::kCodecNames;
 };
 template <>
 struct ChoiceNames<ShardUnits> {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "shoal/train/config/members.h"
+
 namespace shoal::train {
 
 std::string of_tokens(const JobConfig& job) {
@@ -150,22 +152,20 @@ std::string of_units_by_size(const JobConfig& job) {
 }
 
 std::string of_members(const JobConfig& job) {
-  if (job.low_communication.method != LowCommunication::kNone) return {};
+  if (has_members(job)) return {};
   return "says how members exchange parameters, and low_communication.method is \"none\"";
 }
 
 std::string of_an_outer_optimizer(const JobConfig& job) {
   if (job.low_communication.method != LowCommunication::kLocalSgd) return {};
   return "belongs to an outer optimizer, and low_communication.method is \"local_sgd\", which "
-         "takes "
-         "the mean";
+         "takes the mean";
 }
 
 std::string of_streaming(const JobConfig& job) {
-  const LowCommunication method = job.low_communication.method;
-  if (method == LowCommunication::kStreamingDiLoCo) return {};
+  if (is_streaming(job)) return {};
   return fmt::format("belongs to streaming_diloco, and low_communication.method is \"{}\"",
-                     name_of(method));
+                     name_of(job.low_communication.method));
 }
 
 }  // namespace shoal::train

@@ -4,6 +4,7 @@
 
 #include "shoal/plan/division_rules.h"
 #include "shoal/train/config/keys.h"
+#include "shoal/train/config/members.h"
 
 namespace shoal::train {
 
@@ -33,15 +34,6 @@ std::int64_t data_ranks(const Job& job, std::int64_t ranks) {
                                    rest, plan::nearest_divisors(rest, pp)));
   }
   return rest / pp;
-}
-
-bool has_members(const JobConfig& config) {
-  return config.low_communication.method != LowCommunication::kNone;
-}
-
-std::int64_t exchange_delay(const JobConfig& config) {
-  const LowCommunicationSection& section = config.low_communication;
-  return section.method == LowCommunication::kStreamingDiLoCo ? section.overlap_steps : 0;
 }
 
 plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {

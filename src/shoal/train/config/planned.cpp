@@ -14,6 +14,7 @@
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/unit_moments.h"
 #include "shoal/train/config/degrees.h"
+#include "shoal/train/config/members.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/validate.h"
 
@@ -118,7 +119,6 @@ std::optional<plan::MemberExchange> planned_exchange(const JobConfig& config,
                                                      std::int64_t members) {
   if (!has_members(config)) return std::nullopt;
   const LowCommunicationSection& l = config.low_communication;
-  const bool streaming = l.method == LowCommunication::kStreamingDiLoCo;
   collective::Coding coding;
   coding.codec = l.codec;
   const bool coded = l.codec != collective::Codec::kNone;
@@ -135,7 +135,7 @@ std::optional<plan::MemberExchange> planned_exchange(const JobConfig& config,
   // Error feedback: of all values, and of this member's part of their sum.
   if (coded) exchange.state_bytes += kFp32 + kFp32 / static_cast<double>(members);
   exchange.flight_bytes = (kFp32 + (coded ? 3 * exchange.sent_bytes : 0)) /
-                          static_cast<double>(streaming ? l.fragments : 1);
+                          static_cast<double>(exchange_fragments(config));
   exchange.overlapped = exchange_delay(config) > 0;
   return exchange;
 }

@@ -16,6 +16,7 @@
 #include "shoal/train/config/degrees.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/link_costs.h"
+#include "shoal/train/config/members.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/precision.h"
 #include "shoal/wire/address.h"
@@ -160,24 +161,7 @@ void check_length(const Job& job, std::int64_t steps) {
                           "run, --set lr_scheduler.warmup_steps=0",
                           std::max<std::int64_t>(1, steps / 10)));
   }
-  const LowCommunicationSection& members = job.config.low_communication;
-  const std::int64_t travels = exchange_delay(job.config);
-  if (has_members(job.config) && members.every + travels > steps) {
-    Error error = config_error(
-        job, "low_communication.every",
-        fmt::format("the members would not have exchanged all parameters once: {}", length));
-    const bool streaming = members.method == LowCommunication::kStreamingDiLoCo;
-    const std::int64_t fragments = streaming ? members.fragments : 1;
-    // As validate_exchanges has it: each fragment needs a step of its own, and arrives before the
-    // next one begins.
-    const std::int64_t least = fragments * std::max<std::int64_t>(1, travels);
-    if (steps - travels >= least) {
-      error.hint(fmt::format("low_communication.every = {} would do", steps - travels));
-    } else if (members.every >= least) {
-      error.hint(fmt::format("a run of {} steps would do", members.every + travels));
-    }
-    throw error;
-  }
+  check_exchange_before_end(job, steps, length);
   if (scheduler.name != SchedulerKind::kWarmupStableDecay) return;
   const std::int64_t decay = std::llround(scheduler.decay_fraction * static_cast<double>(steps));
   if (scheduler.warmup_steps + decay > steps) {
@@ -393,72 +377,6 @@ void validate_post_validation(const Job& job) {
   }
 }
 
-/// Throws unless the members' exchanges fit into the steps between them.
-void validate_exchanges(const Job& job) {
-  const LowCommunicationSection& l = job.config.low_communication;
-  if (l.method != LowCommunication::kStreamingDiLoCo) return;
-  if (l.fragments > l.every) {
-    throw config_error(
-        job, "low_communication.fragments",
-        fmt::format("{} fragments are exchanged in low_communication.every = {} steps, at most one "
-                    "after a step: at most {}",
-                    l.fragments, l.every, l.every));
-  }
-  const std::int64_t most = l.every / l.fragments;
-  if (l.overlap_steps > most) {
-    throw config_error(job, "low_communication.overlap_steps",
-                       fmt::format("one fragment travels at a time, and another begins every "
-                                   "{} / {} steps: at most {}",
-                                   l.every, l.fragments, most));
-  }
-}
-
-/// Members train by themselves: what needs all ranks in a step has no meaning there.
-void validate_low_communication(const Job& job, const model::ModelSpec& spec, std::int64_t ranks,
-                                std::int64_t data) {
-  if (!has_members(job.config)) return;
-  const ParallelismSection& p = job.config.parallelism;
-  const char* const key = "low_communication.method";
-  if (data < 2) {
-    throw config_error(job, key,
-                       fmt::format("members are data-parallel ranks, and there is one: {} ranks "
-                                   "would be two members",
-                                   2 * ranks));
-  }
-  if (p.zero_stage > 0 && p.data_parallel_replicate_degree < 2) {
-    throw config_error(job, "parallelism.data_parallel_replicate_degree",
-                       fmt::format("the copies of the sharded state are the members of "
-                                   "low_communication.method = \"{}\": at least 2 that divide the "
-                                   "{} data-parallel ranks, as {} does",
-                                   name_of(job.config.low_communication.method), data,
-                                   plan::nearest_divisors(data, 2)));
-  }
-  validate_exchanges(job);
-  if (p.transport == Transport::kMpi &&
-      job.config.low_communication.codec != collective::Codec::kNone) {
-    throw config_error(job, "low_communication.codec",
-                       "MPI adds up numbers of its own types, and parallelism.transport is "
-                       "\"mpi\": \"none\" there, or parallelism.transport = \"tcp\"");
-  }
-  if (p.pipeline_parallel_post_validation) {
-    throw config_error(job, "parallelism.pipeline_parallel_post_validation",
-                       "takes back an update that a member may have exchanged already: leave it "
-                       "out, or low_communication.method = \"none\"");
-  }
-  const bool narrow = may_use(job, Precision::kBf16) || may_use(job, Precision::kFp16);
-  if (narrow && !job.config.precision.master_weights) {
-    throw config_error(job, "precision.master_weights",
-                       "members exchange fp32 parameters: 16-bit weights need their masters with "
-                       "low_communication.method");
-  }
-  if (spec.router_bias && spec.router_bias_rate > 0) {
-    throw config_error(job, "model.router_bias_rate",
-                       "moves biases by the choices of all ranks in every step, and members know "
-                       "their own alone: 0 with low_communication.method, and model.balance_loss "
-                       "keeps experts even");
-  }
-}
-
 /// job_schedule checks the number of micro-batches.
 void validate_pipeline(const Job& job, const model::ModelSpec& spec) {
   const ParallelismSection& p = job.config.parallelism;
@@ -531,7 +449,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   const BatchPlan batch = batch_plan(job, static_cast<int>(data));
   const std::int64_t pp = job.config.parallelism.pipeline_parallel_degree;
   if (pp > 1) stage_sizes(job, spec, job_schedule(job, pp, batch.accumulation).stages());
-  validate_low_communication(job, spec, ranks, data);
+  validate_members(job, spec, ranks, data);
   validate_optimizer(job);
   validate_metrics(job);
   validate_precision(job);
