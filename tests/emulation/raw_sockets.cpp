@@ -123,17 +123,22 @@ std::uint16_t internet_checksum(const void* data, std::size_t bytes) {
   return static_cast<std::uint16_t>(~sum);
 }
 
+/// Returns a socket that connects to `to`.
+wire::Descriptor connecting_socket(const sockaddr_in& to) {
+  wire::Descriptor socket = open_socket(SOCK_STREAM, 0);
+  if (connect(socket.get(), generic(to), sizeof to) != 0 && errno != EINPROGRESS)
+    throw system_error(ErrorKind::kPeerLost, "raw sockets", "cannot connect");
+  return socket;
+}
+
 /// Connects to `to` and sends whatever the connections take until `over`.
 void send_all_the_time(const sockaddr_in& to, int connections, const std::atomic<bool>& over) {
   const std::vector<std::byte> data(std::size_t{256} << 10);
   std::vector<wire::Descriptor> sockets;
   std::vector<pollfd> ready;
   for (int i = 0; i < connections; ++i) {
-    sockets.push_back(open_socket(SOCK_STREAM, 0));
-    const int fd = sockets.back().get();
-    if (connect(fd, generic(to), sizeof to) != 0 && errno != EINPROGRESS)
-      throw system_error(ErrorKind::kPeerLost, "raw sockets", "cannot connect");
-    ready.push_back({fd, POLLOUT, 0});
+    sockets.push_back(connecting_socket(to));
+    ready.push_back({sockets.back().get(), POLLOUT, 0});
   }
   while (!over) {
     poll(ready.data(), ready.size(), 20);
@@ -180,12 +185,7 @@ Pairs connect_sites(const Wan& wan, int a, int b, int connections) {
   const sockaddr_in there = address_at(wan, b, port_of(listener.get()));
   Pairs pairs;
   wan.at(a, [&] {
-    for (int i = 0; i < connections; ++i) {
-      pairs.at_a.push_back(open_socket(SOCK_STREAM, 0));
-      if (connect(pairs.at_a.back().get(), generic(there), sizeof there) != 0 &&
-          errno != EINPROGRESS)
-        throw system_error(ErrorKind::kPeerLost, "raw sockets", "cannot connect");
-    }
+    for (int i = 0; i < connections; ++i) pairs.at_a.push_back(connecting_socket(there));
   });
   const Deadline end = Deadline::in(seconds(30));
   while (pairs.at_b.size() < pairs.at_a.size() && !end.passed()) {
