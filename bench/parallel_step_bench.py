@@ -16,8 +16,10 @@ import train_step_bench as train_step  # noqa: E402
 # tokens of a micro-batch: (timed steps a block, rounds of four blocks, limit)
 SIZES = {64: (10, 2, None), 256: (6, 2, 1.7), 1024: (3, 1, None)}
 MICRO_BATCHES = 4
-# name: (our schedule, the peer's). The peer's head has a matrix of its own, so ours has one too.
-SCHEDULES = {"gpipe": ("gpipe", "GPipe"), "1f1b": ("1f1b", "1F1B"), "zero_bubble": ("zb-h1", "InterleavedZeroBubble")}
+# name: (our schedule, the peer's). The peer's head has a matrix of its own, so ours has one too. Its zero bubble has two stages a rank, as ZB-V has;
+# ZB-H1 has one, and no peer of its own.
+SCHEDULES = {"gpipe": ("gpipe", "GPipe"), "1f1b": ("1f1b", "1F1B"), "zero_bubble": ("zb-h1", "InterleavedZeroBubble"),
+             "interleaved_zero_bubble": ("zb-v", "InterleavedZeroBubble")}
 # name: (tokens, options of ours, micro-batches, mode of the peer, timed steps a block, rounds, limit)
 CASES = {f"parallel_step/tp/gpt2-124m/fp32/{tokens}": (tokens, ["--tensor", 2], 1, ["--mode", "tp"], steps, rounds, limit)
          for tokens, (steps, rounds, limit) in SIZES.items()}
