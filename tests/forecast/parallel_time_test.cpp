@@ -127,6 +127,28 @@ TEST(ParallelTime, PipelinesCarryOutTheTable) {
   }
 }
 
+// The first rank begins a forward pass before the second, and ends as much earlier: it waits for
+// that at the end of each step, unless updates can be taken back.
+TEST(ParallelTime, RanksThatBeginTheNextStepAloneDoNotWait) {
+  const Stages s;
+  Training training = one_sample({.pp = 2});
+  training.schedule = "zb-h2";
+  training.global_batch = 4;
+  const double computes = 4 * (s.forward_1 + s.backward_1);  // the second one, which has the head
+  const StepTime waiting = kernel_step_time(small_model(), training, simple_cluster(2));
+  EXPECT_DOUBLE_EQ(waiting.pipeline, s.forward_0 + computes);
+  training.states = plan::StateBytes{.undo = 12};
+  const StepTime alone = kernel_step_time(small_model(), training, simple_cluster(2));
+  EXPECT_DOUBLE_EQ(alone.pipeline, computes);
+  EXPECT_DOUBLE_EQ(waiting.bubble - alone.bubble, s.forward_0);
+  EXPECT_DOUBLE_EQ(alone.data_exposed, kSmall);
+  // AdamW reads 16 bytes of a parameter and writes 12; 12 are copied before.
+  EXPECT_DOUBLE_EQ(alone.optimizer, waiting.optimizer * (28 + 24) / 28);
+  const auto simulated =
+      plan::simulate_step(ShoalEstimator(), small_model(), training, simple_cluster(2), {});
+  EXPECT_DOUBLE_EQ(simulated.seconds, alone.all());
+}
+
 // What draws a step and lets ranks be slower uses the same times.
 TEST(ParallelTime, SimulatedStepsTakeWhatIsPlanned) {
   const Stages s;

@@ -12,6 +12,9 @@
 namespace shoal::forecast {
 namespace {
 
+/// What AdamW in fp32 reads and writes of one parameter: itself, its gradient and two moments.
+constexpr double kUpdateBytes = 28;
+
 class KernelStep {
  public:
   KernelStep(const ModelSpec& spec, const Training& training, const Cluster& cluster)
@@ -30,6 +33,8 @@ class KernelStep {
       time.optimizer = std::max(
           time.optimizer, kernel_seconds(cluster_, name, plan::memory_work(shares.owned(held))));
     }
+    // What an update may have to take back is copied first: read and written.
+    if (training_.post_validates()) time.optimizer *= 1 + 2 * training_.states->undo / kUpdateBytes;
     return time;
   }
 
@@ -105,8 +110,10 @@ class KernelStep {
     StepTime time;
     double work = 0;
     for (const double busy : timeline.busy) work += busy / static_cast<double>(table.ranks());
-    time.pipeline = elapsed(timeline, work);
+    const double span = plan::step_span(training_, timeline);
+    time.pipeline = elapsed(span, work);
     time.bubble = time.pipeline - work;
+    const bool alone = training_.post_validates();
     double last = 0;
     for (int rank = 0; rank < table.ranks(); ++rank) {
       const UnitTime& own = ranks[static_cast<std::size_t>(rank)];
@@ -114,22 +121,23 @@ class KernelStep {
       time.communication = std::max(time.communication, m * own.exchanged);
       time.recomputed = std::max(time.recomputed, m * own.recomputed);
       // A rank whose table ends early sums its gradients while others compute.
-      last = std::max(last, timeline.end[static_cast<std::size_t>(rank)] +
+      const auto r = static_cast<std::size_t>(rank);
+      last = std::max(last, timeline.end[r] - (alone ? timeline.begin[r] : 0) +
                                 gradient_exchange(spec_, training_, cluster_, rank));
     }
-    time.data_exposed = last - timeline.makespan();
+    time.data_exposed = last - span;
     return time;
   }
 
-  /// Returns the time from the begin of a table to its end; `work`: the mean of its ranks. Kernels
-  /// were measured with all ranks at work. If those share cores, a rank that waits leaves its share
-  /// to others: the table then takes the work of all, or, with a core for each that does not wait,
-  /// its own critical path.
-  double elapsed(const schedule::Timeline& timeline, double work) const {
+  /// Returns the time that a table takes from step to step, where its own critical path takes
+  /// `span`; `work`: the mean of its ranks. Kernels were measured with all ranks at work. If those
+  /// share cores, a rank that waits leaves its share to others: the table then takes the work of
+  /// all, or, with a core for each that does not wait, its own critical path.
+  double elapsed(double span, double work) const {
     const double at_once = cluster_.host.devices_at_once;
     const auto ranks = static_cast<double>(cluster_.devices_per_host);
-    if (at_once == 0 || at_once >= ranks) return timeline.makespan();
-    return std::max(work, timeline.makespan() * at_once / ranks);
+    if (at_once == 0 || at_once >= ranks) return span;
+    return std::max(work, span * at_once / ranks);
   }
 
   /// Labels, loss with norm, and the map of used parameters: exchanges of a few bytes, which cost

@@ -59,7 +59,7 @@ SimulatedStep simulate_step(const Estimator& estimator, const ModelSpec& spec,
   // The table covers the micro-batches; exchange and optimizer come behind, as estimated in closed
   // form.
   const StepTime closed = estimator.step_time(spec, training, cluster);
-  step.seconds = step.timeline.makespan() + closed.data_exposed + closed.optimizer;
+  step.seconds = step_span(training, step.timeline) + closed.data_exposed + closed.optimizer;
   return step;
 }
 

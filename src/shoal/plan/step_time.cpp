@@ -199,6 +199,10 @@ double optimizer_s(const ModelSpec& spec, const Training& training, const Cluste
 
 }  // namespace
 
+double step_span(const Training& training, const schedule::Timeline& timeline) {
+  return training.post_validates() ? timeline.longest_span() : timeline.makespan();
+}
+
 std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training,
                                    const Cluster& cluster) {
   const PieceTime block = block_time(spec, training, cluster);

@@ -34,6 +34,11 @@ StepTime published_step_time(const ModelSpec& spec, const Training& training,
                              const Cluster& cluster, ScheduleCache& cache,
                              double cutoff_s = INFINITY);
 
+/// Returns the time that a simulated table takes from step to step: from its begin to the end of
+/// its last rank, or, where ranks begin the next step without each other, the longest that one rank
+/// takes.
+double step_span(const Training& training, const schedule::Timeline& timeline);
+
 /// Returns what every stage costs for one micro-batch, messages between stages included.
 std::vector<PieceTime> stage_times(const ModelSpec& spec, const Training& training,
                                    const Cluster& cluster);

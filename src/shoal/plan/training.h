@@ -145,6 +145,9 @@ struct Training {
   std::int64_t length(const ModelSpec& spec) const {
     return sequence > 0 ? sequence : spec.sequence;
   }
+  /// Returns true where ranks of a pipeline update before they know the norm of the whole gradient,
+  /// and begin the next step without each other.
+  bool post_validates() const { return states && states->undo > 0; }
   bool reduces_every_micro_batch() const {
     return reduce_every_micro_batch.value_or(zero_stage >= 2);
   }
