@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/parallel/one_rank.h"
+#include "tests/support/without_shared_memory.h"
 
 namespace shoal::parallel::recipe_traffic_test {
 namespace {
@@ -85,7 +86,9 @@ std::vector<double> sent(const RecipeCase& c, int tp, std::int64_t samples, mode
   std::vector<double> bytes(static_cast<std::size_t>(tp));
   comm::run_on_threads(
       {.size = tp, .arena = false, .timeout = std::chrono::seconds(30)},
-      [&](const comm::Group& world) {
+      [&](const comm::Group& in_memory) {
+        // Where ranks share memory, an exchange sends nothing.
+        const comm::Group world = comm::without_shared_memory(in_memory);
         const mesh::Mesh mesh(world, {.tp = tp});
         const BatchShare share(mesh);
         const auto model = nn::make_model(spec);

@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
@@ -19,6 +20,7 @@
 #include "shoal/comm/world.h"
 #include "shoal/ops/differentiable.h"
 #include "tests/error_text.h"
+#include "tests/support/without_shared_memory.h"
 
 namespace shoal::parallel::redistribute_test {
 namespace {
@@ -130,6 +132,40 @@ TEST(Redistribute, EveryPairKeepsValueAndGradient) {
   }
 }
 
+// What ranks copy from where it lies has the bits of what they pack and send, forward and backward,
+// and nothing is sent.
+TEST(Redistribute, ExchangesInPlaceWithTheSameBits) {
+  for (const std::vector<std::int64_t>& shape :
+       std::vector<std::vector<std::int64_t>>{{5, 7}, {4, 8, 2}, {3, 1, 6}}) {
+    for (const int ranks : {2, 3, 4}) {
+      comm::run_on_threads({.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
+                           [&](const comm::Group& group) {
+                             const comm::Group apart = comm::without_shared_memory(group);
+                             for (const auto& [from, to] : moves(shape.size())) {
+                               if (mesh::move_between(from, to).kind != Move::Kind::kExchange)
+                                 continue;
+                               const auto moved = [&](const comm::Group& way) {
+                                 const at::Tensor x =
+                                     local_of(numbers(shape, 0.5), from, ranks, way.rank());
+                                 x.requires_grad_();
+                                 const at::Tensor y = redistribute(x, way, from, to, shape);
+                                 y.backward(local_of(numbers(shape, 2.5), to, ranks, way.rank()));
+                                 return std::pair(y.detach(), x.grad());
+                               };
+                               const double before = group.bytes_sent();
+                               const auto [y, dx] = moved(group);
+                               EXPECT_EQ(group.bytes_sent(), before);
+                               const auto [y_sent, dx_sent] = moved(apart);
+                               EXPECT_TRUE(at::equal(y, y_sent) && at::equal(dx, dx_sent))
+                                   << from.text() << " to " << to.text() << " of "
+                                   << fmt::format("{}", shape) << " on " << ranks << " ranks";
+                             }
+                             EXPECT_GT(apart.bytes_sent(), 0);
+                           });
+    }
+  }
+}
+
 // The bytes that a group counts for a move are those of its formula, for all pairs of placements
 // with equal parts.
 TEST(Redistribute, SendsWhatTheFormulaSays) {
@@ -137,7 +173,8 @@ TEST(Redistribute, SendsWhatTheFormulaSays) {
   for (const int ranks : {2, 4}) {
     comm::run_on_threads(
         {.size = ranks, .arena = false, .timeout = std::chrono::seconds(60)},
-        [&](const comm::Group& group) {
+        [&](const comm::Group& in_memory) {
+          const comm::Group group = comm::without_shared_memory(in_memory);
           for (const auto& [from, to] : moves(shape.size())) {
             const at::Tensor x = local_of(numbers(shape, 0.5), from, ranks, group.rank());
             const double before = group.bytes_sent();

@@ -102,8 +102,13 @@ TEST(Traffic, TrafficOfAttentionAndExpertsByHand) {
   EXPECT_DOUBLE_EQ(of_shoal(), wide * (1 + 0.25 / 3)) << "tensor ranks lie closer";
   training.kept.clear();
   training.ulysses = true;
-  // Half of four tensors as wide, there and back.
-  EXPECT_DOUBLE_EQ(sent("context"), 2 * m * L * 2 * (4 * 2 * 64 * 32) / 2);
+  // Half of four tensors as wide, there and back; in Shoal on one host heads are copied from where
+  // they lie.
+  const double heads = 2 * m * L * 2 * (4 * 2 * 64 * 32) / 2;
+  EXPECT_DOUBLE_EQ(sent("context"), heads);
+  EXPECT_DOUBLE_EQ(of_shoal(), 2 * heads);
+  shoal.devices_per_host = 8, shoal.hosts = 1;
+  EXPECT_EQ(of_shoal(), 0);
   // Rows of 2 samples to two experts a token, there and back, forward and backward.
   spec.experts = 8;
   spec.experts_per_token = 2;
@@ -113,6 +118,12 @@ TEST(Traffic, TrafficOfAttentionAndExpertsByHand) {
   const double n = 3;
   const double rows = 2 * 128 * 2;
   EXPECT_DOUBLE_EQ(sent("expert"), 2 * n * L * 4 * rows * 64 * 3 / 4);
+  const auto rows_of_shoal = [&] {
+    return traffic_bytes(traffic(spec, training, shoal), "expert");
+  };
+  EXPECT_EQ(rows_of_shoal(), 0);
+  shoal.devices_per_host = 1, shoal.hosts = 8;
+  EXPECT_DOUBLE_EQ(rows_of_shoal(), 4 * n * L * 4 * rows * 64 * 3 / 4);
   // Half of a block's tensor traffic is that of its feed-forward layer: of experts, however few.
   Training divided = on(1, 4);
   const auto tensor = [&](int count) {

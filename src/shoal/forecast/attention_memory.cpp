@@ -66,14 +66,17 @@ double ring(const AttentionTensors& t, const MicroBatch& batch, double threads, 
   return t.queries + t.qkv + std::max(own, others);
 }
 
-/// Whole sequences of some heads. An exchange packs what it sends, receives, and unpacks.
-double exchanged_heads(const AttentionTensors& t, const MicroBatch& batch, double threads) {
+/// Whole sequences of some heads. An exchange packs what it sends, receives, and unpacks; ranks
+/// that share memory copy from where it lies.
+double exchanged_heads(const AttentionTensors& t, const MicroBatch& batch, double threads,
+                       bool in_place) {
   const std::int64_t length = batch.columns * batch.context_ranks;
-  const double result = 4 * t.queries;
+  const double tensors = in_place ? 2 : 4;
+  const double result = tensors * t.queries;
   const double attention =
       t.queries + t.qkv + workspace(causal_scores(length), length, t.head_size, threads);
   // When the gradient travels back, what attention kept is free.
-  const double gradient = 4 * t.qkv - (t.qkv + t.queries + t.log_sums);
+  const double gradient = tensors * t.qkv - (t.qkv + t.queries + t.log_sums);
   return std::max({result, attention, gradient});
 }
 
@@ -91,7 +94,7 @@ double attention_backward(const ModelSpec& spec, const MicroBatch& batch, std::i
   const double heads = exchanges ? t.groups / static_cast<double>(batch.context_ranks) : t.groups;
   const double tasks = std::max(static_cast<double>(batch.samples) * heads, 1.0);
   const double at_work = std::min(static_cast<double>(threads), tasks);
-  if (exchanges) return exchanged_heads(t, batch, at_work);
+  if (exchanges) return exchanged_heads(t, batch, at_work, in_place);
   if (batch.context_ranks > 1) return ring(t, batch, at_work, in_place);
   return t.queries + t.qkv +
          workspace(causal_scores(batch.columns), batch.columns, t.head_size, at_work);

@@ -65,7 +65,8 @@ UnitMoments::UnitMoments(const ModelSpec& spec, const Training& training, const 
       threads_(training.threads),
       recompute_logits_(plan::recomputes_logits(spec, training)),
       narrow_gradient_(states_of(training).gradient < kElement),
-      reads_in_place_(plan::context_group(cluster, training.degrees).hosts == 1),
+      context_in_place_(plan::context_group(cluster, training.degrees).hosts == 1),
+      experts_in_place_(plan::expert_group(cluster, training).hosts == 1),
       data_(data_bytes(spec, training, batch_) + table_bytes(spec, training)),
       keeps_(training.kept) {
   if (keeps_.empty()) keeps_.assign(model::block_count(spec), kept_under(training.recompute));
@@ -118,7 +119,8 @@ std::vector<UnitMoments::Head> UnitMoments::head() const {
 
 double UnitMoments::feed_forward_backward(std::int64_t block, Weights weights) const {
   if (spec_.experts > 0 && model::has_experts(spec_, block))
-    return mixture_backward(spec_, batch_, keeps_[static_cast<std::size_t>(block)], weights);
+    return mixture_backward(spec_, batch_, keeps_[static_cast<std::size_t>(block)], weights,
+                            experts_in_place_);
   const double ffn = static_cast<double>(model::dense_width(spec_)) / tensor_;
   // The last product's input is free when that of its gradient is computed, but where weights want
   // it later.
@@ -135,7 +137,7 @@ double UnitMoments::block_backward(std::int64_t block, Weights weights) const {
   // Behind the second norm the stream's gradient is another one; a repeated pass holds that of the
   // result to the end.
   const double waiting = weights == Weights::kLater ? feed_forward_factors(block) : 0;
-  const double attention = attention_backward(spec_, batch_, threads_, reads_in_place_) +
+  const double attention = attention_backward(spec_, batch_, threads_, context_in_place_) +
                            stream() * (repeats ? 3 : 1) + waiting -
                            costs_[static_cast<std::size_t>(block)].passed;
   return std::max(feed_forward, attention);

@@ -79,8 +79,9 @@ class UnitMoments {
   double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
   std::int64_t threads_;
   bool recompute_logits_;
-  bool narrow_gradient_;  ///< gradients have 16 bits
-  bool reads_in_place_;   ///< context-parallel ranks share memory
+  bool narrow_gradient_;   ///< gradients have 16 bits
+  bool context_in_place_;  ///< context-parallel ranks share memory
+  bool experts_in_place_;  ///< ranks with other experts do
   double data_;
   std::vector<Keep> keeps_;
   std::vector<model::BlockCost> costs_;

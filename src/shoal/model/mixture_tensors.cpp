@@ -43,7 +43,7 @@ MixtureTensors::MixtureTensors(const ModelSpec& spec, const MicroBatch& batch) {
   const double inner = spec.gated ? 2 : 1;
   const double own = routed_rows(batch);
   const double visits = visiting_rows(spec, batch);
-  const bool travels = batch.expert_ranks > 1;
+  travels = batch.expert_ranks > 1;
   const double rows = travels ? visits * batch.expert_imbalance : visits;
   const double shared = own * static_cast<double>(spec.shared_ffn);
   input = own * h * e;
@@ -54,7 +54,6 @@ MixtureTensors::MixtureTensors(const ModelSpec& spec, const MicroBatch& batch) {
   arrived = rows * h * (p < e ? inner * p : e);
   sent = visits * h * e;
   results = rows * h * e;
-  places = travels ? 2 * kIndex * rows : 0;
   wide = rows * f * e * inner;
   hidden = rows * f * p;
   shared_wide = shared * e * inner;

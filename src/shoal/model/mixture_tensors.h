@@ -17,25 +17,23 @@ struct MixtureTensors {
   double scores;   ///< with the choices, their gates, and the row of each choice
   double sent;     ///< rows of this rank's tokens, one for each choice
   double arrived;  ///< rows of this rank's experts, as their products take them
-  double places;   ///< the order in which rows arrive and leave; nothing where no row travels
   double wide;     ///< results of the experts' first products
   double hidden;   ///< their activation, as the last product takes it
   double results;  ///< the experts' results, on their rank
   double shared_wide;
   double shared_hidden;
   double shared_result;
+  bool travels;  ///< rows visit experts of other ranks
 
   /// Returns the bytes from the norm's result to the layer's that stay until backward.
   double everything() const {
-    return input + copies + scores + arrived + places + wide + hidden + sent + shared_wide +
-           shared_hidden;
+    return input + copies + scores + arrived + wide + hidden + sent + shared_wide + shared_hidden;
   }
   /// Returns the bytes of the results of matmuls.
   double products() const { return logits + wide + results + shared_wide + shared_result; }
   /// Returns what a repeated pass makes where the results of matmuls were kept.
   double rebuilt() const {
-    return input + copies + scores + arrived + places + hidden + shared_hidden +
-           (places > 0 ? sent : 0);
+    return input + copies + scores + arrived + hidden + shared_hidden + (travels ? sent : 0);
   }
 };
 

@@ -11,6 +11,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/parallel/read_in_place.h"
 
 namespace shoal::parallel {
 namespace {
@@ -144,6 +145,18 @@ at::Tensor scatter_sum(const at::Tensor& x, const comm::Group& group, const Plac
   return sum.narrow(0, 0, own.count()).clone().view(own.shape);
 }
 
+/// Copies what two parts have in common from the tensor of one to that of the other.
+void copy_common(const Part& to, const at::Tensor& target, const Part& from,
+                 const at::Tensor& source) {
+  for_boxes(from, source, [&](const Box& given, const at::Tensor& given_view) {
+    for_boxes(to, target, [&](const Box& wanted, const at::Tensor& wanted_view) {
+      const Box both = mesh::intersection(given, wanted);
+      if (both.count() > 0)
+        view_of(wanted_view, wanted, both).copy_(view_of(given_view, given, both));
+    });
+  });
+}
+
 /// Calls `visit` with what two parts have in common, in an order that both ranks know, as a view of
 /// `local`, the tensor of `mine`. `sending` says whether `mine` is the part that is sent.
 template <typename Visit>
@@ -170,16 +183,14 @@ void for_common(const Part& mine, const at::Tensor& local, const Part& other, bo
   for (const Common& common : list) visit(common.view);
 }
 
-/// Every rank sends each other one what that one will hold of its part.
-at::Tensor exchange(const at::Tensor& x, const comm::Group& group, const Move& move,
-                    const Sizes& whole) {
+/// Every rank packs for each other one what that one will hold of its part, and unpacks into
+/// `result` what it receives.
+void exchange_copies(const at::Tensor& x, const at::Tensor& result, const comm::Group& group,
+                     const Parts& given, const Parts& wanted) {
   const auto size = static_cast<std::size_t>(group.size());
   const auto self = static_cast<std::size_t>(group.rank());
-  const Parts given = parts_of(whole, move.from, group.size());
-  const Parts wanted = parts_of(whole, move.to, group.size());
   const Part& from = given.of[self];
   const Part& to = wanted.of[self];
-  const at::Tensor result = at::empty(to.shape, x.options());
   const at::Tensor sent = at::empty({x.numel()}, x.options());
   const at::Tensor received = at::empty({result.numel()}, x.options());
   std::vector<std::size_t> send_counts(size);
@@ -204,6 +215,23 @@ at::Tensor exchange(const at::Tensor& x, const comm::Group& group, const Move& m
       offset += view.numel();
     });
   }
+}
+
+/// Every rank gets from each other one what it will hold of that one's part: by one copy from where
+/// it lies, or by messages.
+at::Tensor exchange(const at::Tensor& x, const comm::Group& group, const Move& move,
+                    const Sizes& whole) {
+  const auto self = static_cast<std::size_t>(group.rank());
+  const Parts given = parts_of(whole, move.from, group.size());
+  const Parts wanted = parts_of(whole, move.to, group.size());
+  const at::Tensor result = at::empty(wanted.of[self].shape, x.options());
+  const bool read = read_in_place(group, x, given.of[self].dim, [&](const comm::Lent& lent) {
+    for (int rank = 0; rank < group.size(); ++rank) {
+      copy_common(wanted.of[self], result, given.of[static_cast<std::size_t>(rank)],
+                  lent.part(rank));
+    }
+  });
+  if (!read) exchange_copies(x, result, group, given, wanted);
   return result;
 }
 

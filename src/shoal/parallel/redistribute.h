@@ -15,7 +15,8 @@ namespace shoal::parallel {
 /// Each move is one collective, and no other sends fewer bytes where all parts are equal
 /// (mesh::elements_sent counts them). Otherwise a gather and a reduce-scatter pad each part to the
 /// largest one and send the padding too; from a shard to another shard only the elements that
-/// change their rank travel.
+/// change their rank travel. Ranks that share memory send none of these: each copies them from
+/// where they lie.
 ///
 /// It is one autograd function. Its backward pass is the move from dual(to) to dual(from): a gather
 /// is answered by a reduce-scatter, an all-reduce by an all-reduce, a slice by zeros around it. It

@@ -191,7 +191,9 @@ class StepTraffic {
     const double queries = static_cast<double>(spec_.heads * spec_.head_size) / tensor;
     const GroupShape group = context_group(cluster_, degrees_);
     const double scale = number_.activation_bytes * micro_batches_ * layers_;
+    const bool lent = reads_in_place(group);
     if (training_.ulysses) {
+      if (lent) return {};
       // Forward and backward exchange as much; the repeated forward pass adds half of both.
       const double passes = 1 + repeats_blocks() / 2;
       const double bytes =
@@ -201,20 +203,20 @@ class StepTraffic {
     // The ring goes round once forward and twice backward, and once more for a repeated forward
     // pass. Where ranks of Shoal share a host, they lend each other keys and values: of the three
     // only the gradients travel.
-    const bool lent = shoal() && group.hosts == 1;
     const double passes = lent ? 1.0 / 3 : 1 + repeats_blocks() / 3;
     const double bytes = scale * passes * context_elements(degrees_.cp, samples_, length_, keys);
     return {bytes, bytes * between_share(group)};
   }
 
   Bytes expert() const {
-    if (spec_.experts == 0) return {};
+    const GroupShape group = expert_group(cluster_, training_);
+    if (spec_.experts == 0 || reads_in_place(group)) return {};
     const double block = expert_elements(degrees_.ep, tokens_to_route(), visits(), hidden_);
     // A repeated forward pass sends rows to their experts and back, whatever it kept of them.
     const double once = expert_bytes(number_, false);
     const double again = repeats_blocks() * (expert_bytes(number_, true) - once);
     const double bytes = (once + again) * micro_batches_ * mixtures_ * block;
-    return {bytes, bytes * between_share_of_exchange(expert_group(cluster_, training_))};
+    return {bytes, bytes * between_share_of_exchange(group)};
   }
 
   /// An expert's tensor ranks gather the rows of all of them and scatter the sums of their results.
@@ -239,6 +241,8 @@ class StepTraffic {
     const auto group = static_cast<double>((spec_.heads / spec_.kv_heads + 2) * spec_.head_size);
     return (2 + repeats_blocks()) * samples_ * length_ * group * share(sharers);
   }
+  /// Ranks of Shoal that share a host copy what they exchange from where it lies.
+  bool reads_in_place(const GroupShape& group) const { return shoal() && group.hosts == 1; }
   double parameter() const { return number_.state.parameter; }
   double gradient() const { return number_.state.gradient; }
   bool shoal() const { return cluster_.runtime == Runtime::kShoal; }

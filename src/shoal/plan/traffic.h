@@ -18,7 +18,8 @@ struct Traffic {
 };
 
 /// Returns the traffic of the busiest pipeline rank (for "data", the one that holds most
-/// parameters). Techniques that send nothing are left out.
+/// parameters). Techniques that send nothing are left out, as what ranks of Shoal on one host copy
+/// from where it lies (an exchange of heads, rows of experts).
 std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
                              const Cluster& cluster);
 

@@ -15,6 +15,8 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "shoal/comm/world.h"
@@ -27,6 +29,8 @@
 #include "shoal/parallel/tensor/tensor_parallel.h"
 #include "shoal/plan/traffic.h"
 #include "tests/error_text.h"
+#include "tests/parallel/divided_pass.h"
+#include "tests/support/without_shared_memory.h"
 
 namespace shoal::parallel::expert_parallel_test {
 namespace {
@@ -362,6 +366,20 @@ TEST(ExpertParallel, LossHasTheBitsOfOneRank) {
   }
 }
 
+// Experts that copy rows from where they lie, and experts to which they are sent: the same loss and
+// gradients, with a capacity, and where all tokens go to the experts of one rank.
+TEST(ExpertParallel, HasTheSameBitsInPlace) {
+  for (const int ranks : {2, 3, 4}) {
+    for (const DividedPass& pass : expert_passes()) {
+      on_ranks(ranks, [&](const comm::Group& world) {
+        EXPECT_TRUE(at::equal(loss_and_gradients(world, pass),
+                              loss_and_gradients(comm::without_shared_memory(world), pass)))
+            << pass.text() << ", rank " << world.rank() << " of " << ranks;
+      });
+    }
+  }
+}
+
 // A rank whose gradient is undefined still answers the others.
 TEST(Dispatch, BackwardRunsOnEveryRank) {
   on_ranks(3, [](const comm::Group& world) {
@@ -387,7 +405,7 @@ TEST(Dispatch, BackwardRunsOnEveryRank) {
 
 // Two experts on each of two ranks: each rank's rows of one expert stay together, rank by rank.
 TEST(Dispatch, RowsOfAnExpertComeInTheOrderOfTheRanks) {
-  on_ranks(2, [](const comm::Group& world) {
+  const auto check = [](const comm::Group& world) {
     const std::vector<std::int64_t> counts = world.rank() == 0
                                                  ? std::vector<std::int64_t>{1, 2, 0, 1}
                                                  : std::vector<std::int64_t>{2, 1, 1, 1};
@@ -400,7 +418,49 @@ TEST(Dispatch, RowsOfAnExpertComeInTheOrderOfTheRanks) {
     EXPECT_TRUE(at::equal(arrived, expected.to(at::kDouble))) << arrived;
     EXPECT_EQ(dispatch->counts, world.rank() == 0 ? (std::vector<std::int64_t>{3, 3})
                                                   : (std::vector<std::int64_t>{1, 2}));
-  });
+  };
+  on_ranks(2, check);
+  on_ranks(2, [&](const comm::Group& world) { check(comm::without_shared_memory(world)); });
+}
+
+// Rows that are copied from where they lie, and rows that are sent: the same, there and back and
+// backward, also of ranks and experts without any, and of rows in bf16. Nothing is sent but counts.
+TEST(Dispatch, HasTheSameBitsInPlace) {
+  for (const int ranks : {2, 3, 4}) {
+    const int experts = 3 * ranks;
+    for (int round = 0; round < 6; ++round) {
+      on_ranks(ranks, [&](const comm::Group& world) {
+        const comm::Group apart = comm::without_shared_memory(world);
+        // From no row of an expert to eight; in the last rounds all go to one rank, or come from
+        // one.
+        std::vector<std::int64_t> counts;
+        for (int e = 0; e < experts; ++e) {
+          const bool none = (round == 4 && e / 3 != ranks - 1) || (round == 5 && world.rank() != 1);
+          counts.push_back(none ? 0 : (5 * e + 3 * world.rank() + round * e + 1) % 9);
+        }
+        const std::int64_t rows = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+        const at::Tensor values = (at::arange(rows * 7, at::kFloat) + 1000 * world.rank())
+                                      .view({rows, 7})
+                                      .to(round == 3 ? at::kBFloat16 : at::kFloat);
+        const auto pass = [&](const comm::Group& group) {
+          const auto dispatch = exchange_counts(counts, group);
+          const double before = group.bytes_sent();
+          const at::Tensor x = values.clone().requires_grad_();
+          const at::Tensor arrived = send_to_experts(x, dispatch, group);
+          const at::Tensor y = return_from_experts(arrived * (2 + group.rank()), dispatch, group);
+          (y * y).sum().backward();
+          return std::tuple(arrived.detach(), y.detach(), x.grad(), group.bytes_sent() - before);
+        };
+        const auto [arrived, y, dx, sent] = pass(world);
+        const auto [arrived_sent, y_sent, dx_sent, bytes] = pass(apart);
+        EXPECT_TRUE(at::equal(arrived, arrived_sent)) << round;
+        EXPECT_TRUE(at::equal(y, y_sent)) << round;
+        EXPECT_TRUE(at::equal(dx, dx_sent)) << round;
+        EXPECT_EQ(sent, 0);
+        EXPECT_GT(world.sum(bytes), 0);
+      });
+    }
+  }
 }
 
 // Evenly spread tokens: dispatch and combine, forward and backward, as the planner counts them.
@@ -408,7 +468,8 @@ TEST(Dispatch, SendsTheBytesOfTheFormula) {
   constexpr std::int64_t kTokens = 12;
   constexpr std::int64_t kVisits = 2;
   constexpr std::int64_t kWidth = 5;
-  on_ranks(4, [&](const comm::Group& world) {
+  on_ranks(4, [&](const comm::Group& in_memory) {
+    const comm::Group world = comm::without_shared_memory(in_memory);
     const auto dispatch =
         exchange_counts(std::vector<std::int64_t>(8, kTokens * kVisits / 8), world);
     const double before = world.bytes_sent();

@@ -74,18 +74,20 @@ ModelSpec mixture(const Combination& way) {
   return spec;
 }
 
+/// Whether ranks know of memory that they share.
+enum class Memory { kApart, kShared };
+
 /// Bytes that each rank sends in a step which is not the first, whose order of gradients is still
 /// to be found.
-std::vector<double> sent_in_a_step(const Combination& way) {
+std::vector<double> sent_in_a_step(const Combination& way, Memory memory) {
   const ModelSpec spec = mixture(way);
   const int size = static_cast<int>(way.degrees.ranks());
   std::vector<double> bytes(static_cast<std::size_t>(size));
   const comm::WorldOptions threads{
       .size = size, .arena = false, .timeout = std::chrono::seconds(60)};
   comm::run_on_threads(threads, [&](const comm::Group& in_memory) {
-    // Where ranks read keys in place, the ring sends less.
     const comm::Group world =
-        way.degrees.cp > 1 ? comm::without_shared_memory(in_memory) : in_memory;
+        memory == Memory::kShared ? in_memory : comm::without_shared_memory(in_memory);
     const mesh::Mesh mesh(world, way.degrees);
     const BatchShare share(mesh);
     const auto model = nn::make_model(spec);
@@ -225,8 +227,8 @@ Sums expected(const Combination& way, std::int64_t rank) {
     if (i != rank % d.ep) of_peers += taken_tokens(way, rank - rank % d.ep + i);
   const double travels = (taken_tokens(way, rank) * there + of_peers * here) * hidden;
   sums.rows = kMicroBatches * mixtures * 4 * travels * (forwards + 1);
-  // An int64 for each expert of another rank.
-  sums.counts = kMicroBatches * mixtures * 8 * experts * part(d.ep) * forwards;
+  // An int64 for each expert, to every other rank.
+  sums.counts = kMicroBatches * mixtures * 8 * experts * static_cast<double>(d.ep - 1) * forwards;
   if (way.balanced || way.capacity > 0) {
     const auto samples =
         static_cast<double>(way.divides_columns() ? way.samples : way.samples / d.tp);
@@ -263,7 +265,7 @@ Sums expected(const Combination& way, std::int64_t rank) {
   return sums;
 }
 
-std::map<std::string, double> planned(const Combination& way) {
+std::map<std::string, double> planned(const Combination& way, Memory memory) {
   const ModelSpec spec = mixture(way);
   plan::Training training;
   training.degrees = way.degrees;
@@ -276,9 +278,9 @@ std::map<std::string, double> planned(const Combination& way) {
   training.reshard_after_forward = false;
   training.kept.assign(static_cast<std::size_t>(spec.layers), way.keep);
   plan::Cluster cluster = *plan::cluster_preset("cpu");
-  // Ranks that share no memory, as those here do not.
   cluster.hosts = static_cast<int>(way.degrees.ranks());
   cluster.devices_per_host = 1;
+  if (memory == Memory::kShared) std::swap(cluster.hosts, cluster.devices_per_host);
   cluster.runtime = plan::Runtime::kShoal;
   std::map<std::string, double> bytes;
   for (const plan::Traffic& one : plan::traffic(spec, training, cluster))
@@ -346,11 +348,27 @@ std::vector<Combination> ways() {
 
 TEST(ExpertTraffic, AStepSendsWhatTheFormulasSay) {
   for (const Combination& way : ways()) {
-    const std::vector<double> sent = sent_in_a_step(way);
+    const std::vector<double> sent = sent_in_a_step(way, Memory::kApart);
     for (std::size_t rank = 0; rank < sent.size(); ++rank) {
       EXPECT_NEAR(sent[rank], expected(way, static_cast<std::int64_t>(rank)).all(), 1e-6)
           << "rank " << rank << ", " << way.text();
     }
+  }
+}
+
+// Ranks that share memory send the same but the rows, which each copies from where they lie; keys
+// and values are read so too, and of the ring's parts only the gradients travel.
+TEST(ExpertTraffic, AStepInPlaceSendsNoRows) {
+  for (const Combination& way : ways()) {
+    const std::vector<double> sent = sent_in_a_step(way, Memory::kShared);
+    for (std::size_t rank = 0; rank < sent.size(); ++rank) {
+      Sums sums = expected(way, static_cast<std::int64_t>(rank));
+      sums.rows = 0;
+      sums.attention /= way.keep == Keep::kEverything ? 3 : 4;
+      EXPECT_NEAR(sent[rank], sums.all(), 1e-6) << "rank " << rank << ", " << way.text();
+    }
+    const auto found = planned(way, Memory::kShared);
+    EXPECT_FALSE(found.contains("expert")) << way.text();
   }
 }
 
@@ -364,7 +382,7 @@ TEST(ExpertTraffic, ThePlannerCountsAsMuch) {
     double rows = 0;
     for (std::int64_t rank = 0; rank < way.degrees.ranks(); ++rank)
       rows += expected(way, rank).rows / static_cast<double>(way.degrees.ranks());
-    auto found = planned(way);
+    auto found = planned(way, Memory::kApart);
     const std::string text = way.text();
     EXPECT_NEAR(found["expert"], rows, 1e-6) << text;
     EXPECT_NEAR(found["data"] + found["shard"] + found["replica"], sums.gradients, 1e-6) << text;

@@ -382,6 +382,7 @@ TEST_F(PlannedMemory, OfContextParallelRanks) {
   for (const auto& [ranks, sets] : {std::pair{2, ring},
                                     {2, heads},
                                     {2, heads + kBf16 + kSelective},
+                                    {2, heads + kTcp},
                                     {4, ring + tp},
                                     {4, ring + zero_3},
                                     {4, ring + kPipeline + kZeroBubble},
@@ -396,6 +397,7 @@ TEST_F(PlannedMemory, OfContextParallelRanks) {
                                     {2, ring + kLong},
                                     {2, ring + kLong + kTcp},
                                     {2, heads + kLong},
+                                    {2, heads + kLong + kTcp},
                                     {4, around + kLong}}) {
     train_job(sets, ranks);
     // Scores differ with the columns that a rank has: planned is the fullest one. Of more than two
@@ -418,6 +420,7 @@ TEST_F(PlannedMemory, OfMixtures) {
     EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
   }
   for (const auto& [ranks, sets] : {std::pair{2, kVisitsAll + ep_2 + kRecomputed},
+                                    {2, kVisitsAll + ep_2 + kRecomputed + kTcp},
                                     {4, kVisitsAll + ep_2 + kPipeline + kZeroBubble}}) {
     train_job(sets, ranks);
     // 1 %: factors of products that wait for weights are 2 %.

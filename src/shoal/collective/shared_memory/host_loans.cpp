@@ -93,7 +93,13 @@ std::uint64_t HostLoans::free_slots() const {
 
 std::shared_ptr<Loan> HostLoans::lend(Communicator& communicator, const void* data,
                                       std::size_t bytes, std::uint32_t tag) {
-  const Location place = data ? world_->memory().locate(data, bytes) : Location{};
+  // No bytes lie anywhere, so that a rank that has none does not keep the others from lending.
+  Location place;
+  if (bytes == 0) {
+    place = {0, 0};
+  } else if (data) {
+    place = world_->memory().locate(data, bytes);
+  }
   const Offer own{static_cast<std::uint64_t>(place.region + 1), place.offset, bytes, free_slots()};
   std::vector<Offer> all(members_.size());
   // The exchange also orders memory: what its owner has written to a part, peers read after it.

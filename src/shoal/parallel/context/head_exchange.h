@@ -13,7 +13,8 @@ namespace shoal::parallel {
 ///
 /// For each pass over a micro-batch a rank sends B t (2 q + 2 k) (p - 1) / p elements, q and k the
 /// widths of all query and all key-value heads, t its columns; backward as many
-/// (plan::ulysses_elements counts both).
+/// (plan::ulysses_elements counts both). Ranks that share memory send nothing: each copies its
+/// heads, or its columns, from where they lie (redistribute).
 class HeadExchange final : public DividedAttention {
  public:
   HeadExchange(const nn::AttentionCore& original, comm::Group ranks, mesh::Placement::Cut cut)

@@ -1,28 +1,90 @@
 #include "shoal/parallel/expert/dispatch.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <numeric>
 
 #include "shoal/base/check.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/parallel/read_in_place.h"
 
 namespace shoal::parallel {
 namespace {
 
 using RowCounts = std::vector<std::size_t>;
 
+constexpr std::int64_t kRowsAThread = 64;
+
+at::Tensor rows_like(const at::Tensor& rows, std::int64_t count) {
+  return at::empty({count, rows.size(1)}, rows.options());
+}
+
+std::int64_t sum_of(const RowCounts& counts) {
+  return static_cast<std::int64_t>(std::accumulate(counts.begin(), counts.end(), std::size_t{0}));
+}
+
+/// Rows of consecutive ranks that lie behind each other: views of them, by rank.
+std::vector<at::Tensor> by_rank(const at::Tensor& rows, const RowCounts& counts) {
+  std::vector<at::Tensor> parts;
+  std::int64_t begin = 0;
+  for (const std::size_t count : counts) {
+    parts.push_back(rows.narrow(0, begin, static_cast<std::int64_t>(count)));
+    begin += static_cast<std::int64_t>(count);
+  }
+  return parts;
+}
+
+/// Calls `copy` with the places of each run in `here` and in the tensor of its rank. All tensors
+/// are contiguous rows of one width.
+template <class Copy>
+void for_runs(const std::vector<Dispatch::Run>& runs, const at::Tensor& here,
+              const std::vector<at::Tensor>& parts, const Copy& copy) {
+  if (here.size(0) == 0) return;
+  const std::size_t row_bytes = static_cast<std::size_t>(here.size(1)) * here.element_size();
+  auto* near = static_cast<std::byte*>(here.data_ptr());
+  std::vector<std::byte*> far;
+  for (const at::Tensor& part : parts) far.push_back(static_cast<std::byte*>(part.data_ptr()));
+  const auto count = static_cast<std::int64_t>(runs.size());
+  const std::int64_t runs_a_thread = 1 + kRowsAThread * count / here.size(0);
+  at::parallel_for(0, count, runs_a_thread, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Dispatch::Run& run = runs[static_cast<std::size_t>(i)];
+      copy(
+          near + static_cast<std::size_t>(run.here) * row_bytes,
+          far[static_cast<std::size_t>(run.rank)] + static_cast<std::size_t>(run.there) * row_bytes,
+          static_cast<std::size_t>(run.rows) * row_bytes);
+    }
+  });
+}
+
+/// Copies runs from the tensors of the ranks to `here`.
+void collect(const std::vector<Dispatch::Run>& runs, const at::Tensor& here,
+             const std::vector<at::Tensor>& parts) {
+  for_runs(runs, here, parts, [](std::byte* near, const std::byte* far, std::size_t bytes) {
+    std::memcpy(near, far, bytes);
+  });
+}
+
+/// Copies runs from `here` to the tensors of the ranks.
+void distribute(const std::vector<Dispatch::Run>& runs, const at::Tensor& here,
+                const std::vector<at::Tensor>& parts) {
+  for_runs(runs, here, parts, [](const std::byte* near, std::byte* far, std::size_t bytes) {
+    std::memcpy(far, near, bytes);
+  });
+}
+
 /// Returns the rows that all ranks sent to this one, in the order of the ranks.
 at::Tensor exchanged(const at::Tensor& rows, const RowCounts& received, const RowCounts& sent,
                      const comm::Group& ranks) {
   const at::Tensor from = rows.contiguous();
   const auto width = static_cast<std::size_t>(rows.size(1));
-  const std::size_t count = std::accumulate(received.begin(), received.end(), std::size_t{0});
-  const at::Tensor out =
-      at::empty({static_cast<std::int64_t>(count), rows.size(1)}, rows.options());
+  const at::Tensor out = rows_like(rows, sum_of(received));
   RowCounts receive = received;
   RowCounts send = sent;
   for (std::size_t& elements : receive) elements *= width;
@@ -32,13 +94,36 @@ at::Tensor exchanged(const at::Tensor& rows, const RowCounts& received, const Ro
 }
 
 at::Tensor to_experts(const at::Tensor& rows, const Dispatch& dispatch, const comm::Group& ranks) {
-  return exchanged(rows, dispatch.received, dispatch.sent, ranks)
-      .index_select(0, dispatch.by_expert);
+  const at::Tensor out = rows_like(rows, sum_of(dispatch.received));
+  const bool read = read_in_place(ranks, rows, 0, [&](const comm::Lent& lent) {
+    std::vector<at::Tensor> parts;
+    for (int r = 0; r < ranks.size(); ++r) {
+      const auto rank = static_cast<std::size_t>(r);
+      parts.push_back(lent.part(r).narrow(0, dispatch.first[rank],
+                                          static_cast<std::int64_t>(dispatch.received[rank])));
+    }
+    collect(dispatch.arriving, out, parts);
+  });
+  if (!read) {
+    const at::Tensor arrived = exchanged(rows, dispatch.received, dispatch.sent, ranks);
+    collect(dispatch.arriving, out, by_rank(arrived, dispatch.received));
+  }
+  return out;
 }
 
 at::Tensor from_experts(const at::Tensor& rows, const Dispatch& dispatch,
                         const comm::Group& ranks) {
-  return exchanged(rows.index_select(0, dispatch.by_rank), dispatch.sent, dispatch.received, ranks);
+  at::Tensor out;
+  const bool read = read_in_place(ranks, rows, 0, [&](const comm::Lent& lent) {
+    std::vector<at::Tensor> parts;
+    for (int r = 0; r < ranks.size(); ++r) parts.push_back(lent.part(r));
+    out = rows_like(rows, sum_of(dispatch.sent));
+    collect(dispatch.returning, out, parts);
+  });
+  if (read) return out;
+  const at::Tensor packed = rows_like(rows, rows.size(0));
+  distribute(dispatch.arriving, rows.contiguous(), by_rank(packed, dispatch.received));
+  return exchanged(packed, dispatch.sent, dispatch.received, ranks);
 }
 
 /// Makes a node of one direction, whose backward is the other. It runs on every rank, also where
@@ -61,50 +146,67 @@ at::Tensor travel(const char* name, const at::Tensor& rows, const There& there, 
       ops::Runs::kAlways)[0];
 }
 
+/// `table`: rows of each rank for each expert, [ranks, E].
+Dispatch dispatch_of(const at::Tensor& table, int rank) {
+  const auto size = static_cast<std::size_t>(table.size(0));
+  const auto self = static_cast<std::size_t>(rank);
+  const auto all = static_cast<std::size_t>(table.size(1));
+  const std::size_t own = all / size;
+  const auto* counts = table.const_data_ptr<std::int64_t>();
+  const auto rows = [&](std::size_t r, std::size_t expert) { return counts[r * all + expert]; };
+  Dispatch dispatch{RowCounts(size),
+                    RowCounts(size),
+                    std::vector<std::int64_t>(own),
+                    std::vector<std::int64_t>(size),
+                    {},
+                    {}};
+  for (std::size_t r = 0; r < size; ++r) {
+    for (std::size_t e = 0; e < own; ++e) {
+      dispatch.sent[r] += static_cast<std::size_t>(rows(self, r * own + e));
+      dispatch.received[r] += static_cast<std::size_t>(rows(r, self * own + e));
+      dispatch.counts[e] += rows(r, self * own + e);
+    }
+    for (std::size_t expert = 0; expert < self * own; ++expert)
+      dispatch.first[r] += rows(r, expert);
+  }
+  std::int64_t here = 0;
+  std::vector<std::int64_t> taken(size, 0);
+  for (std::size_t e = 0; e < own; ++e) {
+    for (std::size_t r = 0; r < size; ++r) {
+      const std::int64_t count = rows(r, self * own + e);
+      if (count > 0) dispatch.arriving.push_back({static_cast<int>(r), taken[r], here, count});
+      taken[r] += count;
+      here += count;
+    }
+  }
+  here = 0;
+  for (std::size_t holder = 0; holder < size; ++holder) {
+    std::int64_t there = 0;
+    for (std::size_t expert = holder * own; expert < (holder + 1) * own; ++expert) {
+      for (std::size_t r = 0; r < size; ++r) {
+        const std::int64_t count = rows(r, expert);
+        if (r == self && count > 0)
+          dispatch.returning.push_back({static_cast<int>(holder), there, here, count});
+        if (r == self) here += count;
+        there += count;
+      }
+    }
+  }
+  return dispatch;
+}
+
 }  // namespace
 
 std::shared_ptr<const Dispatch> exchange_counts(const std::vector<std::int64_t>& counts,
                                                 const comm::Group& ranks) {
   const auto size = static_cast<std::size_t>(ranks.size());
   SHOAL_CHECK(counts.size() % size == 0, "{} experts on {} ranks", counts.size(), size);
-  const std::size_t own = counts.size() / size;
   const auto all = static_cast<std::int64_t>(counts.size());
   const at::Tensor mine = at::empty({all}, at::kLong);
   std::copy(counts.begin(), counts.end(), mine.mutable_data_ptr<std::int64_t>());
-  const at::Tensor theirs = at::empty({all}, at::kLong);
-  ranks.all_to_all(theirs, mine);
-
-  auto dispatch = std::make_shared<Dispatch>();
-  dispatch->sent.resize(size);
-  dispatch->received.resize(size);
-  dispatch->counts.resize(own);
-  const auto* arriving = theirs.const_data_ptr<std::int64_t>();  // [ranks, own]
-  for (std::size_t r = 0; r < size; ++r) {
-    for (std::size_t e = 0; e < own; ++e) {
-      dispatch->sent[r] += static_cast<std::size_t>(counts[r * own + e]);
-      dispatch->received[r] += static_cast<std::size_t>(arriving[r * own + e]);
-      dispatch->counts[e] += arriving[r * own + e];
-    }
-  }
-  // Rows arrive by rank and then by expert; experts want them by expert and then by rank.
-  std::vector<std::int64_t> next(own, 0);
-  for (std::size_t e = 1; e < own; ++e) next[e] = next[e - 1] + dispatch->counts[e - 1];
-  const std::int64_t rows =
-      std::accumulate(dispatch->counts.begin(), dispatch->counts.end(), std::int64_t{0});
-  dispatch->by_expert = at::empty({rows}, at::kLong);
-  dispatch->by_rank = at::empty({rows}, at::kLong);
-  auto* by_expert = dispatch->by_expert.mutable_data_ptr<std::int64_t>();
-  auto* by_rank = dispatch->by_rank.mutable_data_ptr<std::int64_t>();
-  std::int64_t arrived = 0;
-  for (std::size_t r = 0; r < size; ++r) {
-    for (std::size_t e = 0; e < own; ++e) {
-      for (std::int64_t i = 0; i < arriving[r * own + e]; ++i, ++arrived) {
-        by_rank[arrived] = next[e];
-        by_expert[next[e]++] = arrived;
-      }
-    }
-  }
-  return dispatch;
+  const at::Tensor table = at::empty({ranks.size(), all}, at::kLong);
+  ranks.all_gather(table, mine);
+  return std::make_shared<const Dispatch>(dispatch_of(table, ranks.rank()));
 }
 
 at::Tensor send_to_experts(const at::Tensor& rows, const std::shared_ptr<const Dispatch>& dispatch,

@@ -1,5 +1,5 @@
-// Ring attention of processes that pass keys and values on over TCP, that read them in each other's
-// arenas, and of threads that do: the same bits.
+// Ring attention, exchanged heads and divided experts of processes that send what others need over
+// TCP, that read it in each other's arenas, and of threads that do: the same bits.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
@@ -9,22 +9,24 @@
 #include <chrono>
 
 #include "tests/comm/rank_processes.h"
-#include "tests/parallel/ring_pass.h"
+#include "tests/parallel/divided_pass.h"
 #include "tests/parallel/shared_hashes.h"
 
-namespace shoal::parallel::ring_attention_on_hosts_test {
+namespace shoal::parallel::in_place_on_hosts_test {
 namespace {
 
 /// Computes all passes on the ranks of `group`, this rank being `rank` of the results. Returns
-/// whether keys and values are read in place as they should be.
+/// whether the ranks read in place as they should.
 bool compute(const comm::Group& group, const SharedHashes& results, int rank, bool in_place) {
-  const auto passes = ring_passes();
+  std::vector<DividedPass> passes = ring_passes();
+  for (const auto& more : {head_passes(group.size()), expert_passes()})
+    passes.insert(passes.end(), more.begin(), more.end());
   for (std::size_t i = 0; i < passes.size(); ++i)
     results.set(rank, i, loss_and_gradients(group, passes[i]));
   return group.lend_in_place(at::zeros({1})).has_value() == in_place;
 }
 
-TEST(RingAttention, HasTheSameBitsOverTcpAndInPlace) {
+TEST(InPlace, HasTheSameBitsAsOverTcp) {
   std::array<SharedHashes, 5> over_tcp;
   // Processes first: who has threads already does not fork.
   for (const int ranks : {2, 3, 4}) {
@@ -60,4 +62,4 @@ TEST(RingAttention, HasTheSameBitsOverTcpAndInPlace) {
 }
 
 }  // namespace
-}  // namespace shoal::parallel::ring_attention_on_hosts_test
+}  // namespace shoal::parallel::in_place_on_hosts_test
