@@ -17,7 +17,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <random>
+#include <utility>
 
 #include "shoal/base/error.h"
 #include "shoal/collective/fold/fold.h"
@@ -368,92 +370,136 @@ void check_parts(const Group& group, Failures& failures) {
                   "sum in a part of a part");
 }
 
-/// A random program in four groups that every rank goes through in an order of its own, which is
-/// that of the others within each group only. All waits come behind the last start.
+/// One operation of a random program in four groups of the ranks: all, pairs, even and odd, and all
+/// once more.
+struct Step {
+  std::size_t group = 0, kind = 0;
+  std::int64_t count = 0;
+  double value = 0;
+};
+
+struct Started {
+  Work work;
+  at::Tensor output, wanted;
+};
+
+std::size_t below(std::mt19937& random, std::size_t n) {
+  return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
+}
+
+/// From each rank as many numbers as its number says, others to every rank.
+Started start_exchange(const Group& part, const Step& step) {
+  const int n = part.size();
+  const int me = part.rank();
+  const auto floats = [&](int from, int to) {
+    return step.count / 8 * static_cast<std::int64_t>((from + 2 * to) % 3);
+  };
+  std::vector<std::size_t> sent, received;
+  std::vector<at::Tensor> input{at::empty({0}, at::kDouble)};
+  std::vector<at::Tensor> wanted = input;
+  const auto value = [&](int from, int to) { return step.value + from + 100.0 * to; };
+  for (int other = 0; other < n; ++other) {
+    sent.push_back(static_cast<std::size_t>(floats(me, other)));
+    received.push_back(static_cast<std::size_t>(floats(other, me)));
+    input.push_back(at::full({floats(me, other)}, value(me, other), at::kDouble));
+    wanted.push_back(at::full({floats(other, me)}, value(other, me), at::kDouble));
+  }
+  const at::Tensor all = at::cat(wanted).zero_();
+  return {part.all_to_all(all, at::cat(input), received, sent, {.async = true}), all,
+          at::cat(wanted)};
+}
+
+/// Starts an operation, unless it is a message for which this rank has no partner.
+std::optional<Started> start(const Group& part, const Step& step) {
+  const auto [group, kind, count, value] = step;
+  const int n = part.size();
+  const int me = part.rank();
+  const at::Tensor own = at::full({count}, value + me, at::kDouble);
+  const auto all_are = [&, count = count](double number) {
+    return at::full({count}, number, at::kDouble);
+  };
+  const double sum = n * value + n * (n - 1) / 2;  // of value + rank
+  if (kind == 0) return Started{part.all_reduce(own, {.async = true}), own, all_are(sum)};
+  if (kind == 1) {
+    const at::Tensor all = at::empty({n * count}, at::kDouble);
+    const at::Tensor ranks = at::arange(n, at::kDouble) + value;
+    return Started{part.all_gather(all, own, {.async = true}), all, ranks.repeat_interleave(count)};
+  }
+  if (kind == 2) {
+    const at::Tensor all = at::full({n * count}, value + me, at::kDouble);
+    return Started{part.reduce_scatter(own, all, {.async = true}), own, all_are(sum)};
+  }
+  if (kind == 3) return start_exchange(part, step);
+  if (kind == 4) {
+    // In pairs, to the odd one.
+    if ((me ^ 1) >= n) return std::nullopt;
+    const auto tag = static_cast<std::uint32_t>(value);
+    Work work = me % 2 == 0 ? part.send(own, me + 1, tag, {.async = true})
+                            : part.recv(own, me - 1, tag, {.async = true});
+    return Started{work, own, all_are(value + me - me % 2)};
+  }
+  const int root = static_cast<int>(count) % n;
+  return Started{part.broadcast(own, root, {.async = true}), own, all_are(value + root)};
+}
+
+/// What a rank has started and not waited for.
+class Waiting {
+ public:
+  Waiting(const char* program, std::mt19937& own, Failures& failures)
+      : program_(program), own_(own), failures_(failures) {}
+  void add(std::optional<Started> one) {
+    if (one) started_.push_back(std::move(*one));
+  }
+  bool empty() const { return started_.empty(); }
+  /// Waits for any one of them.
+  void wait() {
+    std::swap(started_[below(own_, started_.size())], started_.back());
+    started_.back().work.wait(Deadline::in(std::chrono::seconds(60)));
+    failures_.expect(started_.back().output.equal(started_.back().wanted), program_);
+    started_.pop_back();
+  }
+
+ private:
+  const char* program_;
+  std::mt19937& own_;
+  Failures& failures_;
+  std::vector<Started> started_;
+};
+
+/// Random programs in four groups. First every rank goes through the groups in an order of its own,
+/// which is that of the others within each group only; all waits come behind the last start. Then
+/// all ranks start in one order, and each waits when and for which it likes.
 void check_programs(const Group& group, Failures& failures) {
   const int rank = group.rank();
-  const int size = group.size();
   const std::vector<Group> groups{group, group.split(rank / 2, rank), group.split(rank % 2, rank),
                                   group.split(0, rank)};
   std::mt19937 common(7);
   std::mt19937 own(100 + static_cast<unsigned>(rank));
-  const auto below = [](std::mt19937& random, std::size_t n) {
-    return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
-  };
-  struct Step {
-    std::size_t kind;
-    std::int64_t count;
-    double value;
-  };
-  std::vector<std::vector<Step>> to_start(groups.size());
+  std::vector<Step> steps;
   for (int i = 0; i < 40; ++i) {
-    to_start[below(common, groups.size())].push_back(
-        {below(common, 6), static_cast<std::int64_t>(1 + below(common, 5000)), i + 1.0});
+    steps.push_back({below(common, groups.size()), below(common, 6),
+                     static_cast<std::int64_t>(1 + below(common, 5000)), i + 1.0});
   }
-  struct Started {
-    Work work;
-    at::Tensor output, wanted;
-  };
-  std::vector<Started> started;
-  std::vector<std::size_t> next(groups.size(), 0);
-  for (int done = 0; done < 40;) {
-    const std::size_t g = below(own, groups.size());
-    if (next[g] == to_start[g].size()) continue;
-    ++done;
-    const auto [kind, count, value] = to_start[g][next[g]++];
-    const Group& part = groups[g];
-    const int n = part.size();
-    const int me = part.rank();
-    const double sum = n * value + n * (n - 1) / 2;  // of value + rank
-    at::Tensor own_part = at::full({count}, value + me, at::kDouble);
-    if (kind == 0) {
-      Work work = part.all_reduce(own_part, {.async = true});
-      started.push_back({work, own_part, at::full({count}, sum, at::kDouble)});
-    } else if (kind == 1) {
-      const at::Tensor all = at::empty({n * count}, at::kDouble);
-      Work work = part.all_gather(all, own_part, {.async = true});
-      const at::Tensor ranks = at::arange(n, at::kDouble) + value;
-      started.push_back({work, all, ranks.repeat_interleave(count)});
-    } else if (kind == 2) {
-      const at::Tensor all = at::full({n * count}, value + me, at::kDouble);
-      Work work = part.reduce_scatter(own_part, all, {.async = true});
-      started.push_back({work, own_part, at::full({count}, sum, at::kDouble)});
-    } else if (kind == 3) {
-      // From each rank as many as its number says, others to every rank.
-      const auto floats = [&](int from, int to) {
-        return count / 8 * static_cast<std::int64_t>((from + 2 * to) % 3);
-      };
-      std::vector<std::size_t> sent, received;
-      std::vector<at::Tensor> input{at::empty({0}, at::kDouble)};
-      std::vector<at::Tensor> wanted = input;
-      for (int other = 0; other < n; ++other) {
-        sent.push_back(static_cast<std::size_t>(floats(me, other)));
-        received.push_back(static_cast<std::size_t>(floats(other, me)));
-        input.push_back(at::full({floats(me, other)}, value + me + 100.0 * other, at::kDouble));
-        wanted.push_back(at::full({floats(other, me)}, value + other + 100.0 * me, at::kDouble));
-      }
-      const at::Tensor all = at::cat(wanted).zero_();
-      Work work = part.all_to_all(all, at::cat(input), received, sent, {.async = true});
-      started.push_back({work, all, at::cat(wanted)});
-    } else if (kind == 4) {
-      // In pairs, to the odd one.
-      if ((me ^ 1) >= n) continue;
-      const auto tag = static_cast<std::uint32_t>(value);
-      Work work = me % 2 == 0 ? part.send(own_part, me + 1, tag, {.async = true})
-                              : part.recv(own_part, me - 1, tag, {.async = true});
-      started.push_back({work, own_part, at::full({count}, value + me - me % 2, at::kDouble)});
-    } else {
-      const int root = static_cast<int>(count) % n;
-      Work work = part.broadcast(own_part, root, {.async = true});
-      started.push_back({work, own_part, at::full({count}, value + root, at::kDouble)});
-    }
+
+  Waiting behind("a program with groups in any order", own, failures);
+  std::vector<std::vector<Step>> to_start(groups.size());
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    to_start[step->group].push_back(*step);
+  for (std::size_t left = steps.size(); left > 0;) {
+    std::vector<Step>& next = to_start[below(own, groups.size())];
+    if (next.empty()) continue;
+    --left;
+    behind.add(start(groups[next.back().group], next.back()));
+    next.pop_back();
   }
-  std::shuffle(started.begin(), started.end(), own);
-  const Deadline soon = Deadline::in(std::chrono::seconds(60));
-  for (Started& one : started) {
-    one.work.wait(soon);
-    failures.expect(one.output.equal(one.wanted), fmt::format("programs of {} ranks", size));
+  while (!behind.empty()) behind.wait();
+
+  Waiting anywhere("a program with waits anywhere", own, failures);
+  for (const Step& step : steps) {
+    anywhere.add(start(groups[step.group], step));
+    while (!anywhere.empty() && below(own, 2) == 0) anywhere.wait();
   }
+  while (!anywhere.empty()) anywhere.wait();
 }
 
 void check_mistakes(const Group& group, Failures& failures) {

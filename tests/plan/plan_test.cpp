@@ -219,10 +219,30 @@ TEST(Plan, ClosedFormAndSimulationAgree) {
   }
 }
 
+// The closed form is that of the table, with stages of different costs too: of 18 blocks two stages
+// have five, and the last one has the head.
+TEST(Plan, InTurnAStepTakesTheSumOfAllStages) {
+  ModelSpec spec = *named_model("gpt3-13b");
+  spec.layers = 18;
+  const Cluster cluster = with_devices(*cluster_preset("a100"), 4);
+  for (const int micro_batches : {1, 5, 16}) {
+    Training training = on(1, 1, 4, micro_batches);
+    training.schedule = "in_turn";
+    const StepTime time = published_step_time(spec, training, cluster);
+    const double simulated =
+        simulate_step(PublishedEstimator(), spec, training, cluster).timeline.makespan();
+    EXPECT_NEAR(time.pipeline / simulated, 1, 1e-9) << micro_batches;
+    EXPECT_NEAR(time.bubble / time.pipeline, 0.75, 1e-9) << micro_batches;
+    training.schedule = "gpipe";
+    const double piped = published_step_time(spec, training, cluster).pipeline;
+    EXPECT_GE(time.pipeline, (micro_batches > 1 ? 1.5 : 1 - 1e-9) * piped) << micro_batches;
+  }
+}
+
 TEST(Plan, InFlightFollowsTheScheduleTables) {
   const ModelSpec spec = *named_model("gpt3-13b");
   for (const char* name :
-       {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
+       {"in_turn", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
     Training training = on(1, 1, 4, 16);
     training.schedule = name;
     if (training.schedule == "interleaved") training.virtual_stages = 2;

@@ -63,5 +63,17 @@ TEST(SchedulePlot, IsTheOneOfThePage) {
                      schedule::zero_bubble_v(4, 8)}));
 }
 
+// In turn on a scale of its own: eight micro-batches would take three times as long as 1f1b.
+TEST(SchedulePlot, InTurnIsThatOfThePage) {
+  const std::string picture =
+      schedule_plot("Four ranks, two micro-batches",
+                    {schedule::in_turn(4, 2), schedule::one_forward_one_backward(4, 2)});
+  // Of 24 units six are work, and twelve messages of 0.05 come between: 1 - 6 / 24.6.
+  EXPECT_THAT(
+      picture,
+      HasSubstr(">in_turn</tspan>: 76 % of the time is lost, a rank holds at most 1 micro"));
+  expect_picture_of_page("pipeline_in_turn.svg", picture);
+}
+
 }  // namespace
 }  // namespace shoal::plan::schedule_plot_test

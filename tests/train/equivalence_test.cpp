@@ -230,7 +230,8 @@ TEST_F(Equivalence, PipelinesTrainTheSameBits) {
   const auto reference = run("one", {}, 1);
   const std::string degree = "parallelism.pipeline_parallel_degree=2";
   const std::string schedule = "parallelism.pipeline_parallel_schedule=";
-  for (const std::string name : {"gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
+  for (const std::string name :
+       {"in_turn", "gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"}) {
     const auto found = run("pp " + name, {degree, schedule + name}, 2);
     ASSERT_EQ(found.size(), reference.size());
     for (std::size_t i = 0; i < found.size(); ++i)

@@ -281,17 +281,24 @@ TEST(MemoryFigures, AreSumsOfRanks) {
             "for a checkpoint; planned were 143 MB: 9.1 % under the plan.");
   EXPECT_EQ(describe({.total = 2e6}, 1e6),
             "Tensors took 2 MB at the peak (); planned were 1 MB: 100.0 % over the plan.");
-  const auto json = nlohmann::json::parse(to_json({one, two}, 143e6));
+  const auto json = nlohmann::json::parse(to_json({one, two}, {93e6, 50e6}));
   EXPECT_EQ(json["peak_bytes"], 150e6);
   EXPECT_EQ(json["staged_bytes"], 20e6);
   EXPECT_EQ(json["planned_bytes"], 143e6);
   EXPECT_EQ(json["evaluation_peak_bytes"], 70e6);
   ASSERT_EQ(json["ranks"].size(), 2u);
   EXPECT_EQ(json["ranks"][1]["peak_bytes"], 50e6);
+  EXPECT_EQ(json["ranks"][0]["staged_bytes"], 20e6);
+  EXPECT_EQ(json["ranks"][0]["planned_bytes"], 93e6);
+  EXPECT_EQ(json["ranks"][1]["planned_bytes"], 50e6);
   EXPECT_EQ(json["ranks"][1]["evaluation_peak_bytes"], 40e6);
   EXPECT_EQ(json["ranks"][1]["parameters"], 10e6);
   EXPECT_EQ(json["ranks"][0]["temporary"], 0);
-  EXPECT_TRUE(nlohmann::json::parse(to_json({one}, std::nullopt))["planned_bytes"].is_null());
+  const auto of_threads = nlohmann::json::parse(to_json({one}, {93e6, 50e6}));
+  EXPECT_EQ(of_threads["ranks"][0]["planned_bytes"], 143e6) << "one peak of two ranks";
+  const auto unplanned = nlohmann::json::parse(to_json({one}, {}));
+  EXPECT_TRUE(unplanned["planned_bytes"].is_null());
+  EXPECT_TRUE(unplanned["ranks"][0]["planned_bytes"].is_null());
 }
 
 // ---- evaluation, precision, sampling ----------------------------------------------------------

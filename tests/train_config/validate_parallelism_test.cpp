@@ -227,7 +227,7 @@ TEST(Validate, PipelineDegreesDivideRanksAndGoWithTheRest) {
   validate(job_with({pp, schedule + "zb-v", "parallelism.tensor_parallel_degree=2"}), 4);
   EXPECT_THAT(refused({"parallelism.pipeline_parallel_degree=3"}),
               HasSubstr("must divide the 4 ranks / tensor_parallel_degree = 4, as 2 or 4 does"));
-  EXPECT_THAT(refused({pp, schedule + "zbh1"}), HasSubstr("must be one of gpipe, 1f1b"));
+  EXPECT_THAT(refused({pp, schedule + "zbh1"}), HasSubstr("must be one of in_turn, gpipe, 1f1b"));
   EXPECT_THAT(refused({schedule + "gpipe"}), HasSubstr("pipeline_parallel_degree is 1"));
   EXPECT_THAT(refused({pp, schedule + "zb-v", "parallelism.pipeline_parallel_schedule_csv=a.csv"}),
               HasSubstr("and pipeline_parallel_schedule_csv: give one of them"));

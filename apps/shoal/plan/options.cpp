@@ -175,7 +175,8 @@ void add_plan_options(CLI::App& command, PlanOptions& o) {
   option("--precision", o.precision,
          fmt::format("{} (mixed; of a job file: fp32)", fmt::join(plan::precision_names(), ", ")));
   option("--optimizer", o.optimizer, "adam, momentum or sgd (adam; of a job file: its own)");
-  option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v");
+  option("--schedule", o.schedule,
+         "in_turn, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v");
   option("--attention", o.attention, "flash, or plain: scores are stored")->capture_default_str();
   option("--prefetch", o.prefetch,
          "ZeRO-3: units gathered ahead (1; of a job file: parallelism.gather_ahead)")

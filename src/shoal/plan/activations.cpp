@@ -104,14 +104,15 @@ double kept_share(const ModelSpec& spec, const Training& training) {
   return kept / all;
 }
 
-/// Returns the micro-batches in flight on a rank for the schedules that have a closed form. gpipe
-/// holds all m. 1F1B holds one for each stage from this rank to the last. Interleaved holds its
-/// warm-up, counted in chunks: 2 (p - rank - 1) + (v - 1) p + 1, and all m v when m = p.
+/// Returns the micro-batches in flight on a rank for the schedules that have a closed form. In turn
+/// there is one. gpipe holds all m. 1F1B holds one for each stage from this rank to the last.
+/// Interleaved holds its warm-up, counted in chunks: 2 (p - rank - 1) + (v - 1) p + 1, and all m v
+/// when m = p.
 double in_flight_by_form(const Training& training, std::int64_t rank) {
   const double p = training.degrees.pp;
   const double m = training.micro_batches();
   const double v = training.virtual_stages;
-  if (p == 1) return 1;
+  if (p == 1 || training.schedule == "in_turn") return 1;
   if (training.schedule == "gpipe") return m;
   // Narayanan et al., SC 2021, section 2.2.
   if (v == 1) return std::min(m, p - rank);

@@ -7,8 +7,8 @@ namespace shoal::plan {
 bool has_closed_form(const Training& training) {
   if (training.degrees.pp == 1) return true;
   if (training.table) return false;
-  return training.schedule == "gpipe" || training.schedule == "1f1b" ||
-         training.schedule == "interleaved";
+  return training.schedule == "in_turn" || training.schedule == "gpipe" ||
+         training.schedule == "1f1b" || training.schedule == "interleaved";
 }
 
 double ScheduleCache::longest_span(const std::string& schedule, int ranks, int chunks,

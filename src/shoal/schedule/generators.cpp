@@ -106,6 +106,21 @@ Schedule zero_bubble_h(const char* name, int ranks, int micro_batches, WarmUp wa
 
 }  // namespace
 
+Schedule in_turn(int ranks, int micro_batches) {
+  require_counts("in_turn", ranks, micro_batches);
+  Schedule schedule = looped("in_turn", ranks, 1, micro_batches);
+  for (int rank = 0; rank < ranks; ++rank) {
+    RankActions actions(schedule.table[rank], micro_batches);
+    // Rank 0 has the last backward pass of a micro-batch, and begins the next one behind it.
+    for (int i = 0; i < micro_batches; ++i) {
+      actions.forward(rank);
+      actions.backward(rank);
+    }
+  }
+  add_transfers(schedule);
+  return schedule;
+}
+
 Schedule gpipe(int ranks, int micro_batches) {
   require_counts("gpipe", ranks, micro_batches);
   Schedule schedule = looped("gpipe", ranks, 1, micro_batches);
@@ -313,7 +328,7 @@ Schedule dual_pipe_v(int ranks, int micro_batches) {
 }
 
 std::vector<std::string> schedule_names() {
-  return {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"};
+  return {"in_turn", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"};
 }
 
 Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro_batches) {
@@ -324,6 +339,7 @@ Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro
                    "no schedule \"{}\"; there are {}", name, fmt::join(names, ", "));
   SHOAL_USER_CHECK(chunks == (v ? 2 : 1), "schedule", "{} has {} a rank: chunks={}", name,
                    v ? "two stages" : "one stage", chunks);
+  if (name == "in_turn") return in_turn(ranks, micro_batches);
   if (name == "gpipe") return gpipe(ranks, micro_batches);
   if (name == "1f1b") return one_forward_one_backward(ranks, micro_batches);
   if (name == "zb-h1") return zero_bubble_h1(ranks, micro_batches);

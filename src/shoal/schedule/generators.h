@@ -10,6 +10,11 @@ namespace shoal::schedule {
 // Every generator throws Error(usage) for counts below one or outside the bounds that it names. In
 // the comments, p is the number of ranks and m that of micro-batches.
 
+/// Plain model parallelism: each micro-batch goes forward and backward through all stages before
+/// the next one begins. Every rank holds one, and one rank works at a time: (p - 1) / p of a step's
+/// time is lost.
+Schedule in_turn(int ranks, int micro_batches);
+
 /// All forwards, then all backwards; every rank holds m activations. Huang et al., "GPipe", 2019.
 Schedule gpipe(int ranks, int micro_batches);
 
@@ -38,9 +43,9 @@ Schedule zero_bubble_v(int ranks, int micro_batches);
 /// "DualPipe", 2025.
 Schedule dual_pipe_v(int ranks, int micro_batches);
 
-/// Makes a schedule by its name: "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v",
-/// "dualpipe-v". `chunks` must be what the schedule has (1; 2 for the V-shaped ones; any for
-/// "interleaved").
+/// Makes a schedule by its name: "in_turn", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2",
+/// "zb-v", "dualpipe-v". `chunks` must be what the schedule has (1; 2 for the V-shaped ones; any
+/// for "interleaved").
 Schedule make_schedule(const std::string& name, int ranks, int chunks, int micro_batches);
 std::vector<std::string> schedule_names();
 

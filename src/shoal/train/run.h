@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,8 +36,9 @@ struct MemoryPlan {
   plan::Cluster hosts;      ///< the ranks as the planner sees them
   /// Tensors of one rank at its peak, without copies for checkpoints; empty: not counted.
   std::optional<plan::MemoryUse> peak;
-  double all_ranks_bytes = 0;  ///< the peaks of all ranks, which differ in a pipeline
-  double staging_bytes = 0;    ///< the most that copies for a checkpoint add to the peak
+  std::vector<double> rank_bytes;  ///< the peak of each rank: they differ in a pipeline
+  double all_ranks_bytes() const { return std::reduce(rank_bytes.begin(), rank_bytes.end()); }
+  double staging_bytes = 0;  ///< the most that copies for a checkpoint add to the peak
   /// The most that a rank of a mixture takes beyond its peak where tokens crowd at its experts.
   double routing_bytes = 0;
   double limit_bytes = 0;  ///< the most that this rank may take; 0: unknown

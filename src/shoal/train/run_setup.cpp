@@ -18,6 +18,7 @@
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
+#include "shoal/plan/degrees.h"
 #include "shoal/plan/logits_recomputation.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/members.h"
@@ -169,9 +170,11 @@ void RunSetup::plan_memory() {
   if (limit > 0) check_fits(spec, planned.training, planned.hosts);
   const auto ranks = forecast::ShoalEstimator().memory(spec, planned.training, planned.hosts);
   planned.peak = plan::worst(ranks).peak().use;
-  for (const plan::RankMemory& rank : ranks) {
-    const plan::MemoryUse& use = rank.peak().use;
-    planned.all_ranks_bytes += (use.all() - use.staging) * group.size() / ranks.size();
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const std::int64_t stage =
+        plan::coordinate(planned.training.degrees, plan::Axis::kPipeline, rank);
+    const plan::MemoryUse& use = ranks[static_cast<std::size_t>(stage)].peak().use;
+    planned.rank_bytes.push_back(use.all() - use.staging);
   }
   // The part of its state that a rank copies for a checkpoint depends on how fast the checkpoint is
   // written. It is reported as a bound of its own.

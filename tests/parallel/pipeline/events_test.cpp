@@ -192,8 +192,8 @@ TEST_P(EverySchedule, TheGradientOfTheLossScalesEverything) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, EverySchedule,
-                         ::testing::Values("gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v",
-                                           "dualpipe-v"),
+                         ::testing::Values("in_turn", "gpipe", "1f1b", "interleaved", "zb-h1",
+                                           "zb-h2", "zb-v", "dualpipe-v"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -64,6 +64,7 @@ class PlannedMemory : public testing::Test {
     const std::string directory = folder_.path() + fmt::format("/run-{}", runs_++);
     const std::string text = job(folder_.path() + "/data");
     std::filesystem::create_directories(directory);
+    said_.clear();
     if (ranks == 1) {
       RunOptions options;
       options.job = parse_job(text, "planned.toml", sets), options.run_directory = directory,
@@ -79,6 +80,17 @@ class PlannedMemory : public testing::Test {
     // An evaluation gathers and holds no more than a step.
     EXPECT_GT(evaluated(), 0) << words(sets);
     EXPECT_LE(evaluated() - staged(), 1.02 * planned()) << words(sets);
+    expect_bounds_hold(words(sets));
+  }
+
+  /// No rank takes more than was planned of it, or, where experts are divided, than was said.
+  void expect_bounds_hold(const std::string& where) const {
+    const auto& ranks = memory_.at("ranks");
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const auto of = [&](const char* what) { return ranks[i].at(what).get<double>(); };
+      const double most = std::max(1.05 * of("planned_bytes"), bound());
+      EXPECT_LE(of("peak_bytes") - of("staged_bytes"), most) << where << ", rank " << i;
+    }
   }
 
   apps::testing::Outcome run_program(const Sets& sets, const std::string& directory, int ranks,
@@ -285,6 +297,7 @@ TEST_F(PlannedMemory, OfPipelines) {
   const std::string post_validation = "parallelism.pipeline_parallel_post_validation=true";
   for (const auto& [ranks, sets] :
        {std::pair{4, kFourStages},
+        {2, Sets{schedule + "in_turn"}},
         {2, Sets{schedule + "gpipe"}},
         {4, kFourStages + Sets{schedule + "zb-v"} + kUntied},
         {2, kZeroBubble + kSelective},

@@ -94,7 +94,8 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
            "ranks that divide the units of a transformer (embedding, blocks, head) in stages; "
            "micro-batches go through them one behind the other")
       .key("pipeline_parallel_schedule", &P::pipeline_parallel_schedule, any(),
-           "the order of passes: gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or dualpipe-v")
+           "the order of passes: in_turn, gpipe, 1f1b, interleaved, zb-h1, zb-h2, zb-v or "
+           "dualpipe-v")
       .only_with({of_a_pipeline})
       .key("pipeline_parallel_schedule_csv", &P::pipeline_parallel_schedule_csv, any(),
            "a file with the order of passes, instead of pipeline_parallel_schedule: one line a "

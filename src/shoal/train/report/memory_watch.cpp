@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "shoal/base/units.h"
 #include "shoal/comm/allocator.h"
@@ -149,19 +150,27 @@ std::string describe(const MemoryPeak& measured, std::optional<double> planned_b
                      std::abs(over), over > 0 ? "over" : "under");
 }
 
-std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes) {
+std::string to_json(const std::vector<MemoryPeak>& ranks,
+                    const std::vector<double>& planned_bytes) {
   const MemoryPeak all = sum(ranks);
+  const double planned = std::reduce(planned_bytes.begin(), planned_bytes.end());
   nlohmann::ordered_json json{{"peak_bytes", all.total},
                               {"staged_bytes", all.staged},
                               {"planned_bytes", nullptr},
                               {"evaluation_peak_bytes", all.evaluation},
                               {"ranks", nlohmann::ordered_json::array()}};
-  if (planned_bytes) json["planned_bytes"] = *planned_bytes;
-  for (const MemoryPeak& rank : ranks) {
-    json["ranks"].push_back(
-        {{"peak_bytes", rank.total}, {"evaluation_peak_bytes", rank.evaluation}});
+  if (!planned_bytes.empty()) json["planned_bytes"] = planned;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const MemoryPeak& rank = ranks[i];
+    json["ranks"].push_back({{"peak_bytes", rank.total},
+                             {"staged_bytes", rank.staged},
+                             {"planned_bytes", nullptr},
+                             {"evaluation_peak_bytes", rank.evaluation}});
+    nlohmann::ordered_json& one = json["ranks"].back();
+    if (!planned_bytes.empty())
+      one["planned_bytes"] = ranks.size() == planned_bytes.size() ? planned_bytes[i] : planned;
     for (int c = 0; c < kMemoryCategories; ++c)
-      json["ranks"].back()[name(static_cast<MemoryCategory>(c))] = rank.categories[c];
+      one[name(static_cast<MemoryCategory>(c))] = rank.categories[c];
   }
   return json.dump(2) + "\n";
 }

@@ -72,8 +72,9 @@ MemoryPeak sum(const std::vector<MemoryPeak>& ranks);
 /// for all ranks together. Copies for checkpoints are named; the plan does not contain them.
 std::string describe(const MemoryPeak& measured, std::optional<double> planned_bytes);
 /// Returns one JSON object: peak_bytes, the staged_bytes among them, planned_bytes, which contains
-/// no staged bytes (null: not planned), evaluation_peak_bytes, and by rank peak_bytes with its
-/// categories and evaluation_peak_bytes.
-std::string to_json(const std::vector<MemoryPeak>& ranks, std::optional<double> planned_bytes);
+/// no staged bytes (null: not planned), evaluation_peak_bytes, and the same four by rank, with the
+/// categories of peak_bytes. `planned_bytes` is by rank too; empty: not planned. One peak of
+/// several ranks, which are threads, stands beside the sum of their plans.
+std::string to_json(const std::vector<MemoryPeak>& ranks, const std::vector<double>& planned_bytes);
 
 }  // namespace shoal::train

@@ -139,7 +139,7 @@ std::string RunReport::describe_plan() const {
   const MemoryPlan& planned = run_.memory_plan;
   const double rank = planned.peak->all() / kMB;
   std::string text =
-      fmt::format("Planned peak of tensors: {:.4g} MB", planned.all_ranks_bytes / kMB);
+      fmt::format("Planned peak of tensors: {:.4g} MB", planned.all_ranks_bytes() / kMB);
   if (run_.group.size() > 1)
     text += fmt::format(", {}{:.4g} MB a rank", run_.table.ranks() > 0 ? "up to " : "", rank);
   text += fmt::format(" ({})", describe(*planned.peak));
@@ -249,10 +249,11 @@ void RunReport::finish(const RunTotals& totals) {
 }
 
 void RunReport::print_memory(const std::vector<MemoryPeak>& memory) {
-  std::optional<double> planned;
-  if (run_.memory_plan.peak) planned = run_.memory_plan.all_ranks_bytes;
-  print(describe(sum(memory), planned));
-  write_whole(run_.directory.memory(), to_json(memory, planned));
+  const MemoryPlan& planned = run_.memory_plan;
+  std::optional<double> all_ranks;
+  if (planned.peak) all_ranks = planned.all_ranks_bytes();
+  print(describe(sum(memory), all_ranks));
+  write_whole(run_.directory.memory(), to_json(memory, planned.rank_bytes));
 }
 
 /// Model FLOPs with their formula, and which part of the measured peak they are.
