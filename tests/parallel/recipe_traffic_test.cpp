@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/parallel/recipe/division.h"
+#include "shoal/plan/traffic.h"
 #include "tests/parallel/one_rank.h"
 
 namespace shoal::parallel::recipe_traffic_test {
@@ -122,6 +124,40 @@ TEST(RecipeTraffic, IsThatOfItsMoves) {
                           expected(c, tp, static_cast<double>(samples), recomputed))))
               << fmt::format("{} on {} ranks, {} samples, recomputed {}", fmt::join(c.recipe, "; "),
                              tp, samples, recomputed);
+        }
+      }
+    }
+  }
+}
+
+/// Bytes of a step that the planner has for the ranks of tp.
+double planned(const RecipeCase& c, int tp, std::int64_t samples, model::Keep keep) {
+  plan::Training training;
+  training.precision = "fp32";
+  training.degrees.tp = tp;
+  training.micro_batch = training.global_batch = samples;
+  training.sequence = kColumns;
+  training.kept.assign(2, keep);
+  training.division = unusual_division(parse_recipe(c.recipe), divisible(), tp, true);
+  double bytes = 0;
+  for (const plan::Traffic& one :
+       plan::traffic(divisible(), training, plan::with_devices(*plan::cluster_preset("cpu"), tp))) {
+    if (one.technique == "tensor" || one.technique == "vocabulary") bytes += one.bytes;
+  }
+  return bytes;
+}
+
+// Three samples of twelve columns are cut along columns by two and by four ranks.
+TEST(RecipeTraffic, IsThatOfThePlan) {
+  for (const RecipeCase& c : cases()) {
+    for (const int tp : {2, 3, 4}) {
+      for (const model::Keep keep :
+           {model::Keep::kEverything, model::Keep::kProducts, model::Keep::kInput}) {
+        for (const std::int64_t samples : {1, 3}) {
+          EXPECT_THAT(sent(c, tp, samples, keep),
+                      testing::Each(testing::DoubleEq(planned(c, tp, samples, keep))))
+              << fmt::format("{} on {} ranks, {} samples, keeping {}", fmt::join(c.recipe, "; "),
+                             tp, samples, static_cast<int>(keep));
         }
       }
     }

@@ -314,6 +314,46 @@ TEST_F(PlannedMemory, OfAScheduleFile) {
   EXPECT_NEAR(planned() / measured(), 1, 0.05);
 }
 
+// Layers that a recipe places otherwise: whole matrices on their own rows, which nothing or heads
+// for rows travel to, and layers that move what they read and what they give.
+TEST_F(PlannedMemory, OfRecipes) {
+  const auto recipe = [](const std::string& rules) {
+    return Sets{"parallelism.tensor_parallel_degree=2", "parallelism.layouts=[" + rules + "]"};
+  };
+  const std::string whole_attention = "\"*.attention.*: weight replicate\"";
+  const std::string moved_mlp =
+      "\"*.mlp.up: weight shard(1), input stream, output shard(-1)\", "
+      "\"*.mlp.down: weight shard(0), input shard(-1), output stream\"";
+  const std::string moved_attention =
+      "\"*.attention.qkv: weight shard(1), input stream, output replicate\", "
+      "\"*.attention.out: weight shard(1), input replicate\"";
+  const Sets some = recipe("\"blocks.0.mlp.*: weight replicate\", " + whole_attention);
+  const Sets whole = recipe("\"*: weight replicate\"");
+  const Sets moved = recipe(moved_mlp + ", " + moved_attention);
+  const Sets one_sample{"training.global_batch_sequences=2", "training.micro_batch=1"};
+  const Sets zero_3{"parallelism.zero_stage=3"};
+  for (const auto& [ranks, sets] : {std::pair{2, some},
+                                    {2, some + one_sample},
+                                    {2, some + kRecomputed},
+                                    {2, some + kTcp},
+                                    {2, whole},
+                                    {2, whole + kSelective},
+                                    {2, whole + kManyRows},
+                                    {2, whole + kBf16},
+                                    {2, moved},
+                                    {2, moved + kSelective},
+                                    {2, moved + kRecomputed},
+                                    {2, moved + kBf16},
+                                    {2, recipe(moved_mlp) + kBudget},
+                                    {2, whole + kQwen3},
+                                    {4, some + zero_3},
+                                    {4, whole + zero_3 + kTcp},
+                                    {4, some + kPipeline + kZeroBubble}}) {
+    train_job(sets, ranks);
+    EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
+  }
+}
+
 // Two copies of shards on two ranks each; and all of a pipeline, tensor and context ranks.
 TEST_F(PlannedMemory, OfHybridShardsAndOfThreeAxes) {
   const Sets hybrid{"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"};
