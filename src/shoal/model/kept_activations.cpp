@@ -112,13 +112,16 @@ struct BlockTensors {
     const HeadPart at(spec, batch, division.qkv.output);
     normed = n * static_cast<double>(spec.hidden) * p / parts_at(division.qkv.needs, t);
     qkv = at.rows * (at.heads + 2 * at.kv_heads) * head_size * e;
-    const HeadPart computed(spec, batch, division.qkv.computes);
-    qkv_product = computed.rows * (computed.heads + 2 * computed.kv_heads) * head_size * e;
+    const double all = static_cast<double>(spec.heads + 2 * spec.kv_heads);
+    qkv_product = n * all * head_size * e / parts_at(division.qkv.computes, t);
     // Attention takes another tensor than the matmul's result, or one that was moved. Norms of
     // queries and keys keep what they take too, and one root a head.
     const bool exchanges = batch.context_ranks > 1 && batch.exchanges_heads;
     const bool turned = spec.positions == Positions::kRotary || spec.qk_norm;
-    const bool moved = division.qkv.moves_output();
+    // Ranks that share a key-value head gather it from the parts that they compute.
+    const bool shares = division.qkv.output == Boundary::kFeatures &&
+                        at.kv_heads * t > static_cast<double>(spec.kv_heads);
+    const bool moved = division.qkv.moves_output() || shares;
     raw = spec.qk_norm ? qkv : 0;
     qkv_made = (turned || exchanges || moved ? qkv : 0) + (moved ? raw : 0);
     head_statistics = spec.qk_norm ? 4 * at.rows * (at.heads + at.kv_heads) : 0;
