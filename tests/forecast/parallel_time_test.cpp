@@ -2,6 +2,7 @@
 // each time is worked out by hand.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "shoal/forecast/estimator.h"
@@ -82,6 +83,47 @@ TEST(ParallelTime, TensorRanksExchangeTheStream) {
   EXPECT_DOUBLE_EQ(time.data_exposed, 5 * (100 + 8) + (100 + 128) + kSmall);
   EXPECT_DOUBLE_EQ(time.optimizer, 128 + 128 + 2 * (96 + 32 + 64 + 64) + 5 * 8 + 128);
   EXPECT_DOUBLE_EQ(time.all(), 93504);
+}
+
+// The first block's feed-forward layer lies whole on both ranks, the second one's attention: what
+// these multiply are their own rows. Heads are exchanged for rows there and back.
+TEST(ParallelTime, WhatARecipeReplicatesTakesOwnRows) {
+  using enum model::Boundary;
+  model::TensorDivision division;
+  division.blocks.resize(2);
+  division.blocks[0].up = division.blocks[0].down = {};
+  division.blocks[1].qkv = {kStream, kStream, kStream, kFeatures};
+  division.blocks[1].out = {kFeatures, kStream, kStream, kStream};
+  Training training = one_sample({.tp = 2});
+  training.division = std::make_shared<const model::TensorDivision>(division);
+  const StepTime time = kernel_step_time(small_model(), training, simple_cluster(2));
+  // Half of the rows take what half of the features do.
+  const double block = 3 * (3072 + 1024 + 2048 + 2048 + 2 * 64 + 128 + 4096);
+  const double stream = (10 + 128) + (20 + 128);
+  const double sums = 2 * 64;  // behind the row layer that is left
+  // Half of 16 rows of 24 and of 8 features, which each rank copies from where they lie.
+  const double exchanges = (10 + 192) + (10 + 64);
+  const double embedding = 128 + 2 * 128 + (20 + 128) + (10 + 128);
+  const double head = 64 + 128 + (10 + 128) + (20 + 128) + 6 * 16 * 8 * 16;
+  EXPECT_DOUBLE_EQ(time.pipeline,
+                   2 * (block + 2 * stream + sums) + 2 * exchanges + embedding + head);
+  EXPECT_DOUBLE_EQ(time.communication, 4 * stream + 2 * exchanges + 2 * (10 + 20 + 2 * 128));
+  // Beside norms and positions: up and down; queries, keys and values with the output.
+  const double whole = (100 + 128) + (100 + 128) + (100 + 192) + (100 + 64);
+  EXPECT_DOUBLE_EQ(time.data_exposed, 5 * (100 + 8) + (100 + 128) + whole + kSmall);
+  EXPECT_DOUBLE_EQ(time.optimizer,
+                   128 + 128 + (96 + 32 + 128 + 128) + (192 + 64 + 64 + 64) + 5 * 8 + 128);
+  // Recomputed from the results of products, rows are gathered and exchanged again, and not summed.
+  training.recompute = plan::Recompute::kSelective;
+  const double again = kernel_step_time(small_model(), training, simple_cluster(2)).communication;
+  EXPECT_DOUBLE_EQ(again - time.communication, 2 * (10 + 128) + exchanges);
+  // A sample for each rank: attention needs no other.
+  division.blocks[1].own_samples = true;
+  training.division = std::make_shared<const model::TensorDivision>(division);
+  training.recompute = plan::Recompute::kNone;
+  training.micro_batch = training.global_batch = 2;
+  EXPECT_DOUBLE_EQ(kernel_step_time(small_model(), training, simple_cluster(2)).communication,
+                   4 * ((10 + 256) + (20 + 256)) + 2 * (10 + 20 + 2 * 256));
 }
 
 // Three samples along tp = 2: the parts are columns of several samples, which a pass puts together.

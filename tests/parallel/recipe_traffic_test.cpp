@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "shoal/parallel/recipe/division.h"
+#include "shoal/plan/traffic.h"
 #include "tests/parallel/one_rank.h"
 #include "tests/support/without_shared_memory.h"
 
@@ -79,16 +81,20 @@ std::vector<RecipeCase> cases() {
   };
 }
 
+/// Ranks that share memory copy from where it lies what others exchange.
+enum class Memory { kShared, kApart };
+
 /// Bytes that each rank of tp sends in a forward and a backward pass.
-std::vector<double> sent(const RecipeCase& c, int tp, std::int64_t samples, model::Keep keep) {
+std::vector<double> sent(const RecipeCase& c, int tp, std::int64_t samples, model::Keep keep,
+                         Memory memory = Memory::kApart) {
   const ModelSpec spec = divisible();
   const Data all = data(samples, kColumns);
   std::vector<double> bytes(static_cast<std::size_t>(tp));
   comm::run_on_threads(
       {.size = tp, .arena = false, .timeout = std::chrono::seconds(30)},
       [&](const comm::Group& in_memory) {
-        // Where ranks share memory, an exchange sends nothing.
-        const comm::Group world = comm::without_shared_memory(in_memory);
+        const comm::Group world =
+            memory == Memory::kShared ? in_memory : comm::without_shared_memory(in_memory);
         const mesh::Mesh mesh(world, {.tp = tp});
         const BatchShare share(mesh);
         const auto model = nn::make_model(spec);
@@ -125,6 +131,45 @@ TEST(RecipeTraffic, IsThatOfItsMoves) {
                           expected(c, tp, static_cast<double>(samples), recomputed))))
               << fmt::format("{} on {} ranks, {} samples, recomputed {}", fmt::join(c.recipe, "; "),
                              tp, samples, recomputed);
+        }
+      }
+    }
+  }
+}
+
+/// Bytes of a step that the planner has for the ranks of tp.
+double planned(const RecipeCase& c, int tp, std::int64_t samples, model::Keep keep, Memory memory) {
+  plan::Training training;
+  training.precision = "fp32";
+  training.degrees.tp = tp;
+  training.micro_batch = training.global_batch = samples;
+  training.sequence = kColumns;
+  training.kept.assign(2, keep);
+  training.division = unusual_division(parse_recipe(c.recipe), divisible(), tp, true);
+  plan::Cluster cluster = *plan::cluster_preset("cpu");
+  cluster.hosts = memory == Memory::kShared ? 1 : tp;
+  cluster.devices_per_host = tp / cluster.hosts;
+  double bytes = 0;
+  for (const plan::Traffic& one : plan::traffic(divisible(), training, cluster)) {
+    if (one.technique == "tensor" || one.technique == "vocabulary") bytes += one.bytes;
+  }
+  return bytes;
+}
+
+// Three samples of twelve columns are cut along columns by two and by four ranks.
+TEST(RecipeTraffic, IsThatOfThePlan) {
+  for (const RecipeCase& c : cases()) {
+    for (const int tp : {2, 3, 4}) {
+      for (const model::Keep keep :
+           {model::Keep::kEverything, model::Keep::kProducts, model::Keep::kInput}) {
+        for (const std::int64_t samples : {1, 3}) {
+          for (const Memory memory : {Memory::kShared, Memory::kApart}) {
+            EXPECT_THAT(sent(c, tp, samples, keep, memory),
+                        testing::Each(testing::DoubleEq(planned(c, tp, samples, keep, memory))))
+                << fmt::format("{} on {} ranks, {} samples, keeping {}, memory {}",
+                               fmt::join(c.recipe, "; "), tp, samples, static_cast<int>(keep),
+                               static_cast<int>(memory));
+          }
         }
       }
     }

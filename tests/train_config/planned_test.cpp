@@ -6,9 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
+#include <memory>
 
 #include "shoal/forecast/estimator.h"
+#include "shoal/parallel/recipe/division.h"
+#include "shoal/plan/traffic.h"
 #include "shoal/train/config/validate.h"
 #include "tests/error_text.h"
 
@@ -240,7 +244,114 @@ TEST(PlannedTraining, WhatIsCounted) {
   EXPECT_FALSE(counted({"parallelism.zero_stage=1", "parallelism.shard_units=size"}));
   EXPECT_TRUE(counted({"parallelism.shard_units=size"})) << "nothing is sharded";
   EXPECT_TRUE(counted({"parallelism.pipeline_parallel_schedule_csv=a.csv"}));
-  EXPECT_FALSE(counted({"parallelism.layouts=[\"*.mlp.*: weight replicate\"]"}));
+  EXPECT_TRUE(counted({"parallelism.layouts=[\"*.mlp.*: weight replicate\"]"}));
+}
+
+const Sets kTwo{"parallelism.tensor_parallel_degree=2"};
+
+Sets layouts(const std::vector<std::string>& rules) {
+  return kTwo + Sets{fmt::format("parallelism.layouts=[\"{}\"]", fmt::join(rules, "\", \""))};
+}
+
+/// All figures of memory and traffic.
+std::vector<double> figures(const Training& training, const model::ModelSpec& spec) {
+  const plan::Cluster host = planned_hosts(4, 4, 1e9);
+  std::vector<double> list;
+  for (const plan::RankMemory& rank : forecast::ShoalEstimator().memory(spec, training, host)) {
+    for (const plan::MemoryPhase& phase : rank.phases) {
+      const plan::MemoryUse& use = phase.use;
+      list.insert(list.end(), {use.parameters, use.gradients, use.optimizer, use.activations,
+                               use.gathered, use.communication, use.workspace, use.staging});
+    }
+  }
+  for (const plan::Traffic& one : plan::traffic(spec, training, host)) list.push_back(one.bytes);
+  return list;
+}
+
+// Written out, the default recipe is not told from the default; and what is planned for any recipe
+// is for this one what the closed forms say.
+TEST(PlannedLayouts, TheDefaultRecipeIsPlannedAsTheDefault) {
+  const auto written = [](bool gated) {
+    std::vector<std::string> rules{"embedding.tokens: weight shard(0)",
+                                   "*.attention.qkv: weight shard(0)",
+                                   "*.attention.out: weight shard(1)",
+                                   "*.mlp.up: weight shard(0)",
+                                   "*.mlp.down: weight shard(1)",
+                                   "head.output: weight shard(0)",
+                                   "*: weight replicate"};
+    if (gated) rules.insert(rules.begin(), "*.mlp.gate: weight shard(0)");
+    return layouts(rules);
+  };
+  for (const Sets& more :
+       {Sets{}, Sets{"activation_checkpoint.mode=full"},
+        Sets{"activation_checkpoint.mode=selective"}, Sets{"activation_checkpoint.mode=every_k"},
+        Sets{"parallelism.zero_stage=3"},
+        Sets{"precision.type=bf16", "parallelism.zero_stage=2", "training.micro_batch=1"},
+        Sets{"parallelism.pipeline_parallel_degree=2", "training.micro_batch=3"},
+        Sets{"model.name=qwen3-tiny", "model.kv_heads=2", "model.dropout=0.1"}}) {
+    const Job job = saved_job(kTwo + more);
+    const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+    const Training plain = planned_training(job, spec, 4);
+    EXPECT_EQ(planned(written(spec.gated) + more), plain) << fmt::format("{}", more);
+    Training by_recipe = plain;
+    by_recipe.division =
+        std::make_shared<const model::TensorDivision>(parallel::division_of({}, spec, 2));
+    EXPECT_EQ(figures(by_recipe, spec), figures(plain, spec)) << fmt::format("{}", more);
+  }
+}
+
+// Of a block whose feed-forward layer every rank has, the matrices count whole on both ranks of tp,
+// and as what four ranks hold alike; the rest as by default.
+TEST(PlannedLayouts, StatesAreThoseOfTheRecipe) {
+  const Sets replicated = layouts({"blocks.1.mlp.*: weight replicate"});
+  const Job job = saved_job(replicated);
+  const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+  double cut = 0;
+  double whole = 0;
+  for (const model::ParameterSpec& parameter : model::parameters(spec)) {
+    const std::string& name = parameter.name;
+    const bool vector = name.find("norm") != std::string::npos ||
+                        name == "embedding.positions.weight" || name.ends_with("out.bias") ||
+                        name.ends_with("down.bias");
+    const bool replicate = vector || name.starts_with("blocks.1.mlp");
+    (replicate ? whole : cut) += static_cast<double>(parameter.count());
+  }
+  const auto held = plan::held_by_rank(spec, planned_training(job, spec, 4)).front();
+  EXPECT_EQ(held.split, cut / 2);
+  EXPECT_EQ(held.replicated, whole);
+  EXPECT_EQ(held.expert, 0);
+  const auto update = [&](const Sets& more) {
+    const Training training = planned(replicated + more);
+    return forecast::ShoalEstimator()
+        .memory(spec, training, planned_hosts(4, 1, 1e9))
+        .front()
+        .phases.back()
+        .use;
+  };
+  EXPECT_EQ(update({}).parameters, 4 * (cut / 2 + whole));
+  EXPECT_EQ(update({}).optimizer, 8 * (cut / 2 + whole));
+  EXPECT_EQ(update({"parallelism.zero_stage=3"}).optimizer, 8 * (cut / 4 + whole / 4));
+}
+
+TEST(PlannedLayouts, BudgetsCountWhatTheRecipeKeeps) {
+  // Ranks that gather nothing keep less: with the same budget fewer blocks are computed again.
+  const auto recomputed = [](const Sets& sets) {
+    const auto kept = planned(sets + Sets{"activation_checkpoint.mode=budget",
+                                          "activation_checkpoint.budget_mb=13.5"})
+                          .kept;
+    return std::count_if(kept.begin(), kept.end(),
+                         [](model::Keep keep) { return keep != model::Keep::kEverything; });
+  };
+  EXPECT_LT(recomputed(layouts({"*.mlp.*: weight replicate", "*.attention.*: weight replicate"})),
+            recomputed(kTwo));
+}
+
+TEST(PlannedLayouts, AJobThatCannotFitIsRefused) {
+  const Job job = saved_job(layouts({"*.mlp.*: weight replicate"}));
+  const model::ModelSpec spec = model_spec(job, {.vocab = 256});
+  EXPECT_THAT(error_text([&] { check_fits_here(job, spec, 2, 1e6); }),
+              AllOf(HasSubstr("a rank would need"), HasSubstr("may take 1 MB")));
+  EXPECT_NO_THROW(check_fits_here(job, spec, 2, 1e9));
 }
 
 TEST(PlannedHosts, AreThoseThatShareMemory) {

@@ -303,14 +303,6 @@ plan::Cluster cluster_of(const PlanOptions& options) {
 
 namespace {
 
-/// The formulas know what the default recipe divides.
-void reject_what_is_not_planned(const PlanOptions& options, const train::ParallelismSection& job) {
-  if (!job.layouts.empty()) {
-    reject(fmt::format("{}: only the default recipe is planned: add --set parallelism.layouts=[]",
-                       options.model));
-  }
-}
-
 /// Members are the copies along dp_replicate, whose number the options may have changed. Without
 /// sharding each data rank is one, as in a job.
 void set_members(const PlanOptions& options, const train::Job& job, plan::Training& training) {
@@ -346,10 +338,7 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   plan::Degrees degrees;
   // A job says how its ranks divide the model; the option replaces it.
   std::optional<train::Job> job;
-  if (is_job(options)) {
-    job = job_of(options);
-    reject_what_is_not_planned(options, job->config.parallelism);
-  }
+  if (is_job(options)) job = job_of(options);
   const std::int64_t job_tp = job ? job->config.parallelism.tensor_parallel_degree : 1;
   degrees.tp = options.tp != 0 ? given("tp", options.tp) : job_tp;
   const std::int64_t job_pp = job ? job->config.parallelism.pipeline_parallel_degree : 1;
@@ -383,6 +372,8 @@ plan::Training training_of(const PlanOptions& options, const model::ModelSpec& s
   if (options.shard != 0) shard = given("shard", options.shard);
   degrees.shard_over(shard, dp);
   training.degrees = degrees;
+  if (job && degrees.tp != job_tp)
+    training.division = train::planned_division(*job, spec, degrees.tp);
   if (!as_job) {
     training.virtual_stages = given("vpp", options.vpp);
     training.stage_layers.clear();

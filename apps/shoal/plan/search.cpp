@@ -105,6 +105,12 @@ void run_search(const PlanOptions& options) {
     throw Error(ErrorKind::kUsage, "plan",
                 "--search needs the --global-batch that all meshes train");
   }
+  if (is_job(options) && !job_of(options).config.parallelism.layouts.empty()) {
+    throw Error(
+        ErrorKind::kConfig, "plan",
+        "--search tries several degrees of tp, and the job's parallelism.layouts are of one")
+        .hint("--set parallelism.layouts=[]");
+  }
   // What the search tries must not be fixed by the start: sizes that were given are in the space.
   PlanOptions start = options;
   // The least data ranks on which a job of its own can run: a rank for each copy.

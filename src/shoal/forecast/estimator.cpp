@@ -1,5 +1,6 @@
 #include "shoal/forecast/estimator.h"
 
+#include "shoal/base/check.h"
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/pipeline_memory.h"
 #include "shoal/forecast/step_time.h"
@@ -15,6 +16,9 @@ std::vector<plan::RankMemory> ShoalEstimator::memory(const plan::ModelSpec& spec
     if (training.degrees.pp > 1) return pipeline_memory(spec, training, cluster);
     return {rank_memory(spec, training, cluster)};
   }
+  SHOAL_USER_CHECK(!training.division, "plan",
+                   "parallelism.layouts is planned as Shoal counts it, and published formulas know "
+                   "no recipe: leave out what the job file does not say of types and offloading");
   return plan::published_memory(spec, training, cluster, cache);
 }
 

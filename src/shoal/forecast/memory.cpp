@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include "shoal/forecast/rank_states.h"
 #include "shoal/forecast/unit_moments.h"
@@ -13,14 +15,20 @@ namespace {
 
 constexpr double kElement = UnitMoments::kElement;
 /// Blocks whose gradients still travel to their owners when the next block begins.
-constexpr double kFlying = 2;
+constexpr std::int64_t kFlying = 2;
 
-/// Bytes of each unit: embedding, one block, head.
+/// Bytes of each unit: embedding, blocks, head.
 struct Units {
   double embedding = 0;
-  double block = 0;
+  std::vector<double> blocks;
   double head = 0;
   double all = 0;
+
+  double block(std::int64_t b) const { return blocks[static_cast<std::size_t>(b)]; }
+  /// Returns the bytes of the blocks [begin, end).
+  double sum(std::int64_t begin, std::int64_t end) const {
+    return std::accumulate(blocks.begin() + begin, blocks.begin() + end, 0.0);
+  }
 };
 
 plan::HeldParameters held_by(const ModelSpec& spec, const Training& training) {
@@ -32,10 +40,13 @@ plan::HeldParameters held_by(const ModelSpec& spec, const Training& training) {
 template <class Count>
 Units units_by(const ModelSpec& spec, const Training& training, double bytes, const Count& count) {
   if (spec.family == Family::kMlp) return {.all = bytes * count(held_by(spec, training))};
-  return {.embedding = bytes * count(plan::held_by_embedding(spec, training)),
-          .block = bytes * count(plan::held_by_block(spec, training)),
-          .head = bytes * count(plan::held_by_head(spec, training)),
-          .all = bytes * count(held_by(spec, training))};
+  Units units{.embedding = bytes * count(plan::held_by_embedding(spec, training)),
+              .blocks = {},
+              .head = bytes * count(plan::held_by_head(spec, training)),
+              .all = bytes * count(held_by(spec, training))};
+  for (const plan::HeldParameters& block : plan::held_by_blocks(spec, training))
+    units.blocks.push_back(bytes * count(block));
+  return units;
 }
 
 class StepMemory {
@@ -95,15 +106,16 @@ class StepMemory {
     const double last =
         spec_.tied_embeddings ? gradients_.embedding : gradients_.head;  // the head writes it
     const std::int64_t blocks = this->blocks();
-    const std::int64_t done = blocks - 1 - std::max<std::int64_t>(b, 0);
+    const std::int64_t next = std::max<std::int64_t>(b, 0) + 1;  // those from here on are done
     if (b == blocks) return gradients_wait() ? gradients_.all : earlier_sums() + last;
     // Whole gradients of earlier micro-batches lie there; in the last one each block is reduced to
     // a shard once it is done.
     if (gradients_wait())
-      return gradients_.all - static_cast<double>(done) * (gradients_.block - shards_.block);
-    const double in_flight = std::min<double>(kFlying, static_cast<double>(b < 0 ? blocks : done));
-    const double flying = in_flight * gradients_.block;
-    const double arriving = earlier_sums() > 0 ? in_flight * shards_.block : 0;
+      return gradients_.all - (gradients_.sum(next, blocks) - shards_.sum(next, blocks));
+    const std::int64_t begin = b < 0 ? 0 : next;
+    const std::int64_t end = std::min(begin + kFlying, blocks);
+    const double flying = gradients_.sum(begin, end);
+    const double arriving = earlier_sums() > 0 ? shards_.sum(begin, end) : 0;
     const double earlier = earlier_sums();
     // The embedding comes last: the blocks behind it are shards, but for those on their way.
     if (b < 0) {
@@ -113,9 +125,9 @@ class StepMemory {
     // Shards of the earlier sums exist already and are added to: only whole units and the results
     // that have not been added yet come on top.
     if (earlier > 0) {
-      return earlier + (spec_.tied_embeddings ? head : 0) + gradients_.block + flying + arriving;
+      return earlier + (spec_.tied_embeddings ? head : 0) + gradients_.block(b) + flying + arriving;
     }
-    return head + gradients_.block + flying + static_cast<double>(done) * shards_.block;
+    return head + gradients_.block(b) + flying + shards_.sum(next, blocks);
   }
 
   /// Returns the bytes of the units gathered around the one that runs, in stage 3 where not all
@@ -126,7 +138,11 @@ class StepMemory {
     if (!training_.reshard_after_forward) return weights_.all;
     return std::min(weights_.all, unit + ahead + (spec_.tied_embeddings ? weights_.embedding : 0));
   }
-  double gathered_ahead() const { return weights_.block * training_.gather_ahead; }
+  /// Returns the bytes of the blocks before `b`, in the order of a backward pass, that are gathered
+  /// ahead.
+  double gathered_ahead(std::int64_t b) const {
+    return weights_.sum(std::max<std::int64_t>(b - training_.gather_ahead, 0), b);
+  }
 
   // ---- moments ----
 
@@ -144,7 +160,7 @@ class StepMemory {
     for (const UnitMoments::Head& head : moments_.head()) {
       // The blocks keep theirs, the batch is there, and the head holds something itself.
       MemoryUse use = states_.with_gradients(head.gradient ? whole : before);
-      use.gathered = gathered(weights_.head, gathered_ahead());
+      use.gathered = gathered(weights_.head, gathered_ahead(blocks()));
       use.activations =
           (held_.empty() ? 0 : held_.back()) + moments_.head_input() + moments_.data() + head.held;
       use.workspace = head.temporary;
@@ -161,8 +177,7 @@ class StepMemory {
     MemoryUse most;
     for (std::int64_t b = 0; b < blocks(); ++b) {
       MemoryUse use = states_.with_gradients(gradients(b));
-      use.gathered = gathered(weights_.block,
-                              std::min(gathered_ahead(), static_cast<double>(b) * weights_.block));
+      use.gathered = gathered(weights_.block(b), gathered_ahead(b));
       use.activations =
           held_[static_cast<std::size_t>(b)] + moments_.block(b).rebuilt + moments_.data();
       use.workspace = moments_.block_backward(b);

@@ -28,13 +28,14 @@ struct StageUnits {
 
 std::vector<StageUnits> units_of(const ModelSpec& spec, const Training& training) {
   const std::vector<std::int64_t> blocks = plan::stage_blocks(spec, training);
-  const plan::HeldParameters block = plan::held_by_block(spec, training);
+  const std::vector<plan::HeldParameters> held = plan::held_by_blocks(spec, training);
   std::vector<StageUnits> stages(blocks.size());
   std::int64_t first = 0;
   for (std::size_t s = 0; s < blocks.size(); ++s) {
     stages[s].first = first;
     stages[s].last = first += blocks[s];
-    for (std::int64_t b = 0; b < blocks[s]; ++b) stages[s].parameters += block;
+    for (std::int64_t b = stages[s].first; b < stages[s].last; ++b)
+      stages[s].parameters += held[static_cast<std::size_t>(b)];
   }
   stages.front().embedding = true;
   stages.front().parameters += plan::held_by_embedding(spec, training);
@@ -48,7 +49,7 @@ class RankWalk {
  public:
   /// `tied`: parameters of the embedding's copy, which the head reads.
   RankWalk(const RankStates& states, const UnitMoments& moments,
-           const std::vector<StageUnits>& stages, double tied)
+           const std::vector<StageUnits>& stages, const plan::HeldParameters& tied)
       : states_(states), moments_(moments), stages_(stages), tied_(tied) {
     // Gradients keep their memory from step to step, but for flat ones that leave.
     differentiated_ = !states.gradients_leave();
@@ -80,7 +81,7 @@ class RankWalk {
 
   void step(const Action& action) {
     const double units = states_.shares().read(stage(action).parameters) +
-                         (stage(action).head ? states_.shares().read({tied_, 0, 0}) : 0);
+                         (stage(action).head ? states_.shares().read(tied_) : 0);
     switch (action.kind) {
       case Kind::kGather:
         gathered_ += units;
@@ -144,7 +145,7 @@ class RankWalk {
   const RankStates& states_;
   const UnitMoments& moments_;
   const std::vector<StageUnits>& stages_;
-  double tied_;
+  plan::HeldParameters tied_;
   bool differentiated_;  ///< gradients have memory
   bool head_written_ = false;
   double gathered_ = 0;  ///< parameters of the gathered stages that count here
@@ -163,9 +164,9 @@ std::vector<RankMemory> pipeline_memory(const ModelSpec& spec, const Training& t
   std::vector<RankMemory> ranks;
   for (int rank = 0; rank < table.ranks(); ++rank) {
     const plan::HeldParameters& own = held[static_cast<std::size_t>(rank)];
-    double tied = own.all();
+    plan::HeldParameters tied = own;
     for (std::size_t s = 0; s < stages.size(); ++s)
-      if (table.rank_of_stage[s] == rank) tied -= stages[s].parameters.all();
+      if (table.rank_of_stage[s] == rank) tied += stages[s].parameters * -1;
     const RankStates states(training, cluster, own);
     RankWalk walk(states, moments, stages, tied);
     ranks.push_back(walk.run(rank, table.table[rank]));

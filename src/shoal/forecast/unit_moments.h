@@ -34,15 +34,13 @@ class UnitMoments {
   /// Return the bytes of all rows at the width of the model, and of this rank's rows of the stream.
   double width() const { return kElement * rows() * static_cast<double>(spec_.hidden); }
   double stream() const { return width() / tensor_; }
-  /// Returns the bytes that an exchange between stream and all rows adds.
-  double exchanged() const { return tensor_ > 1 ? stream() : 0; }
   /// Returns the bytes of a step's micro-batches, which are all read before the first one runs, and
   /// of the tables of positions.
   double data() const { return data_; }
 
   /// Returns the bytes that the head keeps beside the loss: its input, the input of its matmul, two
   /// numbers a row.
-  double head_input() const { return stream() + rounded(width()) + 8 * rows(); }
+  double head_input() const { return stream() + rounded(head_width()) + 8 * head_rows(); }
   /// A moment of the head: what it holds of the loss, and temporaries.
   struct Head {
     double held = 0;
@@ -63,10 +61,21 @@ class UnitMoments {
   /// it; otherwise they are among the moments of `head`. `first`: of the micro-batches of a step.
   double head_weight_gradient(bool first) const;
   /// Returns the temporaries of the embedding's backward pass.
-  double embedding_backward() const { return 2 * width() + exchanged(); }
+  double embedding_backward() const {
+    return 2 * width() / (tokens_cut_ ? 1 : tensor_) + exchanged(tokens_cut_);
+  }
 
  private:
+  /// Returns the bytes that an exchange between stream and all rows adds.
+  double exchanged(bool exchanges) const { return exchanges && tensor_ > 1 ? stream() : 0; }
+  /// Return the rows of which the head computes logits, and their bytes at the width of the model:
+  /// those of the stream where every rank has the whole output layer.
+  double head_rows() const { return output_cut_ ? rows() : rows() / tensor_; }
+  double head_width() const { return output_cut_ ? width() : stream(); }
   double feed_forward_backward(std::int64_t block, Weights weights) const;
+  double moving(model::Boundary from, model::Boundary to, double whole) const;
+  double result_gradient(std::int64_t block) const;
+  double attention_moments(std::int64_t block) const;
   double feed_forward_factors(std::int64_t block) const;
   /// Returns the bytes of an activation as a matmul keeps it, from its bytes in fp32.
   double rounded(double bytes) const { return bytes / kElement * batch_.product_bytes; }
@@ -76,11 +85,15 @@ class UnitMoments {
   const ModelSpec& spec_;
   bool narrow_;  ///< weights have 16 bits, and their operands are rounded to that
   model::MicroBatch batch_;
-  double tensor_;  ///< ranks that divide heads, features, vocabulary and the stream
+  double tensor_;    ///< ranks that divide heads, features, vocabulary and the stream
+  bool tokens_cut_;  ///< the token table
+  bool output_cut_;  ///< the output layer
   std::int64_t threads_;
+  bool one_loss_block_;  ///< the head computes all its logits at once
   bool recompute_logits_;
   bool narrow_gradient_;   ///< gradients have 16 bits
-  bool context_in_place_;  ///< context-parallel ranks share memory
+  bool tensor_in_place_;   ///< tensor-parallel ranks share memory
+  bool context_in_place_;  ///< context-parallel ranks do
   bool experts_in_place_;  ///< ranks with other experts do
   double data_;
   std::vector<Keep> keeps_;

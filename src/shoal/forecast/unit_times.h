@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "shoal/forecast/move_times.h"
 #include "shoal/forecast/plan_names.h"
 #include "shoal/plan/logits_recomputation.h"
 
@@ -46,12 +47,24 @@ class UnitTimes {
   double kernel(const std::string& name, const plan::KernelWork& work) const {
     return kernel_seconds(cluster_, name, work);
   }
-  double stream_exchange(const char* name) const;
+  model::BlockDivision division_of(std::int64_t block) const { return batch_.division_of(block); }
+  double linear(const std::string& name, const model::DividedLinear& layer, double in,
+                double out) const;
   double feed_forward(const std::string& name, double rows, double features) const;
   double products(const std::string& pass, std::int64_t block) const;
+  /// Seconds of a block's moves between tensor-parallel ranks.
+  struct Moves {
+    double forward = 0;
+    double backward = 0;
+    double again = 0;  ///< part of `forward`: also where the results of products are kept
+  };
+  Moves moves(std::int64_t block) const;
+  void add_moves(const model::DividedLinear& layer, double in, double out, Moves& sum) const;
+  /// Returns the passes over the stream behind a layer that ends in it.
+  double passes_behind(const model::DividedLinear& layer) const;
   double mixture_products(const std::string& pass) const;
   double activations(const std::string& pass, std::int64_t block) const;
-  double attention(const std::string& pass) const;
+  double attention(const std::string& pass, std::int64_t block) const;
   double between(const std::string& pass, std::int64_t block) const;
   double travel(const std::string& pass, std::int64_t block) const;
   UnitTime recomputed(std::int64_t block) const;
@@ -62,20 +75,28 @@ class UnitTimes {
   double stream_pass(const std::string& pass) const {
     return kernel("norm" + pass, plan::pass_work(own_rows() * width()));
   }
-  double ffn() const { return static_cast<double>(model::dense_width(spec_)) / tensor_; }
+  double ffn() const { return static_cast<double>(model::dense_width(spec_)); }
+  /// Returns the elements of the queries, keys and values that attention takes on this rank.
+  double heads_taken(std::int64_t block) const;
   /// Rows that the experts of this rank compute: those of the busiest rank.
   double expert_rows() const;
-  double heads() const { return static_cast<double>(spec_.heads) / tensor_; }
-  double queries() const { return heads() * static_cast<double>(spec_.head_size); }
+  double queries() const { return static_cast<double>(spec_.heads * spec_.head_size); }
+  /// Return the features of queries, keys and values: all, and those of a rank's own heads.
   double qkv() const;
+  double own_qkv() const;
+  bool tokens_cut() const { return !training_.division || training_.division->tokens_cut; }
+  bool output_cut() const { return !training_.division || training_.division->output_cut; }
+  double head_rows() const { return output_cut() ? rows_ : own_rows(); }
   bool experts_in(std::int64_t block) const { return model::has_experts(spec_, block); }
 
   const ModelSpec& spec_;
   const Training& training_;
   const Cluster& cluster_;
-  double rows_;          ///< of a micro-batch on the context rank that has most
+  MicroBatch batch_;     ///< on the context rank that has most
+  double rows_;          ///< of it
   double tensor_;        ///< ranks that divide heads, features, vocabulary and the stream
   std::string of_type_;  ///< suffix of kernels that differ by the type of the weights
+  MoveTimes move_;
   plan::HeadProducts head_;
 };
 

@@ -29,74 +29,143 @@ BlockCost perceptron_cost(const ModelSpec& spec, const MicroBatch& batch, std::i
   return {input + product, 0, 0, 0};
 }
 
+/// Heads that a rank has at a boundary, and their rows.
+struct HeadPart {
+  double rows;
+  double heads;
+  double kv_heads;
+
+  HeadPart(const ModelSpec& spec, const MicroBatch& batch, Boundary boundary) {
+    const auto t = static_cast<double>(batch.tensor_ranks);
+    const bool divided = boundary == Boundary::kFeatures;
+    rows = boundary == Boundary::kStream ? batch.rows() / t : batch.rows();
+    heads = static_cast<double>(spec.heads) / (divided ? t : 1);
+    kv_heads = std::max(static_cast<double>(spec.kv_heads) / (divided ? t : 1), 1.0);
+  }
+};
+
 /// Bytes of the tensors of a transformer's block.
 struct BlockTensors {
   double input;
   double statistics;
-  double normed;
-  double qkv;
-  double changed;
+  double normed;       ///< what the projection to queries, keys and values multiplied
+  double qkv;          ///< as attention takes them
+  double qkv_product;  ///< as the projection computes them
+  double qkv_made;     ///< of `qkv`, what is made again from the product
   double raw;
   double head_statistics;
   double attended;
   double log_sums;
   double sum;
+  double summand;   ///< the result of attention's last matmul
+  bool adds_again;  ///< `sum` is another tensor than `summand`
   double dropped;
   double feed_forward;  ///< what the layer behind the second norm keeps
   double products;      ///< results of its matmuls
   double repeated;      ///< what it makes again where these were kept
-  double rounded;       ///< the copy of `attended` that the output projection multiplied
+  double rounded;       ///< what the output projection multiplied where that is not `attended`
   double exchanged;     ///< what it multiplied where that came from ranks with other heads
 
-  BlockTensors(const ModelSpec& spec, const MicroBatch& batch, bool mixture) {
+  BlockTensors(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block) {
     // Bytes: n rows, e bytes an activation, p bytes an activation that was rounded for a matmul.
     // What is fp32 whatever the types (statistics, logarithms) has 4.
+    const BlockDivision division = batch.division_of(block);
     const double n = batch.rows();
     const double e = batch.element_bytes;
     const double h = static_cast<double>(spec.hidden);
-    // Tensor-parallel ranks have their own rows of the stream, heads and features; what the first
-    // product of a branch multiplied is gathered, and whole.
+    // Tensor-parallel ranks have their own rows of the stream.
     const auto t = static_cast<double>(batch.tensor_ranks);
     const double own = n / t;
-    const double heads = static_cast<double>(spec.heads) / t;
-    const double kv_heads = std::max(static_cast<double>(spec.kv_heads) / t, 1.0);
-    const double head_size = static_cast<double>(spec.head_size);
-    const double p = batch.product_bytes;
     input = sum = own * h * e;
-    normed = n * h * p;
     // mean and 1 / deviation of each row; RMSNorm has no mean
     statistics = 4 * own * (spec.norm == Norm::kLayer ? 2 : 1);
-    qkv = n * (heads + 2 * kv_heads) * head_size * e;
-    // `changed` is the input of attention where that is not the matmul's result itself. Norms of
-    // queries and keys keep that result too, and one root a head.
-    const bool exchanges = batch.context_ranks > 1 && batch.exchanges_heads;
-    const bool turned = spec.positions == Positions::kRotary || spec.qk_norm;
-    changed = turned || exchanges ? qkv : 0;
-    raw = spec.qk_norm ? qkv : 0;
-    head_statistics = spec.qk_norm ? 4 * n * (heads + kv_heads) : 0;
-    attended = n * heads * head_size * e;
-    rounded = p < e ? n * heads * head_size * p : 0;
-    // With exchanged heads a rank attends for other columns than it multiplies with.
-    exchanged = exchanges && p == e ? attended : 0;
-    // one logarithm a row and head, from which attention's backward makes the probabilities again
-    log_sums = 4 * n * heads;
     dropped = spec.dropout > 0 ? own * h * e : 0;  // the input of dropout: backward does not need
                                                    // it, a repeated forward pass does
-    if (mixture) {
+    // A layer that moves what it computes has its product again, and not what became of it.
+    summand = product_onto_stream(division.out, n * h * e, t, sum);
+    adds_again = dropped > 0 || division.out.moves_product();
+    add_attention(spec, batch, division);
+    if (has_experts(spec, block)) {
       const MixtureTensors tensors(spec, batch);
       feed_forward = tensors.everything();
       products = tensors.products();
       repeated = tensors.rebuilt();
-      return;
+    } else {
+      add_feed_forward(spec, batch, division);
     }
-    const double features = n * static_cast<double>(dense_width(spec)) / t;
-    const double activated = features * p;
-    const double wide = features * e * (spec.gated ? 2 : 1);
-    feed_forward = normed + wide + activated;
+  }
+
+  /// Returns the bytes that a layer which ends in the stream has of its result: all rows of it are
+  /// `whole`.
+  static double product_onto_stream(const DividedLinear& layer, double whole, double ranks,
+                                    double own) {
+    return layer.moves_product() ? whole / parts_at(layer.computes, ranks) : own;
+  }
+
+  void add_attention(const ModelSpec& spec, const MicroBatch& batch,
+                     const BlockDivision& division) {
+    const double n = batch.rows();
+    const double e = batch.element_bytes;
+    const double p = batch.product_bytes;
+    const auto t = static_cast<double>(batch.tensor_ranks);
+    const double head_size = static_cast<double>(spec.head_size);
+    const HeadPart at(spec, batch, division.qkv.output);
+    normed = n * static_cast<double>(spec.hidden) * p / parts_at(division.qkv.needs, t);
+    qkv = at.rows * (at.heads + 2 * at.kv_heads) * head_size * e;
+    const double all = static_cast<double>(spec.heads + 2 * spec.kv_heads);
+    qkv_product = n * all * head_size * e / parts_at(division.qkv.computes, t);
+    // Attention takes another tensor than the matmul's result, or one that was moved. Norms of
+    // queries and keys keep what they take too, and one root a head.
+    const bool exchanges = batch.context_ranks > 1 && batch.exchanges_heads;
+    const bool turned = spec.positions == Positions::kRotary || spec.qk_norm;
+    // Ranks that share a key-value head gather it from the parts that they compute.
+    const bool shares = division.qkv.output == Boundary::kFeatures &&
+                        at.kv_heads * t > static_cast<double>(spec.kv_heads);
+    const bool moved = division.qkv.moves_output() || shares;
+    raw = spec.qk_norm ? qkv : 0;
+    qkv_made = (turned || exchanges || moved ? qkv : 0) + (moved ? raw : 0);
+    head_statistics = spec.qk_norm ? 4 * at.rows * (at.heads + at.kv_heads) : 0;
+    attended = at.rows * at.heads * head_size * e;
+    const HeadPart read(spec, batch, division.out.needs);
+    const bool read_elsewhere = division.out.moves_input();
+    rounded = p < e || read_elsewhere ? read.rows * read.heads * head_size * p : 0;
+    // With exchanged heads a rank attends for other columns than it multiplies with.
+    exchanged = exchanges && p == e && !read_elsewhere ? attended : 0;
+    // one logarithm a row and head, from which attention's backward makes the probabilities again
+    log_sums = 4 * at.rows * at.heads;
+  }
+
+  void add_feed_forward(const ModelSpec& spec, const MicroBatch& batch,
+                        const BlockDivision& division) {
+    const double n = batch.rows();
+    const double e = batch.element_bytes;
+    const double p = batch.product_bytes;
+    const auto t = static_cast<double>(batch.tensor_ranks);
+    const double h = static_cast<double>(spec.hidden);
+    const auto features = [&](Boundary boundary) {
+      return n * static_cast<double>(dense_width(spec)) / parts_at(boundary, t);
+    };
+    const DividedLinear& up = division.up;
+    const DividedLinear& gate = division.gate;
+    const DividedLinear& down = division.down;
+    // Gate and up read one tensor unless one of them moves what it reads.
+    double read = n * h * p / parts_at(up.needs, t);
+    if (spec.gated && (up.moves_input() || gate.moves_input()))
+      read += n * h * p / parts_at(gate.needs, t);
+    const double activated = features(down.needs) * p;
+    double wide = features(up.output) * e;
+    double wide_products = features(up.computes) * e;
+    double moved = up.moves_output() ? wide : 0;
+    if (spec.gated) {
+      wide += features(gate.output) * e;
+      wide_products += features(gate.computes) * e;
+      moved += gate.moves_output() ? features(gate.output) * e : 0;
+    }
+    feed_forward = read + wide + activated;
     // The last product is added to the stream, and is the next block's input; with dropout it is a
-    // tensor of its own.
-    products = wide + dropped;
-    repeated = normed + activated;
+    // tensor of its own, and so is a product that moves.
+    products = wide_products + product_onto_stream(down, n * h * e, t, dropped);
+    repeated = read + activated + moved;
   }
 
   // Queries, keys and values are saved as attention takes them, and with norms also as the norms
@@ -110,13 +179,17 @@ struct BlockTensors {
 BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, std::int64_t block,
                            Keep keep) {
   const bool mixture = has_experts(spec, block);
-  const BlockTensors t(spec, batch, mixture);
+  const BlockTensors t(spec, batch, block);
   const double n = batch.rows();
   const double h = static_cast<double>(spec.hidden);
   const auto ranks = static_cast<double>(batch.tensor_ranks);
+  // However a matrix is divided, a rank computes its part of each product; attention on all rows
+  // and heads is computed by every rank.
   const double width = static_cast<double>(spec.heads * spec.head_size) / ranks;
+  const double attending = static_cast<double>(spec.heads * spec.head_size) /
+                           parts_at(batch.division_of(block).qkv.output, ranks);
   const double attention = 2 * n * static_cast<double>(batch.columns * batch.context_ranks) *
-                           width;  // the causal half of two matmuls
+                           attending;  // the causal half of two matmuls
   // Norms, activations and dropout have no matmul: about ten operations for each element that they
   // write.
   const double pointwise = 10 * (t.everything() - t.qkv) / batch.element_bytes;
@@ -128,9 +201,9 @@ BlockCost transformer_cost(const ModelSpec& spec, const MicroBatch& batch, std::
     // Kept are the results of matmuls and what the block adds to; the rest follows from them
     // without another matmul but attention's two.
     case Keep::kProducts:
-      return {t.input + t.qkv + t.sum + t.products,
-              t.changed + t.head_statistics + t.normed + 2 * t.statistics + t.attended + t.rounded +
-                  t.exchanged + t.log_sums + t.repeated + (t.dropped > 0 ? t.sum : 0),
+      return {t.input + t.qkv_product + t.summand + t.products,
+              t.qkv_made + t.head_statistics + t.normed + 2 * t.statistics + t.attended +
+                  t.rounded + t.exchanged + t.log_sums + t.repeated + (t.adds_again ? t.sum : 0),
               attention + pointwise, t.rounded + t.exchanged + t.statistics + t.repeated};
     case Keep::kInput:
       break;
@@ -198,6 +271,23 @@ std::vector<Keep> within(const ModelSpec& spec, const MicroBatch& batch, double 
 }
 
 }  // namespace
+
+BlockDivision MicroBatch::division_of(std::int64_t block) const {
+  BlockDivision own =
+      division ? division->blocks[static_cast<std::size_t>(block)] : BlockDivision();
+  if (own.own_samples && samples % tensor_ranks == 0)
+    own.qkv.output = own.out.input = Boundary::kStream;
+  return own;
+}
+
+MicroBatch MicroBatch::at_heads(Boundary boundary) const {
+  MicroBatch part = *this;
+  if (boundary == Boundary::kFeatures) return part;
+  // Ranks that divide the samples have whole ones.
+  if (boundary == Boundary::kStream) part.samples /= tensor_ranks;
+  part.tensor_ranks = 1;
+  return part;
+}
 
 std::int64_t block_count(const ModelSpec& spec) {
   return spec.family == Family::kMlp ? static_cast<std::int64_t>(spec.widths.size()) : spec.layers;

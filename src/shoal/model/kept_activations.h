@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "shoal/model/model_spec.h"
+#include "shoal/model/tensor_division.h"
 
 namespace shoal::model {
 
@@ -24,6 +26,8 @@ struct MicroBatch {
   double product_bytes = 4;
   /// Ranks that divide heads, features and the residual stream; each runs all rows.
   std::int64_t tensor_ranks = 1;
+  /// How they do; null: as the default recipe says.
+  std::shared_ptr<const TensorDivision> division = nullptr;
   /// Ranks that divide the columns of a sample.
   std::int64_t context_ranks = 1;
   /// They exchange columns for heads around attention; otherwise keys and values go round a ring.
@@ -33,6 +37,12 @@ struct MicroBatch {
   double expert_imbalance = 1;
 
   double rows() const { return static_cast<double>(samples) * static_cast<double>(columns); }
+  /// Returns how the tensor-parallel ranks divide a block for so many samples: where they divide
+  /// these, attention that may run on own samples does.
+  BlockDivision division_of(std::int64_t block) const;
+  /// Returns the part of the micro-batch whose heads a rank has at a boundary: all rows and some
+  /// heads, own samples and all heads, or all of both.
+  MicroBatch at_heads(Boundary boundary) const;
 };
 
 /// The costs of one block for one micro-batch, under one Keep.

@@ -56,13 +56,16 @@ double simulated(const Schedule& table, const std::vector<double>& costs,
   return schedule::simulate(table, stages, drop).makespan();
 }
 
-/// Returns the rows of a micro-batch on the context rank that has most.
-std::int64_t rows_of(const ModelSpec& spec, const Training& training) {
-  const std::int64_t ranks = training.degrees.cp;
-  return training.micro_batch * ((training.length(spec) + ranks - 1) / ranks);
-}
-
 }  // namespace
+
+std::int64_t head_rows(const ModelSpec& spec, const Training& training) {
+  const Degrees& degrees = training.degrees;
+  const std::int64_t columns = (training.length(spec) + degrees.cp - 1) / degrees.cp;
+  const bool whole = training.division && !training.division->output_cut;
+  if (!whole) return training.micro_batch * columns;
+  if (training.micro_batch % degrees.tp == 0) return training.micro_batch / degrees.tp * columns;
+  return training.micro_batch * ((columns + degrees.tp - 1) / degrees.tp);
+}
 
 HeadProducts head_products(std::int64_t rows, bool recompute_logits) {
   if (rows <= kLossRows) return {};
@@ -73,7 +76,7 @@ HeadProducts head_products(std::int64_t rows, bool recompute_logits) {
 bool recomputes_logits(const ModelSpec& spec, const Training& training, const Schedule& table,
                        const std::vector<std::int64_t>& units_of_stage) {
   if (spec.family == Family::kMlp || table.ranks() < 2) return false;
-  const std::int64_t rows = rows_of(spec, training);
+  const std::int64_t rows = head_rows(spec, training);
   if (rows <= kLossRows) return false;
   const bool late = puts_weights_off(table);
   // Weight gradients read no parameters: a table releases a stage when it has its input gradients.
@@ -88,7 +91,7 @@ bool recomputes_logits(const ModelSpec& spec, const Training& training, const Sc
 bool recomputes_logits(const ModelSpec& spec, const Training& training) {
   if (training.recompute_logits) return *training.recompute_logits;
   if (training.degrees.pp == 1 || spec.family == Family::kMlp ||
-      rows_of(spec, training) <= kLossRows)
+      head_rows(spec, training) <= kLossRows)
     return false;
   return recomputes_logits(spec, training, pipeline_table(training), stage_units(spec, training));
 }
@@ -102,7 +105,7 @@ std::vector<std::int64_t> stage_units(const ModelSpec& spec, const Training& tra
 
 std::string describe_head(const ModelSpec& spec, const Training& training, bool recompute) {
   if (training.degrees.pp == 1 || spec.family == Family::kMlp ||
-      rows_of(spec, training) <= kLossRows)
+      head_rows(spec, training) <= kLossRows)
     return "";
   return recompute
              ? "the gradient of its matrix is made in the backward pass, from logits that are "

@@ -12,6 +12,10 @@ namespace shoal::plan {
 /// Rows whose logits the head computes at once (ops::LossBlocks).
 inline constexpr std::int64_t kLossRows = 1024;
 
+/// Returns the rows of a micro-batch of which the rank that has most computes logits: all of its
+/// columns, or, where tensor-parallel ranks hold the whole output layer each, its part of them.
+std::int64_t head_rows(const ModelSpec& spec, const Training& training);
+
 /// The products of the head in the passes of a micro-batch, in units of one of them: logits, the
 /// gradient of the input, and that of the weight.
 struct HeadProducts {

@@ -19,13 +19,15 @@ StateBytes state_bytes(const StateBytes& whole, int zero_stage, double ranks);
 /// Parameters that one rank holds before ZeRO shards them, by what divides them.
 struct HeldParameters {
   double split = 0;  ///< tensor parallelism cuts them (already divided)
-  /// Norms, routers, positions, and biases of row-parallel layers: whole on every tensor rank.
+  /// Norms, routers, positions, biases of row-parallel layers, and what a recipe replicates: whole
+  /// on every tensor rank.
   double replicated = 0;
   double expert = 0;  ///< routed experts (already divided by expert x expert_tensor)
 
   double dense() const { return split + replicated; }
   double all() const { return split + replicated + expert; }
   HeldParameters& operator+=(const HeldParameters& other);
+  HeldParameters operator*(double times) const;
 };
 /// Returns what a rank holds of one parameter of the model; one of the three is not 0.
 HeldParameters held_of(const model::ParameterSpec& parameter, const Training& training);
@@ -35,8 +37,11 @@ std::vector<HeldParameters> held_by_stage(const ModelSpec& spec, const Training&
 /// Returns what every pipeline rank holds, of all its stages.
 std::vector<HeldParameters> held_by_rank(const ModelSpec& spec, const Training& training);
 /// Return what a rank holds of one block, of the embedding and of the head: the units that ZeRO-3
-/// gathers.
+/// gathers. Where blocks differ, held_by_block is the mean of them.
 HeldParameters held_by_block(const ModelSpec& spec, const Training& training);
+/// Returns what a rank holds of every block: by a recipe, they may differ. The dense and the other
+/// blocks of a mixture count as their mean.
+std::vector<HeldParameters> held_by_blocks(const ModelSpec& spec, const Training& training);
 HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training);
 HeldParameters held_by_head(const ModelSpec& spec, const Training& training);
 

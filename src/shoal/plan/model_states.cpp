@@ -24,8 +24,30 @@ Part part_of(std::string_view name) {
   return Part::kSplit;
 }
 
-HeldParameters share_of(std::string_view name, double count) {
-  switch (part_of(name)) {
+/// Returns true if tensor ranks cut a parameter of this layer: its weight, or its bias.
+bool cut_in(const model::DividedLinear& layer, std::string_view name) {
+  return name.ends_with(".bias") ? layer.bias_cut() : layer.weight_cut();
+}
+
+/// The same for the model of a recipe. `block` counts from 0.
+Part part_of(std::string_view name, std::int64_t block, const model::TensorDivision& division) {
+  const auto part = [](bool cut) { return cut ? Part::kSplit : Part::kReplicated; };
+  if (name == "embedding.tokens.weight") return part(division.tokens_cut);
+  if (name == "head.output.weight") return part(division.output_cut);
+  const auto in = [&](const char* layer) { return name.find(layer) != std::string_view::npos; };
+  const Part by_name = part_of(name);
+  if (!name.starts_with("blocks.")) return by_name;
+  const model::BlockDivision& own = division.blocks[static_cast<std::size_t>(block)];
+  if (in(".attention.qkv.")) return part(cut_in(own.qkv, name));
+  if (in(".attention.out.")) return part(cut_in(own.out, name));
+  if (in(".mlp.gate.")) return part(cut_in(own.gate, name));
+  if (in(".mlp.up.")) return part(cut_in(own.up, name));
+  if (in(".mlp.down.")) return part(cut_in(own.down, name));
+  return by_name;
+}
+
+HeldParameters share_of(Part part, double count) {
+  switch (part) {
     case Part::kSplit:
       return {count, 0, 0};
     case Part::kReplicated:
@@ -36,8 +58,13 @@ HeldParameters share_of(std::string_view name, double count) {
   return {};
 }
 
-/// Returns the parameters of embedding, one block and head, undivided.
-std::array<HeldParameters, 3> units(const ModelSpec& spec) {
+Part part_of(const model::ParameterSpec& parameter, const Training& training) {
+  if (!training.division) return part_of(parameter.name);
+  return part_of(parameter.name, parameter.unit - 1, *training.division);
+}
+
+/// Returns the parameters of embedding, one block and head, undivided, by the default recipe.
+std::array<HeldParameters, 3> alike_units(const ModelSpec& spec) {
   // Blocks of one kind are alike: one is counted and multiplied, for a search asks thousands of
   // times. Where the first blocks of a mixture are dense, the mean block stands for all.
   ModelSpec small = spec;
@@ -52,7 +79,7 @@ std::array<HeldParameters, 3> units(const ModelSpec& spec) {
     double count = static_cast<double>(parameter.count());
     if (block && both) count *= parameter.unit == 1 ? dense : 1 - dense;
     const int unit = block ? 1 : (parameter.unit == 0 ? 0 : 2);
-    whole[unit] += share_of(parameter.name, count);
+    whole[unit] += share_of(part_of(parameter.name), count);
   }
   return whole;
 }
@@ -60,6 +87,41 @@ std::array<HeldParameters, 3> units(const ModelSpec& spec) {
 HeldParameters divided(const HeldParameters& whole, const Training& training) {
   return {whole.split / training.degrees.tp, whole.replicated,
           whole.expert / (training.degrees.ep * training.expert_tensor)};
+}
+
+/// What a rank holds of a transformer's units.
+struct Units {
+  HeldParameters embedding;
+  std::vector<HeldParameters> blocks;  ///< one for all where they count as alike
+  HeldParameters head;
+
+  /// Returns those of `count` blocks.
+  HeldParameters sum(std::size_t first, std::size_t count) const {
+    if (blocks.size() == 1) return blocks.front() * static_cast<double>(count);
+    HeldParameters all;
+    for (std::size_t b = first; b < first + count; ++b) all += blocks[b];
+    return all;
+  }
+};
+
+Units units_of(const ModelSpec& spec, const Training& training) {
+  if (!training.division) {
+    const auto [embedding, block, head] = alike_units(spec);
+    return {divided(embedding, training), {divided(block, training)}, divided(head, training)};
+  }
+  Units units;
+  units.blocks.resize(static_cast<std::size_t>(spec.layers));
+  for (const model::ParameterSpec& parameter : parameters(spec)) {
+    const HeldParameters held = held_of(parameter, training);
+    if (parameter.unit == 0) {
+      units.embedding += held;
+    } else if (parameter.unit > spec.layers) {
+      units.head += held;
+    } else {
+      units.blocks[static_cast<std::size_t>(parameter.unit - 1)] += held;
+    }
+  }
+  return units;
 }
 
 }  // namespace
@@ -84,37 +146,54 @@ StateBytes state_bytes(const StateBytes& whole, int zero_stage, double ranks) {
   return held;
 }
 
+HeldParameters HeldParameters::operator*(double times) const {
+  return {times * split, times * replicated, times * expert};
+}
+
 HeldParameters held_of(const model::ParameterSpec& parameter, const Training& training) {
-  return divided(share_of(parameter.name, static_cast<double>(parameter.count())), training);
+  return divided(share_of(part_of(parameter, training), static_cast<double>(parameter.count())),
+                 training);
 }
 
 HeldParameters held_by_embedding(const ModelSpec& spec, const Training& training) {
-  return divided(units(spec)[0], training);
+  return units_of(spec, training).embedding;
 }
 HeldParameters held_by_block(const ModelSpec& spec, const Training& training) {
-  return divided(units(spec)[1], training);
+  const std::vector<HeldParameters> blocks = units_of(spec, training).blocks;
+  if (blocks.size() == 1) return blocks.front();
+  HeldParameters all;
+  for (const HeldParameters& block : blocks) all += block;
+  return all * (1.0 / static_cast<double>(blocks.size()));
 }
 HeldParameters held_by_head(const ModelSpec& spec, const Training& training) {
-  return divided(units(spec)[2], training);
+  return units_of(spec, training).head;
+}
+std::vector<HeldParameters> held_by_blocks(const ModelSpec& spec, const Training& training) {
+  std::vector<HeldParameters> blocks = units_of(spec, training).blocks;
+  blocks.resize(static_cast<std::size_t>(spec.layers), blocks.front());
+  return blocks;
 }
 
 std::vector<HeldParameters> held_by_stage(const ModelSpec& spec, const Training& training) {
   // A multi-layer perceptron is planned with data parallelism only: one rank holds all.
   if (spec.family == Family::kMlp) return {{static_cast<double>(parameter_count(spec)), 0, 0}};
-  const auto whole = units(spec);
-  const HeldParameters block = divided(whole[1], training);
+  const Units units = units_of(spec, training);
   std::vector<HeldParameters> stages;
+  std::size_t first = 0;
   for (const std::int64_t blocks : stage_blocks(spec, training)) {
-    const double n = blocks;
-    stages.push_back({n * block.split, n * block.replicated, n * block.expert});
+    stages.push_back(units.sum(first, static_cast<std::size_t>(blocks)));
+    first += static_cast<std::size_t>(blocks);
   }
-  stages.front() += divided(whole[0], training);
-  stages.back() += divided(whole[2], training);
-  const std::int64_t first = rank_of_stage(training, 0);
+  stages.front() += units.embedding;
+  stages.back() += units.head;
+  const std::int64_t rank = rank_of_stage(training, 0);
   const std::int64_t last = rank_of_stage(training, training.stages() - 1);
   // The head is on another rank than the embedding and needs a copy of the table.
-  if (spec.tied_embeddings && first != last)
-    stages.back().split += static_cast<double>(spec.vocab) * spec.hidden / training.degrees.tp;
+  if (spec.tied_embeddings && rank != last) {
+    const double table = static_cast<double>(spec.vocab) * static_cast<double>(spec.hidden);
+    const bool cut = !training.division || training.division->tokens_cut;
+    stages.back() += divided(share_of(cut ? Part::kSplit : Part::kReplicated, table), training);
+  }
   return stages;
 }
 

@@ -76,7 +76,8 @@ std::vector<std::string> remedies(const Estimator& estimator, const ModelSpec& s
     Training deeper = fewer;
     wider.degrees.tp *= factor;
     deeper.degrees.pp *= factor;
-    if (fits(estimator, spec, wider, cluster)) {
+    // A recipe is of one degree.
+    if (!training.division && fits(estimator, spec, wider, cluster)) {
       try_change(wider, fmt::format("--tp {} --dp {} ({:.1f} GiB)", wider.degrees.tp,
                                     wider.degrees.dp(), gib(wider)));
     }

@@ -79,10 +79,13 @@ void add_time(const Plan& plan, std::string& text) {
   text += fmt::format("  limited by       {}\n", plan.limited_by);
   // Systems of the literature have no kernels of their own here.
   if (plan.cluster.runtime == Runtime::kShoal) {
-    text += fmt::format("  predicted from   {}\n",
+    text += fmt::format("  predicted from   {}{}\n",
                         time.of_measured_kernels
                             ? "measured kernels of Shoal"
-                            : "published formulas: no kernels were measured for such a step");
+                            : "published formulas: no kernels were measured for such a step",
+                        plan.training.division && !time.of_measured_kernels
+                            ? "; they divide all blocks as the default recipe does"
+                            : "");
   }
   if (plan.traffic.empty()) return;
   text += "  one device sends";

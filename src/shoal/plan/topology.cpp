@@ -3,6 +3,15 @@
 #include <algorithm>
 
 namespace shoal::plan {
+namespace {
+
+/// Returns true where each group of `ranks` devices that are `stride` apart lies on one host. The
+/// first may do so and the next one not: two of three devices, and the third with one elsewhere.
+bool on_one_host(const Cluster& cluster, std::int64_t ranks, std::int64_t stride) {
+  return cluster.hosts == 1 || cluster.devices_per_host % (ranks * stride) == 0;
+}
+
+}  // namespace
 
 GroupShape group_shape(const Cluster& cluster, std::int64_t ranks, std::int64_t stride) {
   // Ranks are numbered host by host, so every stride-th device of a host belongs to the group.
@@ -28,6 +37,16 @@ GroupShape expert_group(const Cluster& cluster, const Training& training) {
 }
 GroupShape expert_tensor_group(const Cluster& cluster, const Training& training) {
   return group_shape(cluster, training.expert_tensor, 1);
+}
+
+bool tensor_ranks_share_memory(const Cluster& cluster, const Degrees& degrees) {
+  return on_one_host(cluster, degrees.tp, 1);
+}
+bool context_ranks_share_memory(const Cluster& cluster, const Degrees& degrees) {
+  return on_one_host(cluster, degrees.cp, degrees.tp);
+}
+bool expert_ranks_share_memory(const Cluster& cluster, const Training& training) {
+  return on_one_host(cluster, training.degrees.ep, training.expert_tensor);
 }
 
 DataRanks dense_ranks(const Cluster& cluster, const Training& training) {

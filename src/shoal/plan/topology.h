@@ -44,6 +44,10 @@ DataRanks replicated_ranks(const Cluster& cluster, const Training& training);
 /// cluster runs Shoal, all of them cut the state of experts that are divided, so that hybrid
 /// sharding has no copies of it; experts that are not divided lie as what is replicated does.
 DataRanks expert_ranks(const Cluster& cluster, const Training& training);
+/// Return true where every such group lies on one host, whose memory its ranks share.
+bool tensor_ranks_share_memory(const Cluster& cluster, const Degrees& degrees);
+bool context_ranks_share_memory(const Cluster& cluster, const Degrees& degrees);
+bool expert_ranks_share_memory(const Cluster& cluster, const Training& training);
 bool pipeline_crosses_hosts(const Cluster& cluster, const Degrees& degrees);
 
 /// Return the links as collectives use them, with the device's measured share of the bandwidth.

@@ -5,6 +5,7 @@
 
 #include "shoal/plan/logits_recomputation.h"
 #include "shoal/plan/memory.h"
+#include "shoal/plan/recipe_traffic.h"
 #include "shoal/plan/topology.h"
 
 namespace shoal::plan {
@@ -147,20 +148,9 @@ class StepTraffic {
   }
 
   Bytes tensor() const {
-    // Sequence parallelism gathers the inputs of two products once more in the backward pass. Shoal
-    // keeps them, and gathers them again where a block keeps the results of products alone: two of
-    // the eight exchanges of a block.
-    const double gathers = shoal() ? share_that_keeps(Keep::kProducts) : 1;
-    const double gathered_again =
-        training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ * share(degrees_.tp) : 0;
-    // In a block with experts this counts attention alone; expert_tensor() counts the experts.
-    const double halves = most_blocks_of_a_rank(1, 0.5);
-    const double once = tensor_elements(degrees_.tp, samples_, length_, hidden_, false);
-    const double repeated = tensor_elements(degrees_.tp, samples_, length_, hidden_, true) - once;
-    const double block =
-        once + share_that_keeps(Keep::kInput) * repeated + gathers * gathered_again;
+    const double elements = training_.division ? by_recipe() : by_default_recipe();
     const double bytes =
-        number_.activation_bytes * micro_batches_ * (halves * block + layers_ * shared_heads());
+        number_.activation_bytes * micro_batches_ * (elements + sharing_blocks() * shared_heads());
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
@@ -168,12 +158,16 @@ class StepTraffic {
   /// a token, there and back. In Shoal every rank gets the two fp64 numbers of all others.
   Bytes vocabulary() const {
     const double tokens = samples_ * length_;
+    const bool table = !training_.division || training_.division->tokens_cut;
+    const bool output = !training_.division || training_.division->output_cut;
     // Two all-reduces of b s h (the embedding's output, the gradient of the head's input), each
     // sent twice.
-    const double activations = number_.activation_bytes * 4 * tokens * hidden_;
+    const double ends = (table ? 2 : 0) + (output ? 2 : 0);
+    const double activations = number_.activation_bytes * ends * tokens * hidden_;
     const double losses =
         shoal() ? 8 * 2 * tokens * static_cast<double>(degrees_.tp) : 4 * 3 * 2 * tokens;
-    const double bytes = share(degrees_.tp) * micro_batches_ * (activations + losses);
+    const double bytes =
+        share(degrees_.tp) * micro_batches_ * (activations + (output ? losses : 0));
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
@@ -186,12 +180,11 @@ class StepTraffic {
   }
 
   Bytes context() const {
-    const auto tensor = static_cast<double>(degrees_.tp);
-    const double keys = static_cast<double>(spec_.kv_heads * spec_.head_size) / tensor;
-    const double queries = static_cast<double>(spec_.heads * spec_.head_size) / tensor;
+    const auto keys = static_cast<double>(spec_.kv_heads * spec_.head_size);
+    const auto queries = static_cast<double>(spec_.heads * spec_.head_size);
     const GroupShape group = context_group(cluster_, degrees_);
-    const double scale = number_.activation_bytes * micro_batches_ * layers_;
-    const bool lent = reads_in_place(group);
+    const double scale = number_.activation_bytes * micro_batches_ * attending_blocks();
+    const bool lent = shoal() && context_ranks_share_memory(cluster_, degrees_);
     if (training_.ulysses) {
       if (lent) return {};
       // Forward and backward exchange as much; the repeated forward pass adds half of both.
@@ -210,7 +203,8 @@ class StepTraffic {
 
   Bytes expert() const {
     const GroupShape group = expert_group(cluster_, training_);
-    if (spec_.experts == 0 || reads_in_place(group)) return {};
+    const bool lent = shoal() && expert_ranks_share_memory(cluster_, training_);
+    if (spec_.experts == 0 || lent) return {};
     const double block = expert_elements(degrees_.ep, tokens_to_route(), visits(), hidden_);
     // A repeated forward pass sends rows to their experts and back, whatever it kept of them.
     const double once = expert_bytes(number_, false);
@@ -231,6 +225,31 @@ class StepTraffic {
   }
 
  private:
+  /// Returns the elements that a tensor rank sends for each micro-batch in its blocks.
+  double by_default_recipe() const {
+    // Sequence parallelism gathers the inputs of two products once more in the backward pass. Shoal
+    // keeps them, and gathers them again where a block keeps the results of products alone: two of
+    // the eight exchanges of a block.
+    const double gathers = shoal() ? share_that_keeps(Keep::kProducts) : 1;
+    const double gathered_again =
+        training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ * share(degrees_.tp) : 0;
+    // In a block with experts this counts attention alone; expert_tensor() counts the experts.
+    const double halves = most_blocks_of_a_rank(1, 0.5);
+    const double once = tensor_elements(degrees_.tp, samples_, length_, hidden_, false);
+    const double repeated = tensor_elements(degrees_.tp, samples_, length_, hidden_, true) - once;
+    return halves * (once + share_that_keeps(Keep::kInput) * repeated + gathers * gathered_again);
+  }
+
+  /// The same by the moves of a recipe.
+  double by_recipe() const {
+    const bool shared = shoal() && tensor_ranks_share_memory(cluster_, degrees_);
+    return most_of_a_pipeline([&](std::int64_t block) {
+      const auto& kept = training_.kept;
+      const Keep keep = kept.empty() ? keeps_all() : kept[static_cast<std::size_t>(block)];
+      return recipe_elements(spec_, training_, block, keep, shared);
+    });
+  }
+
   /// Elements that a tensor rank sends in a block where Shoal has more of them than key-value
   /// heads: the ranks of a head cut its group of rows, queries with key and value, and gather it;
   /// the gradient of the gathered rows is summed and scattered.
@@ -241,8 +260,26 @@ class StepTraffic {
     const auto group = static_cast<double>((spec_.heads / spec_.kv_heads + 2) * spec_.head_size);
     return (2 + repeats_blocks()) * samples_ * length_ * group * share(sharers);
   }
-  /// Ranks of Shoal that share a host copy what they exchange from where it lies.
-  bool reads_in_place(const GroupShape& group) const { return shoal() && group.hosts == 1; }
+  /// Returns the blocks in which a rank attends, on the pipeline rank that has most of them, each
+  /// times its share of heads or samples.
+  double attending_blocks() const {
+    if (!training_.division) return layers_ / static_cast<double>(degrees_.tp);
+    const model::MicroBatch batch{.samples = training_.micro_batch,
+                                  .tensor_ranks = degrees_.tp,
+                                  .division = training_.division};
+    return most_of_a_pipeline([&](std::int64_t block) {
+      const model::Boundary heads = batch.division_of(block).qkv.output;
+      return 1 / model::parts_at(heads, static_cast<double>(degrees_.tp));
+    });
+  }
+  /// Returns the blocks in which ranks share heads, on the pipeline rank that has most of them.
+  double sharing_blocks() const {
+    if (!training_.division) return layers_;
+    return most_of_a_pipeline([&](std::int64_t block) {
+      const auto& qkv = training_.division->blocks[static_cast<std::size_t>(block)].qkv;
+      return qkv.needs == model::Boundary::kReplicate ? 1.0 : 0.0;
+    });
+  }
   double parameter() const { return number_.state.parameter; }
   double gradient() const { return number_.state.gradient; }
   bool shoal() const { return cluster_.runtime == Runtime::kShoal; }
@@ -254,10 +291,13 @@ class StepTraffic {
       const auto such = std::count(kept.begin(), kept.end(), keep);
       return static_cast<double>(such) / static_cast<double>(kept.size());
     }
-    Keep all = Keep::kEverything;
-    if (recomputes_all()) all = Keep::kInput;
-    if (shoal() && training_.recompute == Recompute::kSelective) all = Keep::kProducts;
-    return keep == all ? 1 : 0;
+    return keep == keeps_all() ? 1 : 0;
+  }
+  /// Returns what every block keeps where it is not said block by block.
+  Keep keeps_all() const {
+    if (recomputes_all()) return Keep::kInput;
+    return shoal() && training_.recompute == Recompute::kSelective ? Keep::kProducts
+                                                                   : Keep::kEverything;
   }
   /// Returns the share of the blocks that repeat attention, and in Shoal their experts. Shoal does
   /// wherever a block does not keep everything.
@@ -372,13 +412,20 @@ class StepTraffic {
   /// Sums the blocks of each pipeline rank, a dense one as `dense` and one with experts as
   /// `mixture`; returns the largest sum.
   double most_blocks_of_a_rank(double dense, double mixture) const {
+    return most_of_a_pipeline(
+        [&](std::int64_t block) { return model::has_experts(spec_, block) ? mixture : dense; });
+  }
+
+  /// Sums over the blocks of each pipeline rank; returns the largest sum.
+  template <class OfBlock>
+  double most_of_a_pipeline(const OfBlock& of_block) const {
     const auto blocks = stage_blocks(spec_, training_);
     std::vector<double> on_rank(static_cast<std::size_t>(degrees_.pp));
     std::int64_t block = 0;
     for (std::int64_t stage = 0; stage < training_.stages(); ++stage) {
       double& sum = on_rank[rank_of_stage(training_, stage)];
       for (const std::int64_t end = block + blocks[stage]; block < end; ++block)
-        sum += model::has_experts(spec_, block) ? mixture : dense;
+        sum += of_block(block);
     }
     return *std::max_element(on_rank.begin(), on_rank.end());
   }
@@ -418,41 +465,6 @@ constexpr Technique kModelTechniques[] = {
     {"expert", &StepTraffic::expert},     {"expert tensor", &StepTraffic::expert_tensor}};
 
 }  // namespace
-
-double tensor_elements(std::int64_t ranks, double samples, double length, double hidden,
-                       bool recomputed) {
-  // An all-reduce sends 2 (n - 1) / n of b s h: two of them forward and two backward make 8, a
-  // repeated forward pass 4 more (Narayanan et al., SC 2021, section 3.2).
-  return (recomputed ? 12 : 8) * samples * length * hidden * share(ranks);
-}
-
-double expert_elements(std::int64_t ranks, double tokens, double visits, double hidden) {
-  // dispatch and combine, forward and backward
-  return 4 * tokens * visits * hidden * share(ranks);
-}
-
-double expert_bytes(const Precision& number, bool recomputed) {
-  const double forward = number.dispatch_bytes + number.activation_bytes;
-  const double backward = 2 * number.activation_bytes;
-  return ((recomputed ? 2 : 1) * forward + backward) / 4;
-}
-
-double context_elements(std::int64_t ranks, double samples, double length, double kv_width) {
-  // The gathered keys and values have ranks x length rows each; every rank sends its own to the
-  // ranks - 1 others.
-  return 3 * 2 * samples * (length * ranks) * kv_width * share(ranks);
-}
-
-double ulysses_elements(std::int64_t ranks, double samples, double length, double query_width,
-                        double kv_width) {
-  // forward and backward; queries and output, keys and values
-  return 2 * samples * length * (2 * query_width + 2 * kv_width) * share(ranks);
-}
-
-ZeroPlusPlusBytes zero_plus_plus_bytes(std::int64_t ranks, std::int64_t inside) {
-  // Parameters take 8 bits forward and 16 bits for the backward pass, gradients 4 bits.
-  return {share(ranks) * (1 + 0.5), share(inside) * 2};
-}
 
 std::vector<Traffic> traffic(const ModelSpec& spec, const Training& training,
                              const Cluster& cluster) {

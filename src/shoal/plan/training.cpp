@@ -40,7 +40,8 @@ void require_divisor(const char* option, std::int64_t value, const char* what, s
 
 void validate_mesh(const ModelSpec& spec, const Training& training) {
   const Degrees& degrees = training.degrees;
-  validate_degrees(spec, degrees, training.virtual_stages, training.expert_tensor);
+  validate_degrees(spec, degrees, training.virtual_stages, training.expert_tensor,
+                   training.division != nullptr);
   if (spec.family != Family::kTransformer) return;
   require_rule("cp", degrees.cp, context_rule(degrees.cp, training.length(spec)));
   if (training.ulysses) require_rule("cp", degrees.cp, whole_heads_rule(spec, degrees));
@@ -104,10 +105,25 @@ void validate_pipeline(const ModelSpec& spec, const Training& training) {
     require(blocks >= 0, "stage_layers", blocks, "must not be negative");
 }
 
+/// The rules of the default recipe.
+void validate_tensor_degree(const ModelSpec& spec, const Degrees& degrees) {
+  // Tensor ranks hold whole heads: attention needs no exchange inside a head.
+  require_divisor("tp", degrees.tp, "heads", spec.heads);
+  // With more ranks than key-value heads some ranks hold the same one.
+  require(spec.kv_heads % degrees.tp == 0 || degrees.tp % spec.kv_heads == 0, "tp", degrees.tp,
+          fmt::format("must divide kv_heads = {}, as {} does, or be a multiple of them",
+                      spec.kv_heads, nearest_divisors(spec.kv_heads, degrees.tp)));
+  if (spec.experts == 0) {
+    require_divisor("tp", degrees.tp, "ffn", spec.ffn);
+  } else if (spec.dense_layers > 0) {
+    require_divisor("tp", degrees.tp, "dense_ffn", spec.dense_ffn);
+  }
+}
+
 }  // namespace
 
 void validate_degrees(const ModelSpec& spec, const Degrees& degrees, std::int64_t virtual_stages,
-                      std::int64_t expert_tensor) {
+                      std::int64_t expert_tensor, bool by_recipe) {
   for (const auto& [option, value] : {std::pair{"dp_replicate", degrees.dp_replicate},
                                       {"dp_shard", degrees.dp_shard},
                                       {"tp", degrees.tp},
@@ -141,18 +157,11 @@ void validate_degrees(const ModelSpec& spec, const Degrees& degrees, std::int64_
     }
     return;
   }
-  // Tensor ranks hold whole heads: attention needs no exchange inside a head.
-  require_divisor("tp", degrees.tp, "heads", spec.heads);
-  // With more ranks than key-value heads some ranks hold the same one.
-  require(spec.kv_heads % degrees.tp == 0 || degrees.tp % spec.kv_heads == 0, "tp", degrees.tp,
-          fmt::format("must divide kv_heads = {}, as {} does, or be a multiple of them",
-                      spec.kv_heads, nearest_divisors(spec.kv_heads, degrees.tp)));
+  if (!by_recipe) validate_tensor_degree(spec, degrees);
   require_rule("ep", degrees.ep, experts_rule(spec, degrees.ep));
   if (spec.experts == 0) {
-    require_divisor("tp", degrees.tp, "ffn", spec.ffn);
     require(expert_tensor == 1, "etp", expert_tensor, "the model has no experts");
   } else {
-    if (spec.dense_layers > 0) require_divisor("tp", degrees.tp, "dense_ffn", spec.dense_ffn);
     require_divisor("etp", expert_tensor, "ffn", spec.ffn);
   }
 }
@@ -229,6 +238,8 @@ void validate(const ModelSpec& spec, const Training& training) {
 
 void validate(const ModelSpec& spec, const Training& training, Runtime runtime) {
   validate(spec, training);
+  if (training.division && runtime != Runtime::kShoal)
+    reject("layouts: Shoal alone divides by recipes, and the cluster runs other software");
   if (runtime != Runtime::kShoal || spec.family != Family::kTransformer) return;
   require_rule("ep", training.degrees.ep, expert_copy_rule(training.degrees));
 }

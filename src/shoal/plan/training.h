@@ -119,6 +119,9 @@ struct Training {
   /// traffic. Narayanan et al., SC 2021, table 2, measured DeepSpeed's ZeRO-3 with flat rings.
   bool flat_rings = false;
   double expert_imbalance = 1;  ///< tokens of the busiest expert rank over the mean
+  /// Shoal only: how the ranks along tp divide each block; null: as the default recipe says. It is
+  /// of the model and the degree that it was made for.
+  std::shared_ptr<const model::TensorDivision> division;
   /// Shoal only: what each block keeps for its backward pass; empty: as `recompute` says.
   std::vector<Keep> kept;
   /// Shoal only: the states of the job; empty: those of `precision`.
@@ -172,16 +175,17 @@ struct Training {
 };
 
 /// Throws Error(config) that names the degree, its value and the rule, with the nearest that would
-/// do, when a model cannot be divided so.
+/// do, when a model cannot be divided so. `by_recipe`: parallel::check_recipe has the rules of tp.
 void validate_degrees(const ModelSpec& spec, const Degrees& degrees,
-                      std::int64_t virtual_stages = 1, std::int64_t expert_tensor = 1);
+                      std::int64_t virtual_stages = 1, std::int64_t expert_tensor = 1,
+                      bool by_recipe = false);
 
 /// Throws Error(config) that names the option, its value and the rule when the mesh does not divide
 /// the model, the batch does not divide, or the schedule needs other counts.
 void validate(const ModelSpec& spec, const Training& training);
 
 /// The same with the rules of whose software runs: in Shoal all experts of a copy of the sharded
-/// states lie on its ranks.
+/// states lie on its ranks, and Shoal alone divides by recipes.
 void validate(const ModelSpec& spec, const Training& training, Runtime runtime);
 
 /// Returns the blocks of every stage (pipeline x chunks of them, in the order of the data path):

@@ -264,7 +264,6 @@ TEST(PlanCommand, PrintsTheRecipeOfAJob) {
   EXPECT_THAT(run("plan --recipe " + job + " --tp 1").text, HasSubstr("one rank divides nothing"));
   EXPECT_THAT(run("plan --recipe " + job + " --dp 2").text,
               HasSubstr("--dp: means nothing beside --recipe"));
-  EXPECT_THAT(run("plan --model " + job).text, HasSubstr("only the default recipe is planned"));
 }
 
 TEST(PlanCommand, ReadsConfigAndJobFiles) {
@@ -303,9 +302,35 @@ TEST(PlanCommand, APipelineIsThatOfTheJob) {
   EXPECT_EQ(json_of(search + " --set parallelism.context_parallel_degree=2").at("best").size(), 1u);
   // What would be planned otherwise than it runs is refused.
   const auto refused = [&](const std::string& more) { return run("plan --model " + job + more); };
-  EXPECT_THAT(refused(" --set 'parallelism.layouts=[\"*.mlp.*: weight replicate\"]'").text,
-              HasSubstr("only the default recipe is planned"));
   EXPECT_THAT(refused(" --gathers --devices 4").text, HasSubstr("whole stages are gathered"));
+}
+
+// Layouts of a job are planned: more states where matrices are whole, and nothing sent for them.
+TEST(PlanCommand, LayoutsOfAJobArePlanned) {
+  const Folder folder;
+  const std::string job = folder.write(
+      "job.toml",
+      "[model]\nname = \"gpt2-124m\"\n[training]\nglobal_batch_sequences = 2\nsteps = 10\n"
+      "[parallelism]\ntensor_parallel_degree = 2\n");
+  const std::string words = "plan --cluster cpu --devices 2 --model " + job;
+  const std::string whole = " --set 'parallelism.layouts=[\"*.mlp.*: weight replicate\"]'";
+  const auto tensor_bytes = [](const nlohmann::json& plan) {
+    return plan.at("traffic_bytes").at("tensor").get<double>();
+  };
+  const auto usual = json_of(words + " --json");
+  const auto planned = json_of(words + " --json" + whole);
+  EXPECT_DOUBLE_EQ(tensor_bytes(planned), tensor_bytes(usual) / 2);
+  // Half of twelve matrices of 768 x 3072, up and down: 16 bytes of states each.
+  EXPECT_GT(planned.at("peak_bytes").get<double>() - usual.at("peak_bytes").get<double>(),
+            0.7 * 16 * 12 * 768 * 3072);
+  EXPECT_THAT(run(words + whole).text,
+              HasSubstr("they divide all blocks as the default recipe does"));
+  EXPECT_THAT(run(words + whole + " --search").text, HasSubstr("layouts are of one"));
+  EXPECT_THAT(run("plan --cluster a100 --devices 2 --model " + job + whole).text,
+              HasSubstr("Shoal alone divides by recipes"));
+  // One rank divides nothing; three do not divide the heads of a recipe that cuts them.
+  EXPECT_THAT(run("plan --cluster cpu --devices 5 --tp 5 --model " + job + whole).text,
+              HasSubstr("must divide heads = 12"));
 }
 
 // The table of a job's file is planned as the schedule that it is a copy of, and simulated. So is

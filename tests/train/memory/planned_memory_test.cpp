@@ -278,8 +278,8 @@ TEST_F(PlannedMemory, OfAModelThatFitsInShardsAlone) {
 // Two ranks that divide heads, features, vocabulary and the stream, and four of which two pairs do.
 TEST_F(PlannedMemory, OfTensorParallelRanks) {
   const Sets tp{"parallelism.tensor_parallel_degree=2"};
-  for (const Sets& sets :
-       {kWhole, kPieces, kRecomputed, kSelective, kManyRows, kManyWords + kUntied, kBf16, kQwen3}) {
+  for (const Sets& sets : {kWhole, kPieces, kRecomputed, kSelective, kManyRows,
+                           kManyWords + kUntied, kBf16, kQwen3, kQwen3 + kSelective}) {
     train_job(tp + sets, 2);
     EXPECT_NEAR(planned() / measured(), 1, 0.05) << words(sets);
   }
@@ -325,6 +325,53 @@ TEST_F(PlannedMemory, OfAScheduleFile) {
                      "parallelism.pipeline_parallel_schedule_csv=" + file},
             2);
   EXPECT_NEAR(planned() / measured(), 1, 0.05);
+}
+
+/// Two tensor-parallel ranks that divide modules by these rules.
+Sets recipe(const std::vector<std::string>& rules) {
+  return {"parallelism.tensor_parallel_degree=2",
+          fmt::format("parallelism.layouts=[\"{}\"]", fmt::join(rules, "\", \""))};
+}
+
+// Layers that a recipe places otherwise: whole matrices on own rows, to which nothing travels or
+// heads for rows do, and layers that move what they read and what they give. 2 %, as for one rank.
+TEST_F(PlannedMemory, OfRecipes) {
+  const std::vector<std::string> whole_attention{"*.attention.*: weight replicate"};
+  const std::vector<std::string> moved_mlp{
+      "*.mlp.up: weight shard(1), input stream, output shard(-1)",
+      "*.mlp.down: weight shard(0), input shard(-1), output stream"};
+  const Sets some = recipe({"blocks.0.mlp.*: weight replicate", "*.attention.*: weight replicate"});
+  const Sets whole = recipe({"*: weight replicate"});
+  const Sets moved =
+      recipe(moved_mlp + Sets{"*.attention.qkv: weight shard(1), input stream, output replicate",
+                              "*.attention.out: weight shard(1), input replicate"});
+  const Sets gates = recipe({"*.mlp.gate: weight replicate, input replicate, output shard(-1)"});
+  const Sets columns{"training.global_batch_sequences=2", "training.micro_batch=1"};
+  // Three ranks do not divide the heads: each has all of them.
+  const Sets three =
+      recipe(whole_attention) + Sets{"parallelism.tensor_parallel_degree=3", "model.ffn=255"};
+  const Sets zero_3{"parallelism.zero_stage=3"};
+  for (const auto& [ranks, sets] : {std::pair{2, some},
+                                    {2, some + columns},
+                                    {2, some + kRecomputed},
+                                    {2, whole + kSelective},
+                                    {2, whole + kManyRows},
+                                    {2, whole + kBf16},
+                                    {2, whole + Sets{"data.document_mask=true"}},
+                                    {2, moved},
+                                    {2, moved + kSelective + kDropout},
+                                    {2, moved + kRecomputed},
+                                    {2, moved + kBf16},
+                                    {2, recipe(moved_mlp) + kBudget},
+                                    {2, gates + kQwen3 + kSelective},
+                                    {2, recipe(whole_attention) + kMixture},
+                                    {3, three + kSelective},
+                                    {4, some + zero_3},
+                                    {4, whole + zero_3 + kTcp},
+                                    {4, moved + kPipeline + kZeroBubble}}) {
+    train_job(sets, ranks);
+    EXPECT_NEAR(planned() / measured(), 1, 0.02) << words(sets);
+  }
 }
 
 // Two copies of shards on two ranks each; and all of a pipeline, tensor and context ranks.

@@ -7,20 +7,13 @@
 #include <vector>
 
 #include "shoal/model/model_spec.h"
+#include "shoal/model/tensor_division.h"
 #include "shoal/plan/placement.h"
 
 namespace shoal::parallel {
 
+using model::Boundary;
 using plan::Placement;
-
-/// How the ranks of tp hold an activation [B, T, features] where it passes from one module to the
-/// next.
-enum class Boundary : std::uint8_t {
-  kStream,     ///< rows as the residual stream divides them: samples, or columns
-  kReplicate,  ///< every rank has all
-  kFeatures,   ///< all rows, an even part of the features: shard(-1)
-  kPartial,    ///< a summand of all: what a product with divided columns gives
-};
 
 /// "stream", "replicate", "shard(-1)", "partial": as recipes write it.
 const char* name(Boundary boundary);

@@ -13,6 +13,7 @@
 #include "shoal/forecast/estimator.h"
 #include "shoal/forecast/memory.h"
 #include "shoal/forecast/unit_moments.h"
+#include "shoal/parallel/recipe/division.h"
 #include "shoal/train/config/degrees.h"
 #include "shoal/train/config/members.h"
 #include "shoal/train/config/pipeline.h"
@@ -145,14 +146,24 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
   return {.mode = section.mode, .every = section.every_k, .budget_bytes = section.budget_mb * kMB};
 }
 
-// The plan counts all blocks by what they are: exceptions by name, units of other sizes and recipes
-// other than the default one are beyond it.
+// The plan counts all blocks by what they are: exceptions by name and units of other sizes are
+// beyond it.
 bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
-         config.precision.gathers == Precision::kFp32 && blocks &&
-         config.parallelism.layouts.empty();
+         config.precision.gathers == Precision::kFp32 && blocks;
+}
+
+std::shared_ptr<const model::TensorDivision> planned_division(const Job& job,
+                                                              const model::ModelSpec& spec,
+                                                              std::int64_t tp) {
+  const parallel::Recipe recipe = job_recipe(job);
+  try {
+    return parallel::unusual_division(recipe, spec, tp, !job.config.data.document_mask);
+  } catch (const Error& error) {
+    throw config_error(job, "parallelism.layouts", error.message()).hint(error.hint());
+  }
 }
 
 Training planned_training(const Job& job, const model::ModelSpec& spec, int ranks,
@@ -166,6 +177,7 @@ Training planned_training(const Job& job, const model::ModelSpec& spec, int rank
   training.zero_stage = static_cast<int>(p.zero_stage);
   training.degrees = degrees;
   training.exchange = planned_exchange(config, degrees.dp_replicate);
+  training.division = planned_division(job, spec, degrees.tp);
   training.ulysses = degrees.cp > 1 && p.context_parallel_method == ContextParallelMethod::kHeads;
   training.micro_batch = batch.micro_batch;
   training.global_batch = batch.global;

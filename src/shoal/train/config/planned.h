@@ -16,10 +16,15 @@ namespace shoal::train {
 model::RecomputePolicy recompute_policy(const JobConfig& config);
 
 /// Returns true when the planner can count the job's memory as its operators allocate it: types are
-/// known ("auto" was decided) and depend on no names, units of sharding are blocks, parameters are
-/// gathered in their own type, and parallelism.layouts does not say otherwise than the planner
-/// assumes.
+/// known ("auto" was decided) and depend on no names, units of sharding are blocks, and parameters
+/// are gathered in their own type.
 bool is_counted(const JobConfig& config);
+
+/// Returns how `tp` ranks divide the model of a job by parallelism.layouts; null where that is as
+/// by default. Throws Error(config) as validate for a recipe that does not fit so many ranks.
+std::shared_ptr<const model::TensorDivision> planned_division(const Job& job,
+                                                              const model::ModelSpec& spec,
+                                                              std::int64_t tp);
 
 /// Returns the job as the planner sees it, on `ranks` ranks. `spec` is its complete model. `table`
 /// takes the place of the schedule of the job's pipeline. Throws Error(config) when the batch does

@@ -317,13 +317,6 @@ void validate_sharding(const Job& job, std::int64_t data_ranks) {
 void validate_tensor_parallel(const Job& job, const model::ModelSpec& spec) {
   const ParallelismSection& p = job.config.parallelism;
   if (p.tensor_parallel_degree == 1) return;
-  const bool budget = job.config.activation_checkpoint.mode == RecomputeMode::kBudget;
-  if (budget && !p.layouts.empty()) {
-    throw config_error(job, "activation_checkpoint.mode",
-                       "what blocks hold is counted for the default recipe, and "
-                       "parallelism.layouts has another: a budget cannot be kept; \"full\", "
-                       "\"selective\" and \"every_k\" work");
-  }
   try {
     parallel::check_recipe(job_recipe(job), spec, p.tensor_parallel_degree);
   } catch (const Error& error) {
