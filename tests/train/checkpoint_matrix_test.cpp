@@ -20,6 +20,8 @@ namespace fs = std::filesystem;
 
 const Sets kTp{"parallelism.tensor_parallel_degree=2"};
 const Sets kCp{"parallelism.context_parallel_degree=2"};
+const Sets kHeads{"parallelism.context_parallel_degree=2",
+                  "parallelism.context_parallel_method=heads"};
 const Sets kPp{"parallelism.pipeline_parallel_degree=2"};
 const Sets kCopies{"parallelism.data_parallel_replicate_degree=2"};
 const Sets kZero2{"parallelism.zero_stage=2"};
@@ -50,6 +52,7 @@ std::vector<Way> all_ways() {
   ways.push_back({"tp x DDP", 2, kTp});
   ways.push_back({"tp x FSDP", 4, kTp + kFsdp});
   ways.push_back({"cp x ZeRO-2", 2, kCp + kZero2});
+  ways.push_back({"cp heads x FSDP", 2, kHeads + kFsdp});
   ways.push_back({"cp x tp", 4, kCp + kTp + kFsdp});
   ways.push_back({"pp", 2, kPp + kThreeSequences});
   ways.push_back({"pp x tp", 4, kPp + kTp + kVShape + kTwoSequences});
@@ -152,18 +155,28 @@ TEST_F(CheckpointMatrix, AChainThroughMeshesOfEightAndSixteenRanksIsOneRun) {
                   kPpCpTp});
 }
 
+const Sets kLlama{"model.name=llama-tiny", "model.heads=4", "model.tied_embeddings=false",
+                  "model.init_std=0.2"};
+
 // Heads in groups that share keys and values, a gate beside each matrix, and a head with a weight
 // of its own. Two tensor-parallel ranks have a key-value head each, four share two.
 TEST_F(CheckpointMatrix, AChainOfALlamaThroughSixteenRanksIsOneRun) {
-  const Sets llama{"model.name=llama-tiny", "model.heads=4", "model.tied_embeddings=false",
-                   "model.init_std=0.2"};
   const Sets tp4{"parallelism.tensor_parallel_degree=4"};
   expect_one_run({kAllAxes,
                   kAlone,
                   {"tp 4 x FSDP", 8, tp4 + kFsdp},
                   {"pp x cp x tp 4", 16, kPp + kCp + tp4 + kVShape + kTwoSequences},
+                  {"pp x FSDP x cp heads", 8, kPp + kFsdp + kHeads + kTwoSequences},
                   kAllAxes},
-                 llama);
+                 kLlama);
+}
+
+// Two ranks divide the columns of each half of four key-value heads: each computes with one.
+TEST_F(CheckpointMatrix, AChainThroughExchangedHeadsIsOneRun) {
+  expect_one_run({{"pp x cp heads x tp", 8, kPp + kHeads + kTp + kTwoSequences},
+                  kAlone,
+                  {"FSDP x cp heads x tp", 8, kFsdp + kHeads + kTp}},
+                 kLlama + Sets{"model.kv_heads=4"});
 }
 
 /// Every file of tensors that a run saved: by "step/file".

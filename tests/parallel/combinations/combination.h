@@ -21,7 +21,8 @@ using plan::Degrees;
 
 inline constexpr int kMicroBatches = 2;    ///< of a rank, if a way does not say otherwise
 inline constexpr int kTrainingSteps = 10;  ///< of training, if a way does not say otherwise
-inline constexpr std::int64_t kSamples = 8, kColumns = 16;  ///< of all ranks and micro-batches
+/// Of all ranks and micro-batches, if a way does not say otherwise.
+inline constexpr std::int64_t kSamples = 8, kColumns = 16;
 
 /// As DeepSeek-V3's blocks without its attention: a dense block, and one of routed experts beside a
 /// shared one, with a loss that balances the experts of each sequence, and a capacity.
@@ -53,6 +54,7 @@ struct Combination {
   ContextMethod context = ContextMethod::kRing;
   int micro_batches = kMicroBatches;
   int steps = kTrainingSteps;
+  std::int64_t samples = kSamples;
 
   int ranks() const { return static_cast<int>(degrees.ranks()); }
   bool staged() const { return degrees.pp > 1; }
@@ -62,15 +64,16 @@ struct Combination {
       if (degree > 1) list += fmt::format("{}{} {}", list.empty() ? "" : " × ", axis, degree);
     };
     add("pp", degrees.pp), add("dp_replicate", degrees.dp_replicate);
-    add("dp_shard", degrees.dp_shard), add("cp", degrees.cp), add("tp", degrees.tp);
-    add("ep", degrees.ep);
+    add("dp_shard", degrees.dp_shard);
+    add(context == ContextMethod::kHeads ? "cp heads" : "cp", degrees.cp);
+    add("tp", degrees.tp), add("ep", degrees.ep);
     return list;
   }
   /// With all that tells it from other ways.
   std::string whole_text() const {
-    return fmt::format("{}, ZeRO-{}{}{}, {} steps of {} micro-batches", text(), zero,
-                       staged() ? fmt::format(", {}", schedule) : "",
-                       context == ContextMethod::kHeads ? ", heads" : "", steps, micro_batches);
+    return fmt::format("{}, ZeRO-{}{}, {} steps of {} samples in {} micro-batches", text(), zero,
+                       staged() ? fmt::format(", {}", schedule) : "", steps, samples,
+                       micro_batches);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <functional>
@@ -34,7 +35,11 @@ class Matrix {
   struct Lettered {
     char letter;
     ModelSpec spec;
-    std::string name() const { return std::string(1, letter); }
+    std::int64_t samples;
+    /// With all that tells its run on one rank from others.
+    std::string name() const {
+      return fmt::format("{}, {} key-value heads, {} samples", letter, spec.kv_heads, samples);
+    }
   };
   struct Alone {
     OneStep one_step;
@@ -47,10 +52,11 @@ class Matrix {
     const auto add = [&](char letter, ModelSpec spec) {
       // Keys and values of two heads cannot be divided four times.
       const std::int64_t heads = way.degrees.cp * way.degrees.tp;
-      if (way.context == ContextMethod::kHeads && spec.kv_heads % heads != 0) return;
+      if (way.context == ContextMethod::kHeads && spec.kv_heads % heads != 0)
+        spec.kv_heads = spec.heads;
       // Narrow layers want larger weights than the 0.02 of wide ones, or they hardly act.
       spec.init_std = 0.15;
-      models.push_back({letter, spec});
+      models.push_back({letter, spec, way.samples});
     };
     // Schedules have their promise, the same bits, with models whose embeddings are not tied.
     const bool of_schedules = way.micro_batches != kMicroBatches;
@@ -66,8 +72,8 @@ class Matrix {
   const Alone& alone(const Lettered& model) {
     const auto [place, is_new] = alone_.try_emplace(model.name());
     if (is_new) {
-      place->second.one_step = one_step_alone(model.spec);
-      ten_steps_alone(model.spec, place->second.ten_steps);
+      place->second.one_step = one_step_alone(model.spec, model.samples);
+      ten_steps_alone(model.spec, model.samples, place->second.ten_steps);
     }
     return place->second;
   }
@@ -215,30 +221,32 @@ std::string pairs(Matrix& matrix) {
 }
 
 constexpr const char* kBehindPairs = R"(
-"or": these are two ways of one thing, of which a job has one. Llama's two key-value heads are not
-divided four times, so `cp heads` × `tp` leaves it out. The mixture has a balance loss and a
-capacity, both of whole sequences, of which ranks of `cp` and `tp` have parts.
+"or": these are two ways of one thing, of which a job has one. Two key-value heads are not divided
+four times, so that Llama has four of them where `cp heads` and `tp` meet. The mixture has a balance
+loss and a capacity, both of whole sequences, of which ranks of `cp` and `tp` have parts.
 
 ## Schedules
 
-Every schedule of a pipeline of two ranks, beside two ranks of something else: the step in fp64 and
-the two steps that are not clipped, of four micro-batches. The weights have the bits of the mesh
-without a pipeline, and so those of 1f1b.
+Every schedule of a pipeline of two ranks, beside two ranks of something else (of HSDP: two copies
+of two shards): the step in fp64 and the two steps that are not clipped, of four micro-batches. The
+weights have the bits of the mesh without a pipeline, and so those of 1f1b.
 
 )";
 
 /// Every schedule with ranks that divide something else too.
 std::string schedules(Matrix& matrix) {
-  const std::vector<Technique> axes{kTechniques[5], kTechniques[3], kTechniques[6],
-                                    kTechniques.back()};
+  const std::vector<Technique> axes{kTechniques[5], kTechniques[0], kTechniques[3],
+                                    kTechniques[4], kTechniques[6], kTechniques.back()};
   std::string page = "| |";
   for (const Technique& one : axes) page += fmt::format(" {} |", one.name);
-  page += "\n|---|---|---|---|---|\n";
-  for (const char* name : {"gpipe", "interleaved", "zb-h1", "zb-h2", "dualpipe-v"}) {
+  page += "\n|---|---|---|---|---|---|---|\n";
+  for (const char* name : {"in_turn", "gpipe", "interleaved", "zb-h1", "zb-h2", "dualpipe-v"}) {
     page += fmt::format("| **{}** |", name);
     for (const Technique& one : axes) {
       Combination way{.degrees = {.pp = 2}, .schedule = name, .micro_batches = 4, .steps = 2};
       one.join(way);
+      // One for each micro-batch of each data rank.
+      way.samples = std::max(kSamples, way.micro_batches * way.degrees.dp());
       page += fmt::format(" {} |", matrix.letters_of(way));
     }
     page += "\n";
@@ -258,6 +266,9 @@ std::string products(Matrix& matrix) {
       {{.pp = 2, .dp_shard = 2, .tp = 2}, 1},
       {{.pp = 2, .dp_shard = 2, .tp = 2}, 3, "zb-v"},
       {{.dp_shard = 2, .cp = 2, .tp = 2}, 2},
+      {{.dp_shard = 2, .cp = 2, .tp = 2}, 3, "1f1b", ContextMethod::kHeads},
+      {{.pp = 2, .cp = 2, .tp = 2}, 0, "zb-v", ContextMethod::kHeads},
+      {{.pp = 2, .dp_shard = 2, .cp = 2}, 3, "1f1b", ContextMethod::kHeads},
       {{.dp_shard = 2, .tp = 2, .ep = 4}, 2},
       {{.dp_replicate = 2, .dp_shard = 2, .tp = 2, .ep = 2}, 3},
       {{.pp = 2, .dp_shard = 2, .ep = 2}, 3},

@@ -15,10 +15,10 @@
 namespace shoal::parallel {
 
 /// The `count` micro-batches of some samples, as a rank of `share` runs them.
-inline std::vector<MicroBatch> micro_batches_of(const BatchShare& share,
-                                                int count = kMicroBatches) {
-  const Data all = data(kSamples, kColumns);
-  const std::int64_t own = kSamples / share.ranks();
+inline std::vector<MicroBatch> micro_batches_of(const BatchShare& share, int count = kMicroBatches,
+                                                std::int64_t samples = kSamples) {
+  const Data all = data(samples, kColumns);
+  const std::int64_t own = samples / share.ranks();
   const std::int64_t rows = own / count;
   std::vector<MicroBatch> batch;
   for (int i = 0; i < count; ++i) {
@@ -61,12 +61,12 @@ struct OneStep {
   std::map<std::string, at::Tensor> gradients;
 };
 
-inline OneStep one_step_alone(const ModelSpec& spec) {
+inline OneStep one_step_alone(const ModelSpec& spec, std::int64_t samples = kSamples) {
   const auto model = nn::make_model(spec);
   model->materialize(at::kDouble);
   fill(*model);
   OneStep result;
-  result.loss = run_in_turn(*model, micro_batches_of({}));
+  result.loss = run_in_turn(*model, micro_batches_of({}, kMicroBatches, samples));
   for (const auto& parameter : model->parameters()) {
     if (!parameter->requires_grad()) continue;
     result.gradients[parameter->name()] = parameter->gradient().clone();
@@ -116,7 +116,7 @@ inline void compare_one_step(const mesh::Mesh& mesh, const comm::Group& world,
   if (applied.sharding != nullptr) applied.sharding->end_update();
   reduce_gradients(applied, *model, mesh);
   const BatchShare share(mesh, last_stage_of(options), way.context);
-  const std::vector<MicroBatch> batch = micro_batches_of(share, way.micro_batches);
+  const std::vector<MicroBatch> batch = micro_batches_of(share, way.micro_batches, way.samples);
   double loss = 0;
   if (way.staged()) {
     Pipeline pipeline(

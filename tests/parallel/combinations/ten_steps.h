@@ -80,14 +80,14 @@ struct TenSteps {
   WholeWeights last;
 };
 
-/// This rank's samples of a step, all of them its own, in `count` micro-batches.
-inline train::RankBatch batch_of(int step, const BatchShare& share, int count) {
-  static const Data all = data(kTrainingSteps * kSamples, kShortColumns);
-  const std::int64_t own = kSamples / share.ranks();
-  const std::int64_t rows = own / count;
+/// This rank's samples of a step, all of them its own, in the micro-batches of `way`.
+inline train::RankBatch batch_of(int step, const BatchShare& share, const Combination& way) {
+  const Data all = data(way.steps * way.samples, kShortColumns);
+  const std::int64_t own = way.samples / share.ranks();
+  const std::int64_t rows = own / way.micro_batches;
   train::RankBatch batch{.micro_batches = {}, .first_sample = share.rank() * own};
-  for (int i = 0; i < count; ++i) {
-    const std::int64_t first = step * kSamples + batch.first_sample + i * rows;
+  for (int i = 0; i < way.micro_batches; ++i) {
+    const std::int64_t first = step * way.samples + batch.first_sample + i * rows;
     batch.micro_batches.push_back(
         {all.inputs.narrow(0, first, rows), all.labels.narrow(0, first, rows), 0});
   }
@@ -122,10 +122,10 @@ class TenStepsOfARank {
   }
   train::TrainingStep& step() { return step_; }
 
-  /// `way` says how many steps of how many micro-batches.
+  /// `way` says how many steps of how many samples and micro-batches.
   void run(const Combination& way, TenSteps& result) {
     for (int i = 0; i < way.steps; ++i) {
-      const train::RankBatch batch = batch_of(i, share_, way.micro_batches);
+      const train::RankBatch batch = batch_of(i, share_, way);
       const double labels = world_.sum(train::count_labels(batch.micro_batches, share_));
       const train::StepResult done =
           step_.run(batch, {.step = i,
@@ -151,8 +151,8 @@ class TenStepsOfARank {
   train::TrainingStep step_;
 };
 
-/// Trains on one rank, with nothing of `apply`.
-inline void ten_steps_alone(const ModelSpec& spec, TenSteps& result) {
+/// Trains on one rank, with nothing of `apply`, as many samples a step.
+inline void ten_steps_alone(const ModelSpec& spec, std::int64_t samples, TenSteps& result) {
   const auto model = nn::make_model(spec);
   model->materialize();
   model->reset_parameters(Key(4));
@@ -160,7 +160,7 @@ inline void ten_steps_alone(const ModelSpec& spec, TenSteps& result) {
   const std::vector<OwnedRange> owned = reduction->owned();
   result.initial.add(owned);
   perturb(owned);
-  TenStepsOfARank(*model, spec, *reduction, owned, {}, {}).run({}, result);
+  TenStepsOfARank(*model, spec, *reduction, owned, {}, {}).run({.samples = samples}, result);
   for (int i = kUnclippedSteps; i < kTrainingSteps; ++i)
     EXPECT_GT(result.norms[i], kClipNorm) << spec.name << ": step " << i << " clips nothing";
   EXPECT_LT(result.losses.back(), result.losses.front() - 0.1)
