@@ -15,16 +15,14 @@
 #include <mutex>
 
 #include "shoal/base/error.h"
-#include "shoal/checkpoint/format/reader.h"
 #include "shoal/collective/codec/coding.h"
 #include "shoal/optim/synchronisation.h"
 #include "shoal/train/checkpoint_use.h"
 #include "shoal/train/config/members.h"
-#include "shoal/train/config/validate.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/step.h"
 #include "tests/error_text.h"
-#include "tests/train/runs_of_one_job.h"
+#include "tests/train/member_runs.h"
 
 namespace shoal::train::low_communication_test {
 namespace {
@@ -32,8 +30,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const Sets kFsdp{"parallelism.zero_stage=3", "parallelism.data_parallel_replicate_degree=2"};
-const Sets kDiLoCo{"low_communication.method=diloco", "low_communication.every=2"};
 /// With something in flight after every even step.
 const Sets kStreaming{"low_communication.method=streaming_diloco",
                       "low_communication.every=4",
@@ -42,31 +38,7 @@ const Sets kStreaming{"low_communication.method=streaming_diloco",
                       "low_communication.mix=0.5",
                       "low_communication.codec=e3m0"};
 
-/// Bytes by name.
-using Values = std::map<std::string, std::vector<char>>;
-
-class LowCommunication : public RunsOfOneJob {
- protected:
-  std::string job() const override { return small_job(path("data"), 6); }
-
-  /// Without what is not of the steps: evaluations and checkpoints.
-  static Sets alone() {
-    return {"validation.interval=0", "validation.batches=1", "checkpoint.interval=0",
-            "checkpoint.at_end=false", "metrics.tensorboard=false"};
-  }
-  std::vector<StepMetrics> train(const std::string& run, const Sets& sets, int ranks) {
-    validate(parse_job(job(), "small.toml", sets), ranks);
-    return train_on_threads(path(run), job(), sets, ranks, nullptr, nullptr, flight_);
-  }
-  /// Returns the bytes of all tensors of a checkpoint whose names begin with `prefix`.
-  Values values(const std::string& run, int step, const std::string& prefix) const {
-    checkpoint::format::Reader reader(saved(run, step));
-    Values values;
-    for (const auto& tensor : reader.manifest().tensors)
-      if (tensor.name.starts_with(prefix)) values[tensor.name] = reader.read(tensor);
-    return values;
-  }
-};
+using LowCommunication = MemberRuns;
 
 /// Members by hand: each has a model, an optimizer and samples of its own, and
 /// optim::Synchronisation on plain tensors. Returns the anchors by parameter and the mean losses.
@@ -291,9 +263,7 @@ TEST_F(LowCommunication, AResumedRunHasTheSameBits) {
     const Sets sets = method + way.sets + Sets{"checkpoint.interval=2", "validation.interval=3"};
     const auto whole = train(way.name, sets, way.ranks);
     const std::string again = way.name + " again";
-    std::filesystem::create_directories(path(again) + "/checkpoints");
-    std::filesystem::create_directory_symlink(saved(way.name, 4), saved(again, 4));
-    const auto resumed = train(again, sets, way.ranks);
+    const auto resumed = go_on(again, way.name, 4, sets, way.ranks);
     ASSERT_EQ(resumed.size(), 2u) << way.name;
     for (std::size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(resumed[i].loss, whole[4 + i].loss) << way.name;
@@ -319,21 +289,16 @@ TEST_F(LowCommunication, EachMemberGoesOnWithItsLossScale) {
   };
   EXPECT_EQ(scale_of("whole", 4, 1), scale_of("whole", 4, 0) / 2)
       << "the second one skipped a step";
-  const auto go_on = [&](const std::string& run, const std::string& from, const Sets& sets) {
-    std::filesystem::create_directories(path(run) + "/checkpoints");
-    std::filesystem::create_directory_symlink(saved(from, 4), saved(run, 4));
-    return train(run, sets, 2);
-  };
-  const auto again = go_on("again", "whole", fp16);
+  const auto again = go_on("again", "whole", 4, fp16, 2);
   ASSERT_EQ(again.size(), 2u);
   EXPECT_EQ(again[1].loss, whole[5].loss);
   EXPECT_EQ(values("again", 6, "member."), values("whole", 6, "member."));
   // A run that has no scale leaves none behind, and one that had none begins with the job's.
   const Sets fp32 = kStreaming + Sets{"checkpoint.interval=2"};
-  EXPECT_EQ(go_on("to fp32", "whole", fp32).size(), 2u);
+  EXPECT_EQ(go_on("to fp32", "whole", 4, fp32, 2).size(), 2u);
   EXPECT_EQ(scale_of("to fp32", 6, 1), 0);
   train("fp32", fp32, 2);
-  EXPECT_EQ(go_on("to fp16", "fp32", fp16 + Sets{"precision.loss_scale=1024"}).size(), 2u);
+  EXPECT_EQ(go_on("to fp16", "fp32", 4, fp16 + Sets{"precision.loss_scale=1024"}, 2).size(), 2u);
   EXPECT_EQ(scale_of("to fp16", 6, 1), 1024);
 }
 
@@ -380,24 +345,20 @@ TEST_F(LowCommunication, TheModelIsTheAnchor) {
   EXPECT_NEAR(evaluation.loss, steps.back().evaluation->loss, 1e-6 * evaluation.loss);
 }
 
-TEST_F(LowCommunication, OtherMembersCannotGoOn) {
+TEST_F(LowCommunication, OtherExchangesCannotGoOn) {
   const Sets sets = kDiLoCo + Sets{"checkpoint.interval=2", "checkpoint.keep_last=0"};
   train("run", sets, 2);
   const auto error_of = [&](const Sets& other, int ranks) {
-    std::filesystem::remove_all(path("again"));
-    std::filesystem::create_directories(path("again") + "/checkpoints");
-    std::filesystem::create_directory_symlink(saved("run", 2), saved("again", 2));
-    return error_text([&] { train("again", other, ranks); });
+    return error_text([&] { go_on("again", "run", 2, other, ranks); });
   };
-  EXPECT_THAT(error_of(sets, 4), HasSubstr("members were 2 of 1 rank and are 4 of 1 rank"));
-  EXPECT_THAT(error_of(sets + Sets{"low_communication.every=3"}, 2),
-              HasSubstr("low_communication.every was 2 and is 3"));
-  EXPECT_THAT(error_of(sets + Sets{"parallelism.zero_stage=1",
-                                   "parallelism.data_parallel_replicate_degree=2"},
-                       2),
-              HasSubstr("parallelism.zero_stage was 0 and is 1"));
-  EXPECT_THAT(error_of({}, 2),
-              HasSubstr("low_communication.method was \"diloco\" and is \"none\""));
+  for (const int ranks : {2, 4}) {
+    EXPECT_THAT(error_of(sets + Sets{"low_communication.every=3"}, ranks),
+                HasSubstr("low_communication.every was 2 and is 3"));
+    EXPECT_THAT(error_of(sets + Sets{"low_communication.codec=i8"}, ranks),
+                HasSubstr("low_communication.codec was \"none\" and is \"i8\""));
+  }
+  EXPECT_THAT(error_of(sets, 1), AllOf(HasSubstr("2 ranks would be two members"),
+                                       HasSubstr("a job without [low_communication]")));
   // Four members that begin with what two have saved.
   std::string text = job();
   const std::size_t model = text.find("[model]");

@@ -56,6 +56,36 @@ void check_options(const OuterOptions& options) {
 
 }  // namespace
 
+void move_anchor(std::span<float> anchor, std::span<const float> sum, std::span<float> momentum,
+                 int members, const OuterOptions& options) {
+  const SgdFactors factors{.learning_rate = options.learning_rate,
+                           .momentum = options.momentum,
+                           .dampening = 0,
+                           .weight_decay = 0,
+                           .nesterov = true,
+                           // Momentum begins with zeros, to which a first step adds the same.
+                           .first = false,
+                           .gradient_scale = 1.0 / members};
+  const auto count = static_cast<std::int64_t>(anchor.size());
+  at::parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    float* buffer = momentum.empty() ? nullptr : momentum.data() + begin;
+    sgd_update(anchor.data() + begin, sum.data() + begin, buffer,
+               static_cast<std::size_t>(end - begin), factors);
+  });
+}
+
+void mix_anchor(std::span<float> parameters, std::span<const float> anchor, double mix) {
+  if (mix == 0) {
+    // Zero times an infinity would be no number.
+    std::copy(anchor.begin(), anchor.end(), parameters.begin());
+    return;
+  }
+  const auto kept = static_cast<float>(mix);
+  const auto taken = static_cast<float>(1 - mix);
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    parameters[i] = kept * parameters[i] + taken * anchor[i];
+}
+
 OuterOptions plain_average(const collective::Coding& coding) {
   OuterOptions options;
   options.learning_rate = 1;
@@ -65,11 +95,11 @@ OuterOptions plain_average(const collective::Coding& coding) {
 }
 
 OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group members,
-                               const OuterOptions& options, at::Tensor anchor)
+                               const OuterOptions& options, const OuterMemory& memory)
     : parameters_(std::move(parameters)),
       members_(std::move(members)),
       options_(options),
-      anchor_(std::move(anchor)) {
+      anchor_(memory.anchor) {
   check_options(options);
   std::int64_t count = 0;
   for (const at::Tensor& parameter : parameters_) {
@@ -78,21 +108,26 @@ OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group m
         "outer_optimizer", "parameters are contiguous float32 on the CPU");
     count += parameter.numel();
   }
-  if (!anchor_.defined()) anchor_ = zeros_of_state(count);
-  SHOAL_USER_CHECK(anchor_.numel() == count && anchor_.is_contiguous(), "outer_optimizer",
-                   "{} parameters, and memory for an anchor of {}", count, anchor_.numel());
+  const auto array = [count](const at::Tensor& given) {
+    if (!given.defined()) return zeros_of_state(count);
+    SHOAL_USER_CHECK(given.numel() == count && given.is_contiguous(), "outer_optimizer",
+                     "{} parameters, and memory for {}", count, given.numel());
+    return given;
+  };
+  anchor_ = array(memory.anchor);
   for_elements(parameters_, [&](const at::Tensor& from, std::int64_t offset, std::int64_t begin,
                                 std::int64_t end) {
     std::copy(values_of(from) + begin, values_of(from) + end,
               span_of(anchor_).begin() + offset + begin);
   });
-  if (options.momentum > 0) momentum_ = zeros_of_state(count);
+  if (options.momentum > 0) momentum_ = array(memory.momentum);
   if (options.coding.codec != collective::Codec::kNone) {
     collective::check_coding(options.coding, "outer_optimizer");
     if (options.error_feedback) {
-      residual_ = zeros_of_state(count);
+      residual_ = array(memory.residual);
       const collective::Range part = collective::coded_part(
           options.coding, static_cast<std::size_t>(count), members_.size(), members_.rank());
+      sum_begin_ = static_cast<std::int64_t>(part.begin);
       sum_residual_ = zeros_of_state(static_cast<std::int64_t>(part.size()));
     }
   }
@@ -146,19 +181,9 @@ double OuterOptimizer::finish(double mix) {
         .at(members_.rank(), members_.size())
         .hint("a member's parameters are not finite, or have gone very far");
   }
-  const SgdFactors factors{.learning_rate = options_.learning_rate,
-                           .momentum = options_.momentum,
-                           .dampening = 0,
-                           .weight_decay = 0,
-                           .nesterov = true,
-                           // Momentum begins with zeros, to which a first step adds the same.
-                           .first = false,
-                           .gradient_scale = mean};
-  at::parallel_for(0, anchor_.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    float* buffer = momentum_.defined() ? span_of(momentum_).data() + begin : nullptr;
-    sgd_update(span_of(anchor_).data() + begin, values_of(sum) + begin, buffer,
-               static_cast<std::size_t>(end - begin), factors);
-  });
+  move_anchor(span_of(anchor_), {values_of(sum), static_cast<std::size_t>(sum.numel())},
+              momentum_.defined() ? span_of(momentum_) : std::span<float>(), members_.size(),
+              options_);
   write_parameters(mix);
   return norm;
 }
@@ -222,18 +247,11 @@ void OuterOptimizer::swap_anchor() const {
 }
 
 void OuterOptimizer::write_parameters(double mix) const {
-  const auto kept = static_cast<float>(mix);
-  const auto taken = static_cast<float>(1 - mix);
   for_elements(parameters_, [&](const at::Tensor& parameter, std::int64_t offset,
                                 std::int64_t begin, std::int64_t end) {
-    float* x = span_of(parameter).data();
-    const float* a = values_of(anchor_) + offset;
-    if (mix == 0) {
-      // Zero times an infinity would be no number.
-      std::copy(a + begin, a + end, x + begin);
-    } else {
-      for (std::int64_t i = begin; i < end; ++i) x[i] = kept * x[i] + taken * a[i];
-    }
+    const auto count = static_cast<std::size_t>(end - begin);
+    mix_anchor(span_of(parameter).subspan(static_cast<std::size_t>(begin), count),
+               {values_of(anchor_) + offset + begin, count}, mix);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,19 @@ struct OuterState {
   bool shared = false;  ///< with the same bits on all members
 };
 
+/// Memory for the arrays of an OuterOptimizer, [values] float32 each. It takes its own for those
+/// that are undefined.
+struct OuterMemory {
+  at::Tensor anchor, momentum, residual;
+};
+
+/// Moves an anchor by the sum of the differences of `members` members: the second line of the
+/// formulas below. All have as many values; `momentum` is empty where the options have none.
+void move_anchor(std::span<float> anchor, std::span<const float> sum, std::span<float> momentum,
+                 int members, const OuterOptions& options);
+/// Makes the parameters mix x + (1 - mix) a of themselves and an anchor of as many values.
+void mix_anchor(std::span<float> parameters, std::span<const float> anchor, double mix);
+
 /// Brings together the parameters of M members that have trained by themselves for some steps. With
 /// x_m the parameters of member m and a the anchor, which all members have alike:
 ///   d_m = a - x_m;  g = (d_1 + ... + d_M) / M                    one all-reduce
@@ -68,12 +82,10 @@ class OuterOptimizer {
   /// noticing. `members` has one rank of each member: those that hold the same shards. All begin
   /// and finish in the same order, as with every operation of a group.
   ///
-  /// `anchor`: memory for the anchor, [values] float32; undefined: it takes its own.
-  ///
   /// Collective. Throws Error(mismatch) where members start from different values, Error(usage) for
   /// other parameters, Error(config) for options outside their range.
   OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group members,
-                 const OuterOptions& options = {}, at::Tensor anchor = {});
+                 const OuterOptions& options = {}, const OuterMemory& memory = {});
 
   /// Starts the exchange of what the parameters are by now, and does not wait for other members.
   /// `step` is the same on all and another one each time: it names the codec's random numbers.
@@ -100,6 +112,12 @@ class OuterOptimizer {
   std::int64_t state_bytes() const;  ///< bytes of `states`
 
   const at::Tensor& anchor() const { return anchor_; }  ///< [values], parameter after parameter
+  /// Returns the sum of an exchange in flight after `wait` or `expect`; undefined: none is.
+  const at::Tensor& difference() const { return difference_; }
+  /// Returns what rounding took from the sums of the values that this member adds up; undefined
+  /// without error feedback.
+  const at::Tensor& sum_residual() const { return sum_residual_; }
+  std::int64_t sum_begin() const { return sum_begin_; }  ///< the first of these values
   /// Writes the anchor into the parameters.
   void take_anchor() const;
   /// Exchanges the values of parameters and anchor: the model that all members share lies in the
@@ -120,6 +138,7 @@ class OuterOptimizer {
   comm::Work work_;
   /// Error feedback has these; without it they are undefined. The operation updates them in place.
   at::Tensor residual_, sum_residual_;
+  std::int64_t sum_begin_ = 0;
 };
 
 }  // namespace shoal::optim

@@ -73,13 +73,21 @@ Synchronisation::Synchronisation(std::vector<std::vector<at::Tensor>> fragments,
   for (const std::vector<at::Tensor>& parameters : fragments) count += values_in(parameters);
   {
     const ScopedCategory category(MemoryCategory::kOptimizer);
-    anchors_ = at::zeros({count}, at::kFloat);
+    const bool rounded = options.outer.coding.codec != collective::Codec::kNone;
+    memory_.anchor = at::zeros({count}, at::kFloat);
+    if (options.outer.momentum > 0) memory_.momentum = at::zeros({count}, at::kFloat);
+    if (rounded && options.outer.error_feedback) memory_.residual = at::zeros({count}, at::kFloat);
   }
+  const auto part = [](const at::Tensor& all, std::int64_t begin, std::int64_t values) {
+    return all.defined() ? all.narrow(0, begin, values) : all;
+  };
   std::int64_t begin = 0;
   for (std::vector<at::Tensor>& parameters : fragments) {
     const std::int64_t values = values_in(parameters);
-    fragments_.emplace_back(std::move(parameters), members, options.outer,
-                            anchors_.narrow(0, begin, values));
+    fragments_.emplace_back(
+        std::move(parameters), members, options.outer,
+        OuterMemory{part(memory_.anchor, begin, values), part(memory_.momentum, begin, values),
+                    part(memory_.residual, begin, values)});
     begin += values;
   }
 }
@@ -93,14 +101,17 @@ int Synchronisation::beginning_at(std::int64_t step) const {
   return -1;
 }
 
-bool Synchronisation::writes_after(std::int64_t step) const {
-  return beginning_at(step - options_.delay) >= 0;
+int Synchronisation::due_at(std::int64_t step) const {
+  const std::int64_t begun = step - options_.delay;
+  return begun > restarted_ ? beginning_at(begun) : -1;
 }
+
+bool Synchronisation::writes_after(std::int64_t step) const { return due_at(step) >= 0; }
 
 // The one in flight ends first, so that there are never two.
 std::optional<Synchronisation::Exchange> Synchronisation::after_step(std::int64_t step) {
   std::optional<Exchange> taken;
-  const int due = beginning_at(step - options_.delay);
+  const int due = due_at(step);
   const int next = beginning_at(step);
   if (due >= 0 && options_.delay > 0) taken = finish(due);
   if (next >= 0) fragments_[static_cast<std::size_t>(next)].begin(step);

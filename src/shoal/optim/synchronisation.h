@@ -62,6 +62,9 @@ class Synchronisation {
   /// Takes up training after step `step`: `states` has what it had there, to be filled from a
   /// checkpoint, as have the parameters. Must be called before the first `after_step`.
   void resume(std::int64_t step);
+  /// Takes up training after step `step` with nothing in flight: exchanges that began in `step` or
+  /// before have no result to come. Must be called before the first `after_step`.
+  void restart(std::int64_t step) { restarted_ = step; }
   /// Returns all arrays of all fragments that the next exchanges depend on, besides the parameters.
   std::vector<OuterState> states() const;
   std::int64_t state_bytes() const;  ///< bytes of `states`
@@ -76,18 +79,25 @@ class Synchronisation {
   /// again, it restores both. Between the two calls `after_step` must not be called.
   void swap_anchors() const;
   /// Returns the anchors of all fragments, one fragment after the other, [values].
-  const at::Tensor& anchors() const { return anchors_; }
+  const at::Tensor& anchors() const { return memory_.anchor; }
+  /// Return momentum and what rounding took from this member's differences, in the same order;
+  /// undefined where the options have none.
+  const at::Tensor& momentum() const { return memory_.momentum; }
+  const at::Tensor& residual() const { return memory_.residual; }
 
   const std::vector<OuterOptimizer>& fragments() const { return fragments_; }
 
  private:
   /// Returns the number of the fragment whose exchange begins after `step`; -1: none.
   int beginning_at(std::int64_t step) const;
+  /// Returns the number of the fragment whose result is taken after `step`; -1: none.
+  int due_at(std::int64_t step) const;
   Exchange finish(int fragment);
 
   SynchronisationOptions options_;
-  at::Tensor anchors_;
+  OuterMemory memory_;  ///< of all fragments, one after the other
   std::vector<OuterOptimizer> fragments_;
+  std::int64_t restarted_ = 0;
 };
 
 }  // namespace shoal::optim

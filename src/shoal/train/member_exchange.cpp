@@ -1,7 +1,5 @@
 #include "shoal/train/member_exchange.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -103,25 +101,63 @@ void MemberExchange::resume(std::int64_t step) {
   for (optim::Synchronisation& set : sets_) set.resume(step);
 }
 
-at::Tensor MemberExchange::anchor_of(std::size_t slice) const {
-  const Place& place = places_.at(slice);
-  return sets_[place.set].anchors().narrow(0, place.begin, place.count);
+void MemberExchange::restart(std::int64_t step) {
+  for (optim::Synchronisation& set : sets_) set.restart(step);
 }
 
-std::vector<MemberExchange::Array> MemberExchange::arrays() const {
-  std::vector<Array> arrays;
+at::Tensor MemberExchange::of_slice(std::size_t slice, const at::Tensor& set) const {
+  const Place& place = places_.at(slice);
+  return set.defined() ? set.narrow(0, place.begin, place.count) : set;
+}
+
+at::Tensor MemberExchange::anchor_of(std::size_t slice) const {
+  return of_slice(slice, sets_[places_.at(slice).set].anchors());
+}
+
+at::Tensor MemberExchange::momentum_of(std::size_t slice) const {
+  return of_slice(slice, sets_[places_.at(slice).set].momentum());
+}
+
+at::Tensor MemberExchange::residual_of(std::size_t slice) const {
+  return of_slice(slice, sets_[places_.at(slice).set].residual());
+}
+
+void MemberExchange::add_parts(std::vector<Part>& parts, std::size_t set, std::int64_t begin,
+                               const at::Tensor& values) const {
+  const std::int64_t end = begin + values.numel();
+  for (std::size_t slice = 0; slice < places_.size(); ++slice) {
+    const Place& place = places_[slice];
+    if (place.set != set) continue;
+    const std::int64_t first = std::max(begin, place.begin);
+    const std::int64_t last = std::min(end, place.begin + place.count);
+    if (first < last)
+      parts.push_back({slice, first - place.begin, values.narrow(0, first - begin, last - first)});
+  }
+}
+
+std::vector<MemberExchange::Part> MemberExchange::sums_in_flight() const {
+  std::vector<Part> parts;
   for (std::size_t s = 0; s < sets_.size(); ++s) {
-    const auto& fragments = sets_[s].fragments();
-    for (std::size_t f = 0; f < fragments.size(); ++f) {
-      for (const optim::OuterState& state : fragments[f].states()) {
-        // `anchor_of` has the anchors, by parameter.
-        if (state.kind == "anchor" || state.tensor.numel() == 0) continue;
-        arrays.push_back({fmt::format("rank-{}.set-{}.fragment-{}.{}", rank_, s, f, state.kind),
-                          state.tensor, state.shared});
-      }
+    std::int64_t begin = 0;
+    for (const optim::OuterOptimizer& fragment : sets_[s].fragments()) {
+      if (fragment.in_flight()) add_parts(parts, s, begin, fragment.difference());
+      begin += fragment.anchor().numel();
     }
   }
-  return arrays;
+  return parts;
+}
+
+std::vector<MemberExchange::Part> MemberExchange::sum_residuals() const {
+  std::vector<Part> parts;
+  for (std::size_t s = 0; s < sets_.size(); ++s) {
+    std::int64_t begin = 0;
+    for (const optim::OuterOptimizer& fragment : sets_[s].fragments()) {
+      const at::Tensor& residual = fragment.sum_residual();
+      if (residual.defined()) add_parts(parts, s, begin + fragment.sum_begin(), residual);
+      begin += fragment.anchor().numel();
+    }
+  }
+  return parts;
 }
 
 }  // namespace shoal::train

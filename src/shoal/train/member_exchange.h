@@ -60,15 +60,28 @@ class MemberExchange {
   /// filled from a checkpoint. Must be called before the first `after_step`.
   void resume(std::int64_t step);
 
+  /// Takes up training after step `step` from the checkpoint of other members, or of members that
+  /// consist of other ranks: nothing is in flight. Must be called before the first `after_step`.
+  void restart(std::int64_t step);
+
   /// Returns the values of the anchor that belong to slice `slice` of the optimizer, flat.
   at::Tensor anchor_of(std::size_t slice) const;
-  /// An array that the next exchanges depend on, beside anchor and parameters.
-  struct Array {
-    std::string name;  ///< "rank-1.set-0.fragment-2.momentum"; the rank is that in the member
-    at::Tensor values;
-    bool shared = false;  ///< with the same bits on the ranks of `members`
+  /// Return the same of the momentum, and of what rounding took from this member's differences;
+  /// undefined where the exchanges have none.
+  at::Tensor momentum_of(std::size_t slice) const;
+  at::Tensor residual_of(std::size_t slice) const;
+
+  /// A range of a slice.
+  struct Part {
+    std::size_t slice = 0;
+    std::int64_t begin = 0;
+    at::Tensor values;  ///< flat
   };
-  std::vector<Array> arrays() const;
+  /// Returns the sums of exchanges in flight, with the same bits on all members, after `wait` or
+  /// `resume`. All ranks that own a slice get the same parts of it.
+  std::vector<Part> sums_in_flight() const;
+  /// Returns what rounding took from sums: the parts of all members together are all values.
+  std::vector<Part> sum_residuals() const;
 
  private:
   /// Parameters that the same ranks of the member own.
@@ -84,6 +97,11 @@ class MemberExchange {
     std::int64_t count = 0;
   };
 
+  /// Returns the values that belong to a slice among those of its set; undefined as these are.
+  at::Tensor of_slice(std::size_t slice, const at::Tensor& set) const;
+  /// Divides values of a set, of which the first has the number `begin`, among the slices.
+  void add_parts(std::vector<Part>& parts, std::size_t set, std::int64_t begin,
+                 const at::Tensor& values) const;
   std::vector<Set> sets_of(const nn::Model& model, const std::vector<parallel::OwnedRange>& owned,
                            const mesh::Mesh& mesh, const parallel::TiedWeights* tied);
 

@@ -65,6 +65,8 @@ struct Run {
   std::int64_t total_steps = 0;
   RunRecord record;                       ///< the position of the run; each step advances it
   std::optional<std::string> checkpoint;  ///< the run resumes from it
+  /// The record of that checkpoint, where its members were others or consisted of other ranks.
+  std::optional<RunRecord> other_members;
   MemoryPlan memory_plan;
   std::vector<std::string> notes;  ///< printed at the head of the report
   std::string changes;  ///< a line that says what the job changes of the run that it resumes

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -43,23 +42,9 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
   return differences;
 }
 
-/// Returns true for a key from which follows what a checkpoint holds of exchanges between members:
-/// what is in flight, and which values each rank exchanges.
+/// Returns true for a key that exchanges depend on which a checkpoint is in the midst of.
 bool decides_exchanges(const ConfigKey& key) {
-  if (key.section == "low_communication") return key.name != "learning_rate" && key.name != "mix";
-  static constexpr std::array kOwnership{"zero_stage",
-                                         "layouts",
-                                         "expert_parallel_degree",
-                                         "pipeline_parallel_schedule",
-                                         "pipeline_parallel_schedule_csv",
-                                         "pipeline_parallel_virtual_stages",
-                                         "pipeline_parallel_stage_units",
-                                         "pipeline_parallel_stages_by",
-                                         "shard_units",
-                                         "shard_unit_size",
-                                         "shard_unit_names"};
-  return key.section == "parallelism" &&
-         std::find(kOwnership.begin(), kOwnership.end(), key.name) != kOwnership.end();
+  return key.section == "low_communication" && key.name != "learning_rate" && key.name != "mix";
 }
 
 /// Lists keys that a resumed run must not change although the tensors would fit.
@@ -74,10 +59,10 @@ std::vector<std::string> differing_training_keys(const JobConfig& before, const 
   };
   compare("training.loss", loss(before), loss(after));
   compare("optimizer.name", name_of(before.optimizer.name), name_of(after.optimizer.name));
-  const bool members = has_members(before);
+  // A run without members is in the midst of none.
+  if (!has_members(before) || !has_members(after)) return differences;
   for_changed_keys(before, after, [&](const ConfigKey& key, const auto& old, const auto& value) {
-    if (decides_exchanges(key) && (members || key.section != "parallelism"))
-      compare(key.path().c_str(), old, value);
+    if (decides_exchanges(key)) compare(key.path().c_str(), old, value);
   });
   return differences;
 }
@@ -195,11 +180,6 @@ void check_same_run(const RunRecord& saved, const RunRecord& now, const std::str
     // The most specific reason first: keys of the job, then keys of the data, then contents that no
     // key explains.
     differences = differing_training_keys(old, job);
-    if (differences.empty() && saved.members != now.members) {
-      const auto or_none = [](const std::string& text) { return text.empty() ? "none" : text; };
-      differences.push_back(
-          fmt::format("members were {} and are {}", or_none(saved.members), or_none(now.members)));
-    }
     if (differences.empty() && saved.data != now.data) {
       differences = differing_data_keys(old, job);
       if (differences.empty()) {

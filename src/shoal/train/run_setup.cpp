@@ -29,6 +29,7 @@
 #include "shoal/train/fault.h"
 #include "shoal/train/instruction_set_notes.h"
 #include "shoal/train/job_options.h"
+#include "shoal/train/member_changes.h"
 #include "shoal/train/precision.h"
 
 namespace shoal::train {
@@ -105,6 +106,10 @@ void RunSetup::resume_from_newest() {
     run_.notes.push_back(*note);
   check_same_run(saved, run_.record, *run_.checkpoint);
   run_.changes = describe_changes(saved, run_.record);
+  if (!has_same_members(saved, run_.record)) {
+    run_.notes.push_back(describe_member_changes(saved, run_.record));
+    run_.other_members = saved;
+  }
   // Everything else of the record is this start's: the job may have changed in what it may change.
   run_.record.step = saved.step;
   run_.record.samples = saved.samples;
@@ -297,10 +302,11 @@ void RunSetup::make_optimizer() {
   run_.schedule = schedule_options(config_, run_.total_steps);
   run_.state.emplace(owned, *run_.optimizer, run_.group, run_.mesh.along(plan::kStageAxes));
   const bool members = has_members(config_);
-  if (run_.checkpoint && members) {
+  if (run_.checkpoint && (members || run_.other_members)) {
     // The anchor, with which all members make their exchange; what they have for themselves comes
     // after it.
     run_.state->load_parameters(*run_.checkpoint);
+    if (!members) load_other_members();
   } else if (run_.checkpoint) {
     run_.state->load(*run_.checkpoint);
   } else if (!draws_weights()) {
@@ -321,9 +327,19 @@ void RunSetup::make_exchange(const std::vector<parallel::OwnedRange>& owned) {
                         exchange_options(config_));
   run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr);
   if (!run_.checkpoint) return;
-  run_.exchange->resume(run_.record.step);
-  run_.state->load(*run_.checkpoint);
+  if (run_.other_members) {
+    run_.exchange->restart(run_.record.step);
+    load_other_members();
+  } else {
+    run_.exchange->resume(run_.record.step);
+    run_.state->load(*run_.checkpoint);
+  }
   if (run_.applied.sharding) run_.applied.sharding->end_update();
+}
+
+void RunSetup::load_other_members() {
+  run_.state->load_other_members(*run_.checkpoint, *run_.other_members,
+                                 run_.loss_scale ? &*run_.loss_scale : nullptr);
 }
 
 void RunSetup::load_source() {

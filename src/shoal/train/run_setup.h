@@ -48,6 +48,8 @@ class RunSetup {
   void note_members();
   /// New weights are drawn: there is neither a checkpoint to go on from nor a model to start from.
   bool draws_weights() const { return !run_.checkpoint && config_.model.from.empty(); }
+  /// Fills the run from a checkpoint of other members.
+  void load_other_members();
   void load_source();
 
   const Job& job_;

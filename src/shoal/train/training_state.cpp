@@ -6,38 +6,11 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/train/member_resumption.h"
+#include "shoal/train/state_items.h"
 
 namespace shoal::train {
 namespace {
-
-/// Sets of items by the ranks that hold them: those of one stage, and of several (tied weights).
-constexpr int kUntied = 0;
-constexpr int kTied = 1;
-constexpr int kCounts = 2;
-constexpr int kTiedCounts = 3;
-constexpr int kScale = 4;
-constexpr int kOuter = 5;
-/// Added to those of one member: the ranks of all members at the same places.
-constexpr int kAllMembers = 8;
-
-/// The range as a tensor of the checkpoint: whole in the parameter's shape, or flat with its boxes.
-checkpoint::StateItem item_of(const std::string& prefix, const parallel::OwnedRange& range,
-                              const at::Tensor& values) {
-  const nn::Parameter& parameter = *range.parameter;
-  checkpoint::StateItem item{.name = prefix + parameter.name(),
-                             .local = values,
-                             .global_shape = parameter.global_shape(),
-                             .boxes = {},
-                             .replica = range.owner(),
-                             .replicas = range.owners(),
-                             .holders = range.ties > 1 ? kTied : kUntied};
-  // No boxes stand for the whole tensor, so a part of it needs them, also where this rank owns all
-  // of its own box. A flat range is saved as the few boxes that it consists of, so that any other
-  // cut can be loaded.
-  if (range.end - range.begin < parameter.global_count())
-    item.boxes = mesh::boxes_of(parameter.box(), range.begin, range.end);
-  return item;
-}
 
 /// Makes the ranks of all members holders of what those of one member hold.
 checkpoint::StateItem of_all_members(checkpoint::StateItem item, const MemberExchange& exchange) {
@@ -100,20 +73,31 @@ std::vector<checkpoint::StateItem> TrainingState::items() const {
 /// Returns the items that belong to all members, or to the exchanges.
 std::vector<checkpoint::StateItem> TrainingState::member_items() const {
   std::vector<checkpoint::StateItem> items;
-  std::size_t slice = 0;
+  const std::string own = fmt::format("member.{}.outer.", exchange_->member());
+  const auto of_all = [&](checkpoint::StateItem item) {
+    items.push_back(of_all_members(std::move(item), *exchange_));
+  };
+  std::vector<const parallel::OwnedRange*> trained;
   for (const parallel::OwnedRange& range : owned_) {
     if (!range.parameter->requires_grad()) continue;
-    at::Tensor anchor = exchange_->anchor_of(slice++);
-    items.push_back(of_all_members(item_of("model.", range, anchor), *exchange_));
+    const std::size_t slice = trained.size();
+    trained.push_back(&range);
+    of_all(item_of("model.", range, exchange_->anchor_of(slice)));
+    if (const at::Tensor momentum = exchange_->momentum_of(slice); momentum.defined())
+      of_all(item_of("outer.momentum.", range, momentum));
+    if (const at::Tensor residual = exchange_->residual_of(slice); residual.defined())
+      items.push_back(item_of(own + "residual.", range, residual));
   }
-  for (const MemberExchange::Array& array : exchange_->arrays()) {
-    checkpoint::StateItem item{.name = "outer." + array.name,
-                               .local = array.values,
-                               .global_shape = {array.values.numel()},
-                               .boxes = {},
-                               .holders = kOuter};
-    if (!array.shared) item.name = fmt::format("member.{}.{}", exchange_->member(), item.name);
-    items.push_back(array.shared ? of_all_members(std::move(item), *exchange_) : std::move(item));
+  for (const MemberExchange::Part& part : exchange_->sums_in_flight()) {
+    for (auto& item :
+         boxes_to_save("outer.difference.", *trained.at(part.slice), part.begin, part.values))
+      of_all(std::move(item));
+  }
+  // Each member has those of other values.
+  for (const MemberExchange::Part& part : exchange_->sum_residuals()) {
+    for (auto& item :
+         boxes_to_save("outer.sum_residual.", *trained.at(part.slice), part.begin, part.values))
+      items.push_back(std::move(item));
   }
   // Always there, so that a run may go on with another precision.type.
   items.push_back({.name = fmt::format("member.{}.loss_scale", exchange_->member()),
@@ -165,6 +149,14 @@ void TrainingState::load(const std::string& path) {
                      .skipped = static_cast<std::int64_t>(values[2])});
   }
   // Loading filled the masters; the weights of the forward pass are rounded from them.
+  optimizer_.copy_masters_to_parameters();
+}
+
+void TrainingState::load_other_members(const std::string& path, const RunRecord& saved,
+                                       optim::LossScale* scale) {
+  std::vector<parallel::OwnedRange> trained = owned_;
+  std::erase_if(trained, [](const auto& range) { return !range.parameter->requires_grad(); });
+  MemberResumption(path, saved, {trained, optimizer_, group_, exchange_, scale}).load();
   optimizer_.copy_masters_to_parameters();
 }
 

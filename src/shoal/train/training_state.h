@@ -22,7 +22,8 @@ namespace shoal::train {
 ///
 /// Members that train by themselves have one model in common, the anchor, which is "model.".
 /// "member.M." has the parameters, the optimizer's state and the loss scale of member M, and
-/// "outer." the values that the next exchanges depend on.
+/// "outer." the values that the next exchanges depend on. All of them are tensors by parameter, so
+/// that other members, or members of other ranks, can go on with them.
 class TrainingState {
  public:
   /// `owned` has the ranges of the optimizer's slices in their order, and frozen parameters
@@ -43,6 +44,11 @@ class TrainingState {
                     const checkpoint::SaveOptions& options) const;
   /// Collective. Fills parameters and optimizer in place. Throws as checkpoint::load.
   void load(const std::string& path);
+  /// Collective. The same from a checkpoint of the run `saved`, whose members, or the ranks in
+  /// them, are others than those of this one, as MemberResumption has it. `scale`: of this rank's
+  /// member; null: there is none. `load_parameters` must have been called before, and before the
+  /// exchanges were made.
+  void load_other_members(const std::string& path, const RunRecord& saved, optim::LossScale* scale);
   /// Collective. Fills the parameters alone, from a checkpoint of any run: the optimizer stays
   /// fresh. Throws as checkpoint::load.
   void load_parameters(const std::string& path);

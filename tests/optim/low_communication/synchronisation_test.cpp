@@ -260,6 +260,23 @@ TEST(Synchronisation, ARunThatIsTakenUpHasTheSameBits) {
   });
 }
 
+// The exchange of step 4 would end in step 6, and that of step 8 in step 10.
+TEST(Synchronisation, AfterARestartNothingThatBeganBeforeIsDue) {
+  comm::run_on_threads(threads(2), [&](const comm::Group& group) {
+    const Member member(group.rank());
+    const SynchronisationOptions options{.every = 4, .delay = 2, .mix = 0.5, .outer = {}};
+    Synchronisation members({member.parameters}, group, options);
+    EXPECT_TRUE(members.writes_after(6));
+    members.restart(5);
+    for (std::int64_t step = 6; step <= 12; ++step) {
+      member.descend(kRate);
+      EXPECT_EQ(members.writes_after(step), step == 10) << step;
+      EXPECT_EQ(members.after_step(step).has_value(), step == 10) << step;
+    }
+    members.take_anchors();
+  });
+}
+
 // Few values may not fill all fragments.
 TEST(Synchronisation, EmptyFragmentsExchangeNothing) {
   comm::run_on_threads(threads(2), [&](const comm::Group& group) {

@@ -58,7 +58,10 @@ void validate_members(const Job& job, const model::ModelSpec& spec, std::int64_t
     throw config_error(job, key,
                        fmt::format("members are data-parallel ranks, and there is one: {} ranks "
                                    "would be two members",
-                                   2 * ranks));
+                                   2 * ranks))
+        .hint(
+            "a job without [low_communication] trains on one; it goes on from the anchor of a run "
+            "with members");
   }
   if (p.zero_stage > 0 && p.data_parallel_replicate_degree < 2) {
     throw config_error(job, "parallelism.data_parallel_replicate_degree",
