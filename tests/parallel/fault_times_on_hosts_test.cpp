@@ -178,8 +178,9 @@ std::vector<double> seconds_to_the_end(const std::vector<Job>& jobs, const Fault
                                  .size = kRanks,
                                  .memory_limit_bytes = std::size_t{1} << 30,
                                  .transport = fault.transport};
-      // What ends a wait for a rank that is stopped. All else must be noticed.
-      if (fault.harm == Harm::kStopped) options.timeout = std::chrono::milliseconds(700);
+      // What ends a wait for a rank that is stopped, long enough for the other job to come to its
+      // moment. All else must be noticed.
+      if (fault.harm == Harm::kStopped) options.timeout = std::chrono::milliseconds(2500);
       options.network.silence = std::chrono::seconds(60);
       pid_t& child = ranks[job][static_cast<std::size_t>(rank)];
       child = ::fork();

@@ -66,7 +66,9 @@ double time_steps(const schedule::Schedule& table, double unit, bool early) {
           batch_of_ones(),
           {.step = i, .learning_rate = 0.01, .labels = 1, .may_end_early = early && !last});
       EXPECT_EQ(result.validated, !early || last);
-      if (early && i > 0) EXPECT_GT(step.validated().grad_norm, 0);
+      if (early && i > 0) {
+        EXPECT_GT(step.validated().grad_norm, 0);
+      }
     }
     seconds[static_cast<std::size_t>(group.rank())] = to_seconds(Clock::now() - start);
   });
