@@ -38,7 +38,7 @@ std::pair<Link, Link> two_ends(int rails) {
 /// Reads a rail, and reports what has come on it as a transport does.
 bool receive(Link& from, Link& to, int rail, ChunkSink& sink) {
   const bool open = to.receive(rail, sink);
-  const auto report = rail > 0 ? to.report(rail) : std::nullopt;
+  const auto report = rail > 0 ? to.report(rail) : to.report_first_rail(true);
   if (report) from.obey(*report);
   return open;
 }

@@ -64,6 +64,10 @@ std::optional<Claims::Chunk> Claims::claim(Kind kind) {
     returned_.pop_front();
     return piece;
   }
+  if (kind == Kind::kControl) {
+    const auto next = lines_[kReady].next();
+    if (!next || next->group != 0) return std::nullopt;
+  }
   const auto stream = next_stream(kind == Kind::kPiece ? kPieces : kReady);
   if (!stream) return std::nullopt;
   ++claimed_;

@@ -77,7 +77,8 @@ class Claims {
       return now - claimed > longest * (1 << std::min(moves, kMostDoublings));
     }
   };
-  enum class Kind : std::uint8_t { kAny, kSmall, kPiece };
+  /// kControl: what the transport says itself, as far as it goes before all else.
+  enum class Kind : std::uint8_t { kAny, kSmall, kPiece, kControl };
 
   /// `in_pieces`: there are several connections.
   explicit Claims(bool in_pieces = false) : in_pieces_(in_pieces) {}

@@ -35,8 +35,11 @@ class OutgoingCall {
   /// Returns true after 2 seconds without a connection, and after 10 seconds in all: the call is
   /// then to be given up.
   bool expired(Clock::time_point now) const;
+  /// Returns true once the other side's kernel has taken the connection.
+  bool connected() const { return handshake_.has_value(); }
   /// Goes on as far as it can without waiting. Returns true once the channel is there. Throws
-  /// Error(peer_lost) where the other side is not there, refuses, or does not know the key.
+  /// Error(peer_lost) where the other side is not there (ConnectionRefused where nobody listens),
+  /// refuses, or does not know the key.
   bool advance();
   /// Returns the channel, whose handshakes are complete, and what the listener has said.
   std::unique_ptr<Channel> take_channel() { return std::move(channel_); }
