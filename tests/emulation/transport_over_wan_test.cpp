@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/wire/rendezvous.h"
 #include "shoal/wire/tcp_transport.h"
+#include "tests/collective/connections_here.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
 #include "tests/emulation/raw_sockets.h"
@@ -123,6 +125,54 @@ TEST(OverWan, LossAndJitterChangeNoResult) {
   for (int from = 0; from < 3; ++from)
     for (int to = 0; to < 3; ++to) lost += from == to ? 0 : wan.between(from, to).lost.packets;
   EXPECT_GT(lost, 10u) << "the links were better than this test wants";
+}
+
+// Any rail, the first one too, while there are bytes on their way to the other side and back. Both
+// ends of all connections are in this process: one of them is reset, and the other one hears of it.
+TEST(OverWan, RailsThatAreResetAreReplacedAndNoBitIsWrong) {
+  Wan wan(3);
+  wan.set_all({.delay = milliseconds(10), .jitter = milliseconds(2)});
+  ASSERT_EQ(when_quiet([&] { return why_void(wan, 0, 1); }), "");
+  std::atomic<int> running{0};
+  std::atomic<int> broken{0};
+  std::atomic<int> first_broken{0};
+  const auto reset_some = [&] {
+    std::mt19937 random(11);
+    for (const Deadline end = soon(); running < 3 && !end.passed();)
+      std::this_thread::sleep_for(milliseconds(1));
+    while (running == 3) {
+      std::this_thread::sleep_for(milliseconds(25));
+      const auto all = collective::connections(false);
+      const auto others = collective::connections(true);
+      if (all.empty()) continue;
+      const int fd = all[random() % all.size()];
+      const bool first = std::find(others.begin(), others.end(), fd) == others.end();
+      if (!collective::break_connection(fd)) continue;
+      ++broken;
+      if (first) ++first_broken;
+    }
+  };
+  collective::expect_none(at_sites(
+      wan, {.rails = 4},
+      [&](TcpCommunicator& c) {
+        c.run({.kind = Kind::kBarrier}, soon());
+        ++running;
+        for (int round = 0; round < 6; ++round) {
+          for (const std::size_t count : {1, 3001, 200001}) {
+            EXPECT_EQ(
+                collective::check<std::int32_t>(c, Kind::kAllReduce, ElementType::kI32, count, 0),
+                "");
+          }
+        }
+        c.run({.kind = Kind::kBarrier}, soon());
+        running = 0;
+        c.run({.kind = Kind::kBarrier}, soon());
+      },
+      reset_some));
+  fmt::print("{} connections were reset, {} of them first ones or being made\n", broken.load(),
+             first_broken.load());
+  EXPECT_GT(broken, 20);
+  EXPECT_GT(first_broken, 2);
 }
 
 /// Eight megabytes take three seconds in each direction.
