@@ -86,8 +86,9 @@ void TcpTransport::report_first_rail(int r, bool at_once) {
   flush_peer(r);
 }
 
+// Between two looks up to two heartbeats may pass.
 bool TcpTransport::first_rail_is_stuck(const Peer& peer) const {
-  return awake_.total() - peer.rails[0].last_progress >= 2 * options_.heartbeat;
+  return awake_.total() - peer.rails[0].last_progress > 3 * options_.heartbeat;
 }
 
 // Returns true where what was sent on another rail has been acknowledged, or nothing was sent.
