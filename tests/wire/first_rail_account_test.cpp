@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -88,6 +89,49 @@ TEST(FirstRailAccount, AReportOfMoreThanWasWrittenIsRefusedAndAnEarlierOneSaysNo
   EXPECT_EQ(numbers(account.resume(report(2, 1))), (std::vector<std::size_t>{2}));
 }
 
+// The first connection is number 0, and no other one is: who has not had it can tell.
+TEST(FirstRailAccount, NumbersOfConnectionsBeginAnewAtOne) {
+  Account account;
+  EXPECT_EQ(account.next_connection(), 1);
+  EXPECT_TRUE(account.may_follow(1));
+  EXPECT_TRUE(account.may_follow(127));
+  EXPECT_FALSE(account.may_follow(128));
+  for (int i = 0; i < 255; ++i) {
+    account.lost({});
+    EXPECT_FALSE(account.may_follow(0));
+    account.reopen(account.next_connection());
+  }
+  EXPECT_EQ(account.connection(), 255);
+  EXPECT_EQ(account.next_connection(), 1);
+  EXPECT_FALSE(account.may_follow(255)) << "it is there";
+  account.lost({});
+  EXPECT_TRUE(account.may_follow(255)) << "the peer has not had it";
+  for (const std::uint8_t later : {1, 127}) EXPECT_TRUE(account.may_follow(later)) << int{later};
+  for (const std::uint8_t earlier : {0, 128, 254})
+    EXPECT_FALSE(account.may_follow(earlier)) << int{earlier};
+}
+
+TEST(FirstRailAccount, GetsOnWhenThePeerHasMoreThanBeforeTheLoss) {
+  Account account;
+  EXPECT_TRUE(account.got_on());
+  account.lost({});
+  account.reopen(1);
+  EXPECT_FALSE(account.got_on());
+  account.resume(report(0, 1));
+  EXPECT_TRUE(account.got_on()) << "nothing was lost";
+  account.wrote(chunk(0));
+  account.lost({});
+  account.reopen(2);
+  for (const auto& again : account.resume(report(0, 2))) account.wrote(again);
+  EXPECT_FALSE(account.got_on());
+  account.lost({});
+  account.reopen(3);
+  for (const auto& again : account.resume(report(0, 3))) account.wrote(again);
+  EXPECT_FALSE(account.got_on());
+  account.reported(report(1, 3));
+  EXPECT_TRUE(account.got_on());
+}
+
 // Reports of reports would never end.
 TEST(FirstRailAccount, ReportsAreDueForWhatSomebodyWaitsFor) {
   Account account;
@@ -154,6 +198,11 @@ TEST(FirstRailAccount, WhatIsAbandonedIsForgotten) {
   EXPECT_EQ(dropped.size(), 1u) << "the other one is a copy";
   EXPECT_TRUE(account.abandoned());
   EXPECT_FALSE(account.waits());
+  account.reopen(1);
+  account.wrote(chunk(2, {0, kAbort}));
+  EXPECT_TRUE(account.resume(report(5, 1)).empty()) << "nor does it matter what the peer has";
+  EXPECT_EQ(account.state(), State::kOpen);
+  EXPECT_NO_THROW(account.reported(report(9, 1)));
 }
 
 // The caller's memory is released when it is not read any more.

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -74,6 +75,7 @@ TEST_F(FirstRail, StrangersAndStaleCallersDoNotTakeThePlaceOfTheFirstRail) {
     EXPECT_TRUE(is_closed(call_again_as(3, kConnection + 1, 1))) << "another process";
     EXPECT_TRUE(is_closed(call_again_as(4, kConnection, 1))) << "of another number of rails";
     EXPECT_TRUE(is_closed(call_again_as(3, kConnection, 255))) << "an earlier one";
+    EXPECT_TRUE(is_closed(call_again_as(3, kConnection, 0))) << "the very first one";
     const Descriptor stranger = connect_to(address_, soon());
     const PeerHello hello{
         .rank = 1, .size = 2, .attempt = 1, .rails = 3, .connection = kConnection};
@@ -85,7 +87,6 @@ TEST_F(FirstRail, StrangersAndStaleCallersDoNotTakeThePlaceOfTheFirstRail) {
     EXPECT_TRUE(is_closed(other)) << "of another certificate";
   };
   refuse_all();
-  EXPECT_TRUE(is_closed(call_again_as(3, kConnection, 0))) << "the one that is there";
   message({1, 3}, Bytes(1));
   EXPECT_TRUE(within(seconds(10), [&] { return transport_->has_arrived(1, {1, 3}); }));
   reset(0);
@@ -123,9 +124,86 @@ TEST_F(FirstRail, AFirstRailThatDoesNotComeAgainEndsThePeerWithItsCause) {
     return !failure().empty();
   });
   EXPECT_THAT(failure(), HasSubstr("rank 1 is lost: the connection broke"));
-  EXPECT_THAT(failure(), HasSubstr("not the first connection could be made again"));
+  EXPECT_THAT(failure(), HasSubstr("the first connection could not be made again"));
   EXPECT_GE(Clock::now() - begin, milliseconds(950));
   EXPECT_LT(Clock::now() - begin, seconds(6));
+}
+
+class FirstRailOfQuickBeats : public TransportWithThreeSockets {
+ protected:
+  FirstRailOfQuickBeats() : TransportWithThreeSockets(milliseconds(100)) {}
+  void wait_for_failure(const std::function<void()>& meanwhile) {
+    EXPECT_TRUE(within(seconds(10), [&] {
+      meanwhile();
+      beat_on_others();
+      transport_->wait_for_event(transport_->events(), milliseconds(30));
+      return !failure().empty();
+    }));
+    EXPECT_GE(Clock::now() - begin_, milliseconds(950));
+    EXPECT_LT(Clock::now() - begin_, seconds(6));
+  }
+  const Clock::time_point begin_ = Clock::now();
+};
+
+// Something on the way cuts each new one, at once or behind the first word on it, and lets the
+// others be.
+TEST_F(FirstRailOfQuickBeats, AFirstRailThatIsMadeAgainAndAgainForNothingEndsThePeerWithItsCause) {
+  transport_->send(1, {1, 1}, 0, Bytes(100));
+  transport_->flush();
+  messages_until({1, 1}, 1);
+  reset(0);
+  int attempts = 0;
+  wait_for_failure([&] {
+    call_silently(++attempts);
+    if (attempts % 2 == 0) {
+      const Bytes none = message_bytes(FirstRailAccount::kReports, RailReport{}.encode());
+      send(peer_[0].get(), none.data(), none.size(), MSG_NOSIGNAL);
+      messages_until(FirstRailAccount::kReports, 1);
+    }
+    reset(0);
+  });
+  EXPECT_GT(attempts, 5);
+  EXPECT_THAT(failure(), HasSubstr("rank 1 "));
+  EXPECT_THAT(failure(), HasSubstr("nothing has got through"));
+}
+
+// One that carries a little each time is worth something.
+TEST_F(FirstRailOfQuickBeats, AFirstRailThatIsCutAgainAndAgainAndGetsOnDoesNotEndThePeer) {
+  std::uint64_t has = with_place(messages()).size();
+  for (int attempt = 1; Clock::now() - begin_ < seconds(3) && failure().empty(); ++attempt) {
+    transport_->send(1, {1, 1}, 0, Bytes(10));
+    transport_->flush();
+    reset(0);
+    call_again(attempt, has);
+    has += with_place(messages_until({1, 1}, 1)).size();
+    beat_on_others();
+    transport_->wait_for_event(transport_->events(), milliseconds(30));
+  }
+  EXPECT_EQ(failure(), "");
+}
+
+TEST_F(FirstRailOfQuickBeats, APeerThatReplacesItsFirstRailAndSaysNothingThereIsLost) {
+  const Descriptor old = std::move(peer_[0]);
+  call_silently(1);
+  wait_for_failure([] {});
+  EXPECT_THAT(failure(), HasSubstr("rank 1 has replaced its first connection"));
+  EXPECT_THAT(failure(), HasSubstr("nothing has got through on"));
+}
+
+// The cause of a failure is not sent again, so it does not wait for what the peer has.
+TEST_F(FirstRail, AFailureIsToldOnANewFirstRailBeforeThePeerHasSaidHowMuchItHas) {
+  transport_->send(1, {1, 1}, 0, Bytes(100));
+  transport_->flush();
+  const std::uint64_t has = with_place(messages_until({1, 1}, 1)).size();
+  reset(0);
+  call_silently(1);
+  EXPECT_EQ(messages_until(FirstRailAccount::kReports, 1).size(), 1u);
+  transport_->abort(Error(ErrorKind::kUsage, "test", "enough"));
+  EXPECT_EQ(messages_until({0, kAbort}, 1).size(), 1u);
+  message(FirstRailAccount::kReports, RailReport{.pieces = has + 5}.encode());
+  message({1, 3}, Bytes(1));
+  EXPECT_TRUE(within(seconds(10), [&] { return transport_->has_arrived(1, {1, 3}); }));
+  EXPECT_THAT(failure(), HasSubstr("enough"));
 }
 
 TEST_F(FirstRail, AFirstReportThatCannotBeIsAnErrorThatNamesThePeer) {

@@ -327,7 +327,7 @@ TEST_F(TransportWithStuckRails, AFirstRailOnWhichNothingGetsThroughIsGivenUpAndO
     return !failure().empty();
   }));
   EXPECT_THAT(failure(), HasSubstr("connection 0 of 3: nothing that was sent there for"));
-  EXPECT_THAT(failure(), HasSubstr("not the first connection could be made again"));
+  EXPECT_THAT(failure(), HasSubstr("the first connection could not be made again"));
   EXPECT_GT(beats_, 10u);
 }
 

@@ -313,6 +313,28 @@ TEST_F(RedialOfARail, APeerThatClosesAllAndListensNoMoreIsLostAtOnce) {
   EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(500));
 }
 
+// The address of a process that has ended belongs to another one of the same job.
+TEST_F(RedialOfARail, APeerInWhosePlaceAnotherProcessAnswersIsLostAtOnce) {
+  for (Descriptor& socket : rails_) socket = Descriptor();
+  PeerHello other{.rank = 0, .size = 2};
+  other.id.bytes[0] = std::byte{1};
+  const auto [socket, hello] = take_caller(listener_, false, other);
+  EXPECT_EQ(hello.rail, 0);
+  const auto begin = Clock::now();
+  std::optional<Error> lost;
+  while (!lost && Clock::now() - begin < std::chrono::seconds(5)) {
+    try {
+      transport_->check();
+      transport_->wait_for_event(transport_->events(), std::chrono::milliseconds(1));
+    } catch (const Error& error) {
+      lost = error;
+    }
+  }
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->kind(), ErrorKind::kPeerLost);
+  EXPECT_EQ(lost->peer(), 0);
+}
+
 /// A lower rank of 3, which the test plays, with five rails.
 struct LowerRank {
   static constexpr int kRails = 5;

@@ -151,10 +151,14 @@ class TransportWithThreeSockets : public testing::Test {
                   [](const auto& one) { return !FirstRailAccount::has_place(one.first); });
     return messages;
   }
-  /// Calls again as rail 0, of which `chunks` have come until now, and says so.
-  void call_again(int attempt, std::uint64_t chunks) {
+  /// Calls again as rail 0, and says nothing.
+  void call_silently(int attempt) {
     peer_[0] = call_rank_0(address_, 0, 3, kConnection, attempt);
     said_.emplace(std::uint64_t{1} << 42, nullptr, Assembler::Carries::kMessagesAndAnnouncements);
+  }
+  /// Calls again as rail 0, of which `chunks` have come until now, and says so.
+  void call_again(int attempt, std::uint64_t chunks) {
+    call_silently(attempt);
     message(FirstRailAccount::kReports, RailReport{.pieces = chunks}.encode());
   }
   /// Says on the other rails that the peer lives.

@@ -7,9 +7,26 @@
 #include "shoal/base/error.h"
 
 namespace shoal::wire {
+namespace {
+
+/// Of connections that follow the first one.
+constexpr int kNumbers = 255;
+
+}  // namespace
 
 bool FirstRailAccount::is_awaited(Stream stream) {
   return stream != Stream{0, kHeartbeat} && stream != Stream{0, kRail};
+}
+
+std::uint8_t FirstRailAccount::next_connection() const {
+  return static_cast<std::uint8_t>(connection_ == kNumbers ? 1 : connection_ + 1);
+}
+
+// Of two numbers the one is later that is less than half of the way around ahead of the other.
+bool FirstRailAccount::may_follow(std::uint8_t number) const {
+  if (number == 0) return false;
+  const int ahead = connection_ == 0 ? number : (number - connection_ + kNumbers) % kNumbers;
+  return ahead <= kNumbers / 2 && (ahead > 0 || state_ == State::kLost);
 }
 
 void FirstRailAccount::wrote(Claims::Chunk chunk) {
@@ -42,6 +59,7 @@ RailReport FirstRailAccount::own_report() {
 // A report that was queued before the connection was lost, and written on the next one, is older
 // than what was said first on that.
 void FirstRailAccount::reported(const RailReport& report) {
+  if (abandoned_) return;
   if (report.pieces > written_) {
     throw Error(ErrorKind::kData, "receive",
                 fmt::format("a report of {} chunks on connection 0, of which {} were written",
@@ -59,6 +77,7 @@ void FirstRailAccount::reported(const RailReport& report) {
 // While the peer has not said how much it has, nothing more was claimed: then there are none.
 void FirstRailAccount::lost(Chunks unwritten) {
   state_ = State::kLost;
+  reported_when_lost_ = reported_;
   for (Claims::Chunk& chunk : unwritten) unwritten_.push_back(std::move(chunk));
 }
 
@@ -71,9 +90,11 @@ RailReport FirstRailAccount::reopen(std::uint8_t connection) {
 FirstRailAccount::Chunks FirstRailAccount::resume(const RailReport& report) {
   reported(report);
   state_ = State::kOpen;
+  if (abandoned_) return {};
   Chunks all = std::exchange(unreported_, {});
   for (Claims::Chunk& chunk : unwritten_) all.push_back(std::move(chunk));
   for (Claims::Chunk& chunk : all) chunk.sent = 0;
+  sent_again_ = !all.empty();
   unwritten_.clear();
   unreported_bytes_ = 0;
   awaited_ = 0;

@@ -40,8 +40,14 @@ class FirstRailAccount {
     kResuming,  ///< it has one, on which the peer has not yet said how much it has
   };
   State state() const { return state_; }
-  /// Returns the number of the current connection, or of the last one, modulo 256.
+  /// Returns the number of the current connection, or of the last one. The first one has the number
+  /// 0, which no other one has: a process that has never had it can tell the others from it. Those
+  /// that follow have 1 to 255, and then 1 again.
   std::uint8_t connection() const { return connection_; }
+  std::uint8_t next_connection() const;
+  /// Returns true where a connection of that number may take the place of the current or last one:
+  /// a later one, or the last one, which is lost on this side.
+  bool may_follow(std::uint8_t number) const;
 
   /// The kernel has taken all of a chunk, whose memory is its own.
   void wrote(Claims::Chunk chunk);
@@ -66,8 +72,14 @@ class FirstRailAccount {
   /// Takes what the peer has said first on the new connection. Returns what is to be written before
   /// all else: what it does not have, in order. Throws as `reported`.
   Chunks resume(const RailReport& report);
+  /// Returns true where the last loss is mended: the peer has said how much it has, and since then
+  /// or by that it has more than before the loss, or there was nothing to be sent again.
+  bool got_on() const {
+    return state_ == State::kOpen && (!sent_again_ || reported_ > reported_when_lost_);
+  }
 
-  /// Forgets all chunks: they are not sent again, and rail 0 is not replaced from now on.
+  /// Forgets all chunks: they are not sent again, and rail 0 is not replaced from now on. What the
+  /// peer reports then says nothing.
   void abandon();
   bool abandoned() const { return abandoned_; }
   /// As `abandon`. Adds the messages whose memory is the caller's to `dropped`.
@@ -89,6 +101,8 @@ class FirstRailAccount {
   Chunks unwritten_;         ///< behind them, while there is no connection
   std::uint64_t written_ = 0;
   std::uint64_t reported_ = 0;  ///< of those written, by the peer
+  std::uint64_t reported_when_lost_ = 0;
+  bool sent_again_ = false;  ///< something of what was lost last
   std::uint64_t received_ = 0;
   std::uint64_t told_ = 0;  ///< of those received
   bool urgent_ = false;     ///< the peer waits for the report of one that was received

@@ -21,7 +21,8 @@ class OutgoingCall {
  public:
   struct Options {
     std::string key;
-    /// Returns what is said to the listener, once the socket is connected.
+    /// Returns what is said to the listener, once the socket is connected. Empty: the call only
+    /// asks whether anybody listens, and is over once it is connected.
     std::function<Hello(int socket)> hello;
     /// Makes the channel, from the socket and what the listener has said. May throw.
     std::function<std::unique_ptr<Channel>(Descriptor, const Hello&)> make_channel;
@@ -35,9 +36,8 @@ class OutgoingCall {
   /// Returns true after 2 seconds without a connection, and after 10 seconds in all: the call is
   /// then to be given up.
   bool expired(Clock::time_point now) const;
-  /// Returns true once the other side's kernel has taken the connection.
-  bool connected() const { return handshake_.has_value(); }
-  /// Goes on as far as it can without waiting. Returns true once the channel is there. Throws
+  /// Goes on as far as it can without waiting. Returns true once the channel is there, or the call
+  /// is over. Throws
   /// Error(peer_lost) where the other side is not there (ConnectionRefused where nobody listens),
   /// refuses, or does not know the key.
   bool advance();

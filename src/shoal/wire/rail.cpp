@@ -37,11 +37,12 @@ bool Rail::claim(Claims& claims, Claims::Kind kind) {
 }
 
 // What was lost comes first on a new connection. A peer that reads and reports nothing gets little
-// more, and in the end nothing.
+// more, and in the end nothing but reports: it may wait for these as this rank waits for its own.
+// Where nothing is sent again, nothing waits for it: the cause of a failure goes out at once.
 std::optional<Claims::Kind> Rail::may_claim(Claims::Kind kind) const {
-  if (!first_) return kind;
-  const bool resuming = first_->state() == FirstRailAccount::State::kResuming;
-  if (resuming || first_->is_over_full()) return std::nullopt;
+  if (!first_ || first_->abandoned()) return kind;
+  if (first_->state() == FirstRailAccount::State::kResuming) return std::nullopt;
+  if (first_->is_over_full()) return Claims::Kind::kFirstReports;
   return first_->is_full() ? Claims::Kind::kControl : kind;
 }
 

@@ -316,17 +316,19 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
 }
 
 // The answer is proved by the job's key, so it comes from a rank of this job: the one that is
-// meant, unless its address was given to another one.
+// meant, unless its address was given to another one. Where another process answers than before,
+// the one that had the address has ended: that counts as if nobody listened there.
 void TcpTransport::check_answer(int r, const PeerHello& hello, const PeerHello& answer) const {
   if (answer.rank != r || answer.size != size_) {
     throw Error(ErrorKind::kPeerLost, "connect",
                 fmt::format("rank {} of {} answers there", answer.rank, answer.size));
   }
   if (answer.tls != options_.tls) throw other_tls(r, answer.tls);
-  if (hello.rail == 0) return;
   const std::lock_guard lock(mutex_);
+  if (hello.rail == 0 && !peers_[r].link) return;
   if (answer.id == peers_[r].id) return;
-  throw Error(ErrorKind::kPeerLost, "connect", "another process answers there than before");
+  throw ConnectionRefused(
+      Error(ErrorKind::kPeerLost, "connect", "another process answers there than before"));
 }
 
 Error TcpTransport::other_tls(int r, TlsMode theirs) const {
@@ -450,7 +452,11 @@ void TcpTransport::begin_rail(int rank, int rail) {
   // It has just completed its handshake.
   peer.last_heard = awake_.total();
   peer.refused = false;
-  note_missing_rails(peer);
+  if (rail > 0) peer.other_rails.since.reset();
+  if (!peer.was_ready && peer.link->ready()) {
+    peer.was_ready = true;
+    if (peer.first_rail.since) peer.first_rail.since = awake_.total();
+  }
   signal_event();
   wake_driver();
 }

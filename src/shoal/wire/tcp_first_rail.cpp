@@ -20,42 +20,37 @@ bool TcpTransport::replaces_first_rail(const Peer& peer) const {
   return wants_rails(peer) && peer.link->replaces_first_rail();
 }
 
-void TcpTransport::drop_first_rail(int r) {
+void TcpTransport::drop_first_rail(int r, const Error& how) {
   Peer& peer = peers_[r];
   epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(0), nullptr);
   peer.round_trip = round_trip_of(peer.link->fd(0));
   peer.link->lose_first_rail();
   peer.rails[0].ended = true;
-  note_missing_rails(peer);
+  note_loss(peer.first_rail, how);
 }
 
-void TcpTransport::note_missing_rails(Peer& peer) const {
-  bool others = false;
-  for (int rail = 1; rail < peer.link->rails(); ++rail)
-    others = others || peer.link->has_rail(rail);
-  if (others && peer.link->has_rail(0)) {
-    peer.railless.reset();
-  } else if (!peer.railless) {
-    peer.railless = awake_.total();
-  }
+void TcpTransport::note_loss(Missing& missing, const Error& how) const {
+  if (!missing.since) missing.since = awake_.total();
+  missing.why = how;
 }
 
 // The number tells a call from those before it. Its caller may not have had the last one that this
 // rank has taken, and this rank may not have had the last ones of its caller, nor know that the
 // current one is broken: how much each has is said on the new one.
 bool TcpTransport::admits_first_rail(const Peer& peer, const PeerHello& hello) const {
-  if (peer.link->rails() != hello.rails || peer.connection != hello.connection ||
-      peer.id != hello.id || !replaces_first_rail(peer))
-    return false;
-  const auto ahead =
-      static_cast<std::uint8_t>(hello.attempt - peer.link->first_account()->connection());
-  constexpr std::uint8_t kHalf = 128;
-  return ahead < kHalf && (ahead > 0 || !peer.link->has_rail(0));
+  return peer.link->rails() == hello.rails && peer.connection == hello.connection &&
+         peer.id == hello.id && replaces_first_rail(peer) &&
+         peer.link->first_account()->may_follow(hello.attempt);
 }
 
 void TcpTransport::replace_first_rail(int r, std::uint8_t number,
                                       std::unique_ptr<Channel> channel) {
-  if (peers_[r].link->has_rail(0)) drop_first_rail(r);
+  if (peers_[r].link->has_rail(0)) {
+    drop_first_rail(r, Error(ErrorKind::kPeerLost, "receive",
+                             fmt::format("rank {} has replaced its first connection", r))
+                           .at(rank_, size_)
+                           .from(r));
+  }
   add_first_rail(r, number, std::move(channel));
 }
 
@@ -64,17 +59,20 @@ void TcpTransport::add_first_rail(int r, std::uint8_t number, std::unique_ptr<Ch
   Link& link = *peers_[r].link;
   set_up(channel->fd(), r, 0, link.rails());
   link.add_first_rail(std::move(channel), number);
+  ++first_rails_replaced_;
   begin_rail(r, 0);
   flush_peer(r);
 }
 
 // The first report on a connection says where the peer goes on. Reports of other rails, for which
-// there was none to carry them, follow.
+// there was none to carry them, follow. A connection that is made again and again, and cut each
+// time before anything gets through, is as good as none: it is missing until the peer has more.
 void TcpTransport::obey_first_report(int r, const ReceivedChunk& chunk) {
   Peer& peer = peers_[r];
   const auto report = RailReport::decode({chunk.data(), chunk.bytes()});
   if (!report || report->rail != 0 || peer.link->rails() < 2) return;
   peer.link->obey(*report);
+  if (peer.link->first_account()->got_on()) peer.first_rail.since.reset();
   report_pieces(r);
   flush_peer(r);
 }
@@ -171,7 +169,7 @@ void TcpTransport::end_if_unreachable(int r) {
   if (!peer.link || peer.link->has_any_rail() || !replaces_first_rail(peer)) return;
   if (rank_ < r && peer.listener_answers && !peer.refused) return connect_again(r, 0);
   if (rank_ > r && !peer.refused) return;
-  lose_peer(r, *peer.rail_lost);
+  lose_peer(r, *peer.first_rail.why);
 }
 
 void TcpTransport::lose_peer(int r, const Error& how) {

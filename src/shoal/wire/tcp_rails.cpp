@@ -61,16 +61,18 @@ void TcpTransport::end_of_rail(int r, int rail, const Error& how) {
 // another rail on rail 0.
 void TcpTransport::lose_rail(int r, int rail, const Error& how) {
   Peer& peer = peers_[r];
-  if (rail == 0 || !peer.railless) peer.rail_lost = how;
   if (rail == 0) {
-    drop_first_rail(r);
+    drop_first_rail(r, how);
     if (rank_ > r) connect_again(r, 0);
   } else {
     epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(rail), nullptr);
     if (failure_) peer.link->await_no_reports();
     const RailReport report = peer.link->lose_rail(rail);
     peer.rails[rail].ended = true;
-    note_missing_rails(peer);
+    bool others = false;
+    for (int other = 1; other < peer.link->rails(); ++other)
+      others = others || peer.link->has_rail(other);
+    if (!others) note_loss(peer.other_rails, how);
     const bool can_be_told = !peer.rails[0].ended || replaces_first_rail(peer);
     if (!peer.finished && can_be_told) {
       peer.link->send({0, kRail}, kControlPriority, report.encode());
@@ -152,23 +154,30 @@ bool TcpTransport::wants_rails(const Peer& peer) const {
   return !left_ || !peer.link->idle();
 }
 
+// While the connections are being made for the first time, whoever makes them has a deadline.
 void TcpTransport::fail_without_rails() {
-  for (Peer& peer : peers_) {
-    if (!peer.railless || !wants_rails(peer)) continue;
-    const Duration without = awake_.total() - *peer.railless;
-    const Duration longest =
-        options_.silence > Duration::zero() ? options_.silence : kLongestWithoutRails;
-    if (without < longest + options_.heartbeat) continue;
-    const Error& how = *peer.rail_lost;
-    const char* missing = "no connection";
-    if (peer.link->has_rail(0)) missing = "no connection but the first";
-    if (!peer.link->has_rail(0) && peer.link->has_any_rail()) missing = "not the first connection";
-    return fail(Error(ErrorKind::kPeerLost, "connect",
-                      fmt::format("{}; for {:.1f} s {} could be made again{}", how.message(),
-                                  to_seconds(without), missing, refused_callers()))
-                    .at(rank_, size_)
-                    .from(how.peer())
-                    .hint(how.hint()));
+  const Duration longest =
+      options_.silence > Duration::zero() ? options_.silence : kLongestWithoutRails;
+  for (const Peer& peer : peers_) {
+    if (!peer.was_ready || !wants_rails(peer)) continue;
+    for (const Missing* missing : {&peer.first_rail, &peer.other_rails}) {
+      if (!missing->since) continue;
+      const Duration without = awake_.total() - *missing->since;
+      if (without < longest + options_.heartbeat) continue;
+      const bool first = missing == &peer.first_rail;
+      std::string what = first ? "nothing has got through on its first connection, which was lost"
+                               : "no connection but the first could be made again";
+      if (first && !peer.link->has_rail(0))
+        what = "the first connection could not be made again, or nothing has got through there";
+      if (!peer.link->has_any_rail()) what = "no connection could be made again";
+      const Error& how = *missing->why;
+      return fail(Error(ErrorKind::kPeerLost, "connect",
+                        fmt::format("{}; for {:.1f} s {}{}", how.message(), to_seconds(without),
+                                    what, refused_callers()))
+                      .at(rank_, size_)
+                      .from(how.peer())
+                      .hint(how.hint()));
+    }
   }
 }
 

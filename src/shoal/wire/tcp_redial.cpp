@@ -42,7 +42,7 @@ bool TcpTransport::waits_for_call(int r, int rail) const {
 
 std::uint16_t TcpTransport::number_of_call(const Peer& peer, int rail) const {
   if (rail > 0) return peer.link->account(rail).awaited();
-  return static_cast<std::uint8_t>(peer.link->first_account()->connection() + 1);
+  return peer.link->first_account()->next_connection();
 }
 
 // Runs in the thread, without the lock. Returns how long it may take until the next call is due.
@@ -113,10 +113,10 @@ void TcpTransport::begin_redial(int r, int rail, Redial& redial) {
     const auto tls = context_of_call(socket.get());
     return channel_over(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
   };
+  OutgoingCall::Options options{.key = options_.key, .hello = {}, .make_channel = make_channel};
+  if (!redial.asks) options.hello = say_hello;
   try {
-    redial.call = std::make_unique<OutgoingCall>(
-        address, OutgoingCall::Options{
-                     .key = options_.key, .hello = say_hello, .make_channel = make_channel});
+    redial.call = std::make_unique<OutgoingCall>(address, std::move(options));
     redial.socket = redial.call->fd();
     watch_redial(r, rail, redial);
   } catch (const ConnectionRefused&) {
@@ -138,12 +138,9 @@ void TcpTransport::advance_redial(int r, int rail) {
   std::unique_ptr<Channel> channel;
   try {
     const bool complete = redial.call->advance();
-    if (redial.asks && redial.call->connected()) {
-      note_answer(r, true);
-      return hang_up(redial);
-    }
     if (!complete) return watch_redial(r, rail, redial);
-    channel = redial.call->take_channel();
+    if (redial.asks) note_answer(r, true);
+    if (!redial.asks) channel = redial.call->take_channel();
   } catch (const ConnectionRefused&) {
     note_refusal(r);
   } catch (const std::exception&) {

@@ -323,11 +323,11 @@ void TcpTransport::fail(const Error& cause) {
     peer.link->drop_all();
   }
   // No connection is closed: this may run inside Link::receive of one of them, when a peer has sent
-  // the cause. Each rail carries it: that of the first may be what broke.
-  const Bytes words = encode(cause);
+  // the cause. Each rail carries it, as far as it fits there: that of the first may be what broke.
+  const Bytes words = encode(cause, Assembler::kPieceBytes);
   for (Peer& peer : peers_)
     if (peer.link && !peer.goodbye && !peer.finished) peer.link->send_last_words(words);
-  send_control(kAbort, words);
+  send_control(kAbort, encode(cause));
   signal_event();
   wake_driver();
 }
@@ -505,6 +505,11 @@ std::uint64_t TcpTransport::bytes_received(int r) const {
 std::uint64_t TcpTransport::waiting_bytes(int r) const {
   const std::lock_guard lock(mutex_);
   return peers_.at(static_cast<std::size_t>(r)).inbox.bytes();
+}
+
+std::uint64_t TcpTransport::first_rails_replaced() const {
+  const std::lock_guard lock(mutex_);
+  return first_rails_replaced_;
 }
 
 std::uint64_t TcpTransport::pauses() const {

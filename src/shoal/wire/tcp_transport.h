@@ -110,6 +110,8 @@ class TcpTransport final : public Transport {
   std::uint64_t bytes_received(int peer) const;
   /// Returns how many connections there are to `peer`; 0 where they are closed.
   int rails(int peer) const override;
+  /// Counts the connections that have taken the place of a first one, to any peer.
+  std::uint64_t first_rails_replaced() const;
   /// Returns true where what goes to and comes from `peer` is encrypted.
   bool encrypted(int peer) const;
   /// Returns the bytes that have come from `peer` and for which nobody has waited yet, with what
@@ -127,6 +129,11 @@ class TcpTransport final : public Transport {
     std::uint64_t acknowledged = 0;    ///< bytes that the peer's kernel has, at the last heartbeat
     Duration last_progress{};          ///< when none was outstanding or it grew, as `awake_` counts
   };
+  /// Rail 0, or all other rails, where they are lost.
+  struct Missing {
+    std::optional<Duration> since;  ///< as `awake_` counts; empty where they are not missing
+    std::optional<Error> why;       ///< of the last loss
+  };
   struct Peer {
     std::unique_ptr<Link> link;  ///< null before rail 0 is connected and after all are closed
     std::vector<RailState> rails;
@@ -142,8 +149,9 @@ class TcpTransport final : public Transport {
     std::optional<Endpoint> listener;  ///< of a higher rank, where it says one
     bool listener_answers = false;     ///< it has answered once, so it can be asked
     bool refused = false;              ///< nobody listens there, since rail 0 was lost
-    std::optional<Error> rail_lost;    ///< why it has lost the rail that it misses most
-    std::optional<Duration> railless;  ///< since when rail 0 or all others are missing (`awake_`)
+    Missing first_rail;                ///< until it has carried something again
+    Missing other_rails;               ///< until one of them is there
+    bool was_ready = false;            ///< all its rails have been there
     Duration round_trip{};             ///< when rail 0 was lost
     bool goodbye_due = false;          ///< this rank's goodbye follows what is queued
     bool finished = false;             ///< nothing more is sent there
@@ -211,7 +219,7 @@ class TcpTransport final : public Transport {
   bool may_end(const Peer& peer) const;
   void end_of_rail(int peer, int rail, const Error& how);
   void lose_rail(int peer, int rail, const Error& how);
-  void drop_first_rail(int peer);
+  void drop_first_rail(int peer, const Error& how);
   void lose_peer(int peer, const Error& how);
   bool replaces_first_rail(const Peer& peer) const;
   bool admits_first_rail(const Peer& peer, const PeerHello& hello) const;
@@ -226,7 +234,7 @@ class TcpTransport final : public Transport {
   void note_refusal(int peer);
   void note_answer(int peer, bool answers);
   void end_if_unreachable(int peer);
-  void note_missing_rails(Peer& peer) const;
+  void note_loss(Missing& missing, const Error& how) const;
   void obey_report(int peer, const ReceivedChunk& report);
   void report_pieces(int peer);
   bool send_late_again();
@@ -282,6 +290,7 @@ class TcpTransport final : public Transport {
   Descriptor ready_;                           ///< an epoll set of all connections and of `wake_`
   Descriptor wake_;                            ///< an eventfd that ends the driver's wait
   std::uint64_t pauses_ = 0;
+  std::uint64_t first_rails_replaced_ = 0;
   bool driving_ = false;
   std::vector<int> reports_due_;   ///< peers from which pieces have come since the last reports
   int waiters_ = 0;                ///< callers that wait for the driver's events
