@@ -333,6 +333,7 @@ TEST_F(RedialOfARail, APeerInWhosePlaceAnotherProcessAnswersIsLostAtOnce) {
   ASSERT_TRUE(lost);
   EXPECT_EQ(lost->kind(), ErrorKind::kPeerLost);
   EXPECT_EQ(lost->peer(), 0);
+  EXPECT_EQ(lost->operation(), "receive") << "the loss, and no silence since: " << lost->what();
 }
 
 /// A lower rank of 3, which the test plays, with five rails.
