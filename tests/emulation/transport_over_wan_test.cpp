@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/wire/rendezvous.h"
 #include "shoal/wire/tcp_transport.h"
+#include "tests/collective/connections_here.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
 #include "tests/emulation/raw_sockets.h"
@@ -45,21 +47,23 @@ struct Meeting {
   std::string place = a_file();
   Duration silence = seconds(60);
   int rails = 0;
+  std::function<void(const wire::TcpTransport&)> at_end = {};
 };
 
 /// Runs one rank in the calling thread, at the site of its number.
 void run_rank(const Wan& wan, int rank, const Meeting& meeting, const Body& body) {
   wan.enter(rank);
   wire::Rendezvous rendezvous(meeting.place, "key", rank, wan.address(rank), soon());
-  TcpCommunicator c(std::make_shared<wire::TcpTransport>(
-                        wire::TcpTransport::Options{.key = "key",
-                                                    .heartbeat = milliseconds(100),
-                                                    .silence = meeting.silence,
-                                                    .rails = meeting.rails},
-                        rendezvous.store(), rank, wan.sites(), soon()),
-                    {});
+  const auto transport = std::make_shared<wire::TcpTransport>(
+      wire::TcpTransport::Options{.key = "key",
+                                  .heartbeat = milliseconds(100),
+                                  .silence = meeting.silence,
+                                  .rails = meeting.rails},
+      rendezvous.store(), rank, wan.sites(), soon());
+  TcpCommunicator c(transport, {});
   rendezvous.all_ranks_connected();
   body(c);
+  if (meeting.at_end) meeting.at_end(*transport);
 }
 
 /// Runs `body` on a rank at each site and returns what each threw. Runs `meanwhile` beside them.
@@ -123,6 +127,53 @@ TEST(OverWan, LossAndJitterChangeNoResult) {
   for (int from = 0; from < 3; ++from)
     for (int to = 0; to < 3; ++to) lost += from == to ? 0 : wan.between(from, to).lost.packets;
   EXPECT_GT(lost, 10u) << "the links were better than this test wants";
+}
+
+// Any rail, the first one too, while there are bytes on their way to the other side and back. Both
+// ends of all connections are in this process: one of them is reset, and the other one hears of it.
+TEST(OverWan, RailsThatAreResetAreReplacedAndNoBitIsWrong) {
+  Wan wan(3);
+  wan.set_all({.delay = milliseconds(10), .jitter = milliseconds(2)});
+  ASSERT_EQ(when_quiet([&] { return why_void(wan, 0, 1); }), "");
+  std::atomic<int> running{0};
+  std::atomic<int> broken{0};
+  std::atomic<std::uint64_t> first_replaced{0};
+  const auto reset_some = [&] {
+    std::mt19937 random(11);
+    for (const Deadline end = soon(); running < 3 && !end.passed();)
+      std::this_thread::sleep_for(milliseconds(1));
+    while (running == 3) {
+      std::this_thread::sleep_for(milliseconds(25));
+      const auto all = collective::connections(false);
+      if (all.empty()) continue;
+      broken += collective::break_connection(all[random() % all.size()]) ? 1 : 0;
+    }
+  };
+  const Meeting meeting{.rails = 4, .at_end = [&](const wire::TcpTransport& transport) {
+                          first_replaced += transport.first_rails_replaced();
+                        }};
+  collective::expect_none(at_sites(
+      wan, meeting,
+      [&](TcpCommunicator& c) {
+        c.run({.kind = Kind::kBarrier}, soon());
+        ++running;
+        for (int round = 0; round < 6; ++round) {
+          for (const std::size_t count : {1, 3001, 200001}) {
+            EXPECT_EQ(
+                collective::check<std::int32_t>(c, Kind::kAllReduce, ElementType::kI32, count, 0),
+                "");
+          }
+        }
+        c.run({.kind = Kind::kBarrier}, soon());
+        running = 0;
+        c.run({.kind = Kind::kBarrier}, soon());
+      },
+      reset_some));
+  // Both ranks of a connection count it.
+  fmt::print("{} connections were reset, and {} first ones replaced\n", broken.load(),
+             first_replaced.load() / 2);
+  EXPECT_GT(broken, 20);
+  EXPECT_GT(first_replaced, 2u);
 }
 
 /// Eight megabytes take three seconds in each direction.

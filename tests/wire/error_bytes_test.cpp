@@ -40,6 +40,20 @@ TEST(ErrorBytes, LongTextsAreCut) {
     EXPECT_EQ(part, text.substr(0, kMostText));
 }
 
+TEST(ErrorBytes, TextsAreCutWhereTheWholeIsTooLong) {
+  constexpr std::size_t kMost = 16 << 10;
+  const std::string text(kMost, 'x');
+  const Error error = Error(ErrorKind::kData, "read", text).at(3, 8).hint("look there");
+  const Bytes bytes = encode(error, kMost);
+  EXPECT_LE(bytes.size(), kMost);
+  const Error read = decode_error(bytes);
+  EXPECT_EQ(read.rank(), 3);
+  EXPECT_GT(read.message().size(), kMost / 5);
+  EXPECT_EQ(read.hint(), "look there");
+  const Error fits(ErrorKind::kData, "read", text.substr(0, kMost - 100));
+  EXPECT_EQ(decode_error(encode(fits, kMost)).message(), fits.message());
+}
+
 TEST(ErrorBytes, WhatCannotBeReadIsAnAbortAllTheSame) {
   const Bytes good = encode(Error(ErrorKind::kData, "read", "the shard is truncated"));
   const auto refused = [](const Bytes& bytes) {

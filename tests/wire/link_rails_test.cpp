@@ -38,7 +38,7 @@ std::pair<Link, Link> two_ends(int rails) {
 /// Reads a rail, and reports what has come on it as a transport does.
 bool receive(Link& from, Link& to, int rail, ChunkSink& sink) {
   const bool open = to.receive(rail, sink);
-  const auto report = rail > 0 ? to.report(rail) : std::nullopt;
+  const auto report = rail > 0 ? to.report(rail) : to.report_first_rail(true);
   if (report) from.obey(*report);
   return open;
 }
@@ -65,6 +65,27 @@ TEST(LinkRails, SmallMessagesDoNotWaitBehindLargeOnes) {
   Counting sink;
   EXPECT_TRUE(receive(a, b, 0, sink));
   EXPECT_EQ(sink.order, (std::vector<std::uint64_t>{2}));
+}
+
+// Both sides may be so full, and then each waits for the reports of the other one.
+TEST(LinkRails, AFirstRailOfWhichTooMuchIsNotReportedStillCarriesReports) {
+  auto [a, b] = two_ends(2);
+  for (int i = 0; i < 48; ++i) a.send({0, kFlow}, kControlPriority, Bytes(1 << 20, std::byte{1}));
+  Counting sink;
+  const auto pass_all = [&, &a = a, &b = b] {
+    for (std::uint64_t before = 1; before != b.bytes_received();) {
+      before = b.bytes_received();
+      a.writable(0);
+      a.flush();
+      for (int i = 0; i < 8; ++i) EXPECT_TRUE(b.receive(0, sink));
+    }
+  };
+  pass_all();
+  EXPECT_FALSE(a.idle({0, kFlow})) << "nothing is reported";
+  sink.order.clear();
+  a.send(FirstRailAccount::kReports, kControlPriority, RailReport{}.encode());
+  pass_all();
+  EXPECT_EQ(sink.order, (std::vector<std::uint64_t>{kFirstRail}));
 }
 
 // One rail is read only when the others have nothing more.

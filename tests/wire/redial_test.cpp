@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "shoal/wire/chunk_header.h"
+#include "shoal/wire/first_rail_account.h"
 #include "shoal/wire/rail_report.h"
 #include "shoal/wire/store.h"
 #include "shoal/wire/tcp_control.h"
@@ -84,7 +85,7 @@ class HeldCaller {
 // same to it.
 TEST(Redial, AConnectionThatIsResetBehindItsHandshakeIsMadeAgain) {
   StoreServer store("127.0.0.1", {0, 0}, "key");
-  const Descriptor listener = listen_on("127.0.0.1", {0, 0});
+  Descriptor listener = listen_on("127.0.0.1", {0, 0});
   StoreClient zero(store.endpoint(), "key", soon());
   zero.set("peers/world/0", local_endpoint(listener.get()).text(), soon());
   HeldCaller caller;
@@ -105,13 +106,14 @@ TEST(Redial, AConnectionThatIsResetBehindItsHandshakeIsMadeAgain) {
   EXPECT_NO_THROW(transport = one.get());
   ASSERT_TRUE(transport);
   EXPECT_EQ(transport->rails(0), 2);
-  for (Descriptor& socket : sockets) socket = Descriptor();
+  for (Descriptor& socket : sockets) socket = Descriptor();  // it waits for nobody
+  listener = Descriptor();
 }
 
 // A rank that has too many callers at a time closes some of them, and so may anything on the way.
 TEST(Redial, AHandshakeThatBreaksIsTriedAgain) {
   StoreServer store("127.0.0.1", {0, 0}, "key");
-  const Descriptor listener = listen_on("127.0.0.1", {0, 0});
+  Descriptor listener = listen_on("127.0.0.1", {0, 0});
   StoreClient zero(store.endpoint(), "key", soon());
   zero.set("peers/world/0", local_endpoint(listener.get()).text(), soon());
   auto one = std::async(std::launch::async, [&] {
@@ -133,14 +135,14 @@ TEST(Redial, AHandshakeThatBreaksIsTriedAgain) {
   EXPECT_THAT(rails, testing::UnorderedElementsAre(0, 1, 2));
   ASSERT_TRUE(transport);
   EXPECT_EQ(transport->rails(0), 3);
-  sockets.clear();  // else it would wait a second for their end
+  sockets.clear();  // else it would wait for what they say
+  listener = Descriptor();
 }
 
-Bytes report_bytes(const RailReport& report) {
+Bytes report_bytes(const RailReport& report, Stream stream = {0, kRail}) {
   const Bytes bytes = report.encode();
-  const ChunkHeader header{.length = static_cast<std::uint32_t>(bytes.size()),
-                           .stream = {0, kRail},
-                           .total = bytes.size()};
+  const ChunkHeader header{
+      .length = static_cast<std::uint32_t>(bytes.size()), .stream = stream, .total = bytes.size()};
   Bytes all(sizeof header);
   std::memcpy(all.data(), &header, sizeof header);
   all.insert(all.end(), bytes.begin(), bytes.end());
@@ -165,7 +167,9 @@ class RedialOfARail : public testing::Test {
     transport_ = one.get();
   }
   ~RedialOfARail() override {
+    // Nobody is there any more, so it waits for nobody.
     for (Descriptor& socket : rails_) socket = Descriptor();
+    listener_ = Descriptor();
   }
   void say(const RailReport& report) {
     const Bytes all = report_bytes(report);
@@ -224,6 +228,112 @@ TEST_F(RedialOfARail, AConnectionThatOnlyOneSideHasHadIsCounted) {
   EXPECT_EQ(hello.rail, 1);
   EXPECT_EQ(hello.attempt, 2);
   EXPECT_NO_THROW(transport_->check());
+}
+
+/// Messages that came on rail 0, the first of them on a new connection.
+struct Said {
+  std::size_t messages = 0;
+  std::optional<RailReport> first;
+};
+
+/// Reads what has come on a connection of rail 0.
+Said said_on(const Descriptor& socket, const std::function<bool(const Said&)>& enough) {
+  Said said;
+  Assembler assembler;
+  for (const Deadline end = soon(); !enough(said) && !end.passed();) {
+    Bytes buffer(1 << 12);
+    pollfd wait{socket.get(), POLLIN, 0};
+    if (poll(&wait, 1, 100) != 1) continue;
+    const ssize_t n = recv(socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (n <= 0) break;
+    assembler.feed(std::span(buffer).first(static_cast<std::size_t>(n)),
+                   [&](Stream stream, Bytes bytes) {
+                     if (said.messages++ == 0 && stream == FirstRailAccount::kReports)
+                       said.first = RailReport::decode(bytes);
+                   });
+  }
+  return said;
+}
+
+// It does not wait for a report, which only the new connection could bring.
+TEST_F(RedialOfARail, TheFirstOneIsConnectedAgainAtOnceAndSaysFirstHowMuchHasCome) {
+  const Bytes beat = report_bytes({.rail = 1}, {0, kHeartbeat});
+  for (int i = 0; i < 3; ++i) send(rails_[0].get(), beat.data(), beat.size(), MSG_NOSIGNAL);
+  const Said before = said_on(rails_[0], [](const Said& said) { return said.messages >= 1; });
+  EXPECT_FALSE(before.first);
+  while (transport_->bytes_received(0) < 3 * beat.size())
+    transport_->wait_for_event(transport_->events(), std::chrono::milliseconds(1));
+  const auto begin = Clock::now();
+  rails_[0] = Descriptor();
+  auto [socket, hello] = take_caller(listener_, false);
+  EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(900));
+  EXPECT_EQ(hello.rail, 0);
+  EXPECT_EQ(hello.rails, 3);
+  EXPECT_EQ(hello.attempt, 1);
+  const Said after = said_on(socket, [](const Said& said) { return said.messages >= 1; });
+  ASSERT_TRUE(after.first);
+  EXPECT_EQ(after.first->pieces, 3u);
+  // Nothing follows before the peer has said the same.
+  pollfd wait{socket.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&wait, 1, 600), 0);
+  const Bytes none = report_bytes({.rail = 0}, FirstRailAccount::kReports);
+  send(socket.get(), none.data(), none.size(), MSG_NOSIGNAL);
+  EXPECT_EQ(poll(&wait, 1, 10000), 1);
+  EXPECT_NO_THROW(transport_->check());
+  rails_[0] = std::move(socket);
+}
+
+// The peer closes what it has taken before the rank has read that.
+TEST_F(RedialOfARail, ACallForTheFirstOneThatFailsIsMadeAgain) {
+  rails_[0] = Descriptor();
+  for (int i = 0; i < 3; ++i) take_caller(listener_, true);
+  auto [socket, hello] = take_caller(listener_, false);
+  EXPECT_EQ(hello.rail, 0);
+  EXPECT_EQ(hello.attempt, 1) << "it is still the next one";
+  rails_[0] = std::move(socket);
+  EXPECT_NO_THROW(transport_->check());
+}
+
+TEST_F(RedialOfARail, APeerThatClosesAllAndListensNoMoreIsLostAtOnce) {
+  const auto begin = Clock::now();
+  listener_ = Descriptor();
+  for (Descriptor& socket : rails_) socket = Descriptor();
+  const auto failed = [&] {
+    try {
+      transport_->check();
+      return false;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+      EXPECT_EQ(error.peer(), 0);
+      return true;
+    }
+  };
+  for (const Deadline end = soon(); !failed() && !end.passed();)
+    transport_->wait_for_event(transport_->events(), std::chrono::milliseconds(1));
+  EXPECT_LT(Clock::now() - begin, std::chrono::milliseconds(500));
+}
+
+// The address of a process that has ended belongs to another one of the same job.
+TEST_F(RedialOfARail, APeerInWhosePlaceAnotherProcessAnswersIsLostAtOnce) {
+  for (Descriptor& socket : rails_) socket = Descriptor();
+  PeerHello other{.rank = 0, .size = 2};
+  other.id.bytes[0] = std::byte{1};
+  const auto [socket, hello] = take_caller(listener_, false, other);
+  EXPECT_EQ(hello.rail, 0);
+  const auto begin = Clock::now();
+  std::optional<Error> lost;
+  while (!lost && Clock::now() - begin < std::chrono::seconds(5)) {
+    try {
+      transport_->check();
+      transport_->wait_for_event(transport_->events(), std::chrono::milliseconds(1));
+    } catch (const Error& error) {
+      lost = error;
+    }
+  }
+  ASSERT_TRUE(lost);
+  EXPECT_EQ(lost->kind(), ErrorKind::kPeerLost);
+  EXPECT_EQ(lost->peer(), 0);
+  EXPECT_EQ(lost->operation(), "receive") << "the loss, and no silence since: " << lost->what();
 }
 
 /// A lower rank of 3, which the test plays, with five rails.
@@ -285,8 +395,7 @@ TEST(Redial, APeerThatDoesNotAnswerHoldsUpNoOther) {
   }
   EXPECT_THAT(back, testing::UnorderedElementsAre(1, 2, 3, 4));
   EXPECT_NO_THROW(transport->check());
-  for (LowerRank* rank : {&zero, &one})
-    for (Descriptor& rail : rank->rails) rail = Descriptor();  // nobody waits for their end
+  for (LowerRank* rank : {&zero, &one}) *rank = LowerRank(0);  // nobody waits for their end
 }
 
 }  // namespace

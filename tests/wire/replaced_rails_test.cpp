@@ -1,11 +1,13 @@
-// Links whose rails are lost and connected again at random, in the middle of pieces, against what
-// was sent: every message once, with its bytes, and memory that is released only when it is there.
+// Links whose rails are lost and connected again at random, the first of them too, in the middle of
+// pieces and messages, against what was sent: every message once, in order, with its bytes, and
+// memory that is released only when it is not read any more.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -37,6 +39,8 @@ class Comparing final : public ChunkSink {
     return memory.data() + offset;
   }
   void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) override {
+    if (stream == FirstRailAccount::kReports)
+      return reported(*RailReport::decode({chunk.data(), bytes}));
     const std::size_t number = messages_[stream];
     const std::byte* from = chunk.data() ? chunk.data() : memory_[stream].data() + chunk.offset();
     for (std::size_t i = 0; i < bytes; i += i + 64 < bytes ? 61 : 1)
@@ -50,6 +54,7 @@ class Comparing final : public ChunkSink {
   }
   std::size_t wrong = 0;
   std::size_t complete = 0;
+  std::function<void(const RailReport&)> reported;  ///< of rail 0
 
  private:
   std::map<Stream, Bytes> memory_;
@@ -57,7 +62,7 @@ class Comparing final : public ChunkSink {
   std::map<Stream, std::size_t> messages_;
 };
 
-/// One end, with what its peer has said on rail 0 and it has not read yet.
+/// One end, with what its peer has said of rails other than the first and it has not read yet.
 struct End {
   Link link;
   Comparing sink = {};
@@ -85,7 +90,10 @@ class Pair {
     for (Descriptor* end : {&left, &right})
       ends_.push_back(std::make_unique<End>(End{Link(std::move(*end), 1 << 30, nullptr, rails_)}));
     for (int rail = 1; rail < rails_; ++rail) connect(rail);
-    for (End* end : {&a(), &b()}) send(*end);
+    for (End* end : {&a(), &b()}) {
+      end->sink.reported = [end](const RailReport& report) { end->link.obey(report); };
+      send(*end);
+    }
   }
 
   void run() {
@@ -98,12 +106,14 @@ class Pair {
           hear(one);
           break;
         case 1:
-          if (losses_ < 60 && rail > 0 && one.link.has_rail(rail) && below(4) == 0) {
+          if (losses_[rail > 0] < 40 && one.link.has_rail(rail) && below(4) == 0) {
             lose(one, rail);
-            ++losses_;
+            ++losses_[rail > 0];
           }
           break;
         case 2:
+          // The other end need not know yet that its connection is broken.
+          if (rail == 0 && !(a().link.has_rail(0) && b().link.has_rail(0))) connect_first();
           if (rail > 0 && is_closed(a(), rail) && is_closed(b(), rail)) connect(rail);
           break;
         default:
@@ -119,7 +129,8 @@ class Pair {
   void check() {
     EXPECT_TRUE(done());
     EXPECT_EQ(a().sink.wrong + b().sink.wrong, 0u);
-    EXPECT_GT(losses_, 0);
+    EXPECT_GT(losses_[0], 0);
+    EXPECT_GT(losses_[1], 0);
     for (const auto& released : sent_.released) EXPECT_TRUE(*released);
     EXPECT_TRUE(a().link.complete() && b().link.complete());
   }
@@ -137,10 +148,20 @@ class Pair {
     a().link.add_rail(rail, std::move(left));
     b().link.add_rail(rail, std::move(right));
   }
+  void connect_first() {
+    auto [left, right] = socket_pair();
+    ++number_;
+    Descriptor* sockets[] = {&left, &right};
+    for (std::size_t i = 0; i < 2; ++i) {
+      Link& link = ends_[i]->link;
+      if (link.has_rail(0)) link.lose_first_rail();
+      link.add_first_rail(std::make_unique<PlainChannel>(std::move(*sockets[i])), number_);
+    }
+  }
   void send(End& end) {
     for (std::uint64_t stream = 1; stream <= 3; ++stream) {
-      for (std::size_t number = 0; number < 4; ++number) {
-        const std::size_t sizes[] = {40, 20'000, 70'000, 300'000, 900'000};
+      for (std::size_t number = 0; number < 8; ++number) {
+        const std::size_t sizes[] = {0, 40, 3000, 16'384, 20'000, 70'000, 300'000, 900'000};
         Bytes& body = sent_.bodies.emplace_back(sizes[below(std::size(sizes))]);
         for (std::size_t i = 0; i < body.size(); ++i) body[i] = value(stream, number, i);
         sent_.released.push_back(std::make_shared<std::atomic<bool>>(false));
@@ -150,7 +171,10 @@ class Pair {
       }
     }
   }
-  void lose(End& one, int rail) { other(one).heard.push_back(one.link.lose_rail(rail)); }
+  void lose(End& one, int rail) {
+    if (rail == 0) return one.link.lose_first_rail();
+    other(one).heard.push_back(one.link.lose_rail(rail));
+  }
   /// Reads the next word of the peer, as rail 0 keeps them in order.
   void hear(End& one) {
     if (one.heard.empty()) return;
@@ -169,8 +193,12 @@ class Pair {
       open = one.link.receive(rail, one.sink);
     } catch (const Error&) {  // what the other end has not read resets a connection
     }
-    if (rail == 0) return;
     if (!open) return lose(one, rail);
+    if (rail == 0) {
+      const auto report = one.link.report_first_rail(below(3) == 0);
+      if (report) one.link.send(FirstRailAccount::kReports, 9, report->encode());
+      return;
+    }
     if (const auto report = one.link.report(rail)) other(one).heard.push_back(*report);
   }
 
@@ -179,7 +207,8 @@ class Pair {
   std::vector<std::unique_ptr<End>> ends_;
   Sent sent_;
   std::size_t messages_ = 0;
-  int losses_ = 0;
+  int losses_[2] = {};  ///< of rail 0, and of the others
+  std::uint8_t number_ = 0;
 };
 
 TEST(ReplacedRails, WhateverIsLostEveryMessageArrivesOnceWithItsBytes) {

@@ -8,15 +8,18 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <future>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "shoal/wire/chunk_header.h"
@@ -424,8 +427,8 @@ TEST(TcpTransport, ARankThatDoesNotAnswerIsNamed) {
 class RanksWithLittleRoom : public testing::Test {
  protected:
   static constexpr std::uint64_t kRoom = 1 << 20;
-  RanksWithLittleRoom() {
-    const TcpTransport::Options options{.key = "key", .inbox_bytes = kRoom};
+  explicit RanksWithLittleRoom(int rails = 1, std::uint64_t room = kRoom) {
+    const TcpTransport::Options options{.key = "key", .inbox_bytes = room, .rails = rails};
     auto other = std::async(std::launch::async, [&] {
       StoreClient client(store_.endpoint(), "key", soon());
       return std::make_unique<TcpTransport>(options, client, 1, 2, soon());
@@ -474,6 +477,47 @@ TEST_F(RanksWithLittleRoom, ARankThatTakesNothingIsSentNoMoreThanItHasRoomFor) {
   for (std::uint64_t i = kMessages; i-- > 0;)
     EXPECT_EQ(wrong_bytes({1, i}, body.size(), std::byte{5}), 0u) << i;
   for (const auto& flag : released) EXPECT_TRUE(*flag);
+}
+
+/// Numbers of connections, and of bytes of the messages that nobody wants. The window is larger
+/// than what the kernels hold, so that the one can be told from the other.
+class RanksWithRoom : public RanksWithLittleRoom,
+                      public testing::WithParamInterface<std::pair<int, std::size_t>> {
+ protected:
+  static constexpr std::uint64_t kWindow = 32 << 20;
+  RanksWithRoom() : RanksWithLittleRoom(GetParam().first, kWindow) {}
+  ~RanksWithRoom() override {
+    // What was never wanted is dropped, and its memory is not read any more.
+    one_->abort(Error(ErrorKind::kAborted, "test", "enough"));
+    zero_.reset();
+    one_.reset();
+  }
+  const Bytes body_ = Bytes(GetParam().second, std::byte{5});
+};
+INSTANTIATE_TEST_SUITE_P(Rails, RanksWithRoom,
+                         testing::Values(std::pair{1, 8000}, std::pair{1, 1 << 20},
+                                         std::pair{2, 1 << 20}, std::pair{5, 8000},
+                                         std::pair{5, 1 << 20}));
+
+// What lies beyond the window is what the kernels had when the peer read the pause: with loopback's
+// buffers up to 6 MiB at the receiver and 4 MiB at the sender, and what is written at a time.
+TEST_P(RanksWithRoom, OfWhatNobodyWantsNoMoreWaitsThanTheWindowAndWhatIsOnItsWay) {
+  constexpr std::uint64_t kSent = 160 << 20;
+  constexpr std::uint64_t kOnItsWay = 14 << 20;
+  for (std::uint64_t i = 0; i * body_.size() < kSent; ++i)
+    one_->send(0, {1, i}, 0, {}, body_, nullptr);
+  one_->flush();
+  std::uint64_t most = 0;
+  // Until hardly anything more comes: the threads of both move the bytes.
+  for (std::uint64_t before = 0, more = kSent; more > 10'000; before += more) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    more = zero_->bytes_received(1) - before;
+    most = std::max(most, zero_->waiting_bytes(1));
+  }
+  std::printf("%d connections, messages of %zu bytes: %.1f MiB wait, the window has 32\n",
+              GetParam().first, body_.size(), static_cast<double>(most) / (1 << 20));
+  EXPECT_GE(most, kWindow);
+  EXPECT_LE(most, kWindow + kOnItsWay * static_cast<std::uint64_t>(GetParam().first));
 }
 
 // A receive that was posted before the room was used up, for a message that comes last.

@@ -302,9 +302,9 @@ TEST(TlsTransport, AChangeOnTheOnlyConnectionEndsTheJobByName) {
   }
 }
 
-// Rails 1 and 2 are the connections 1 and 2 of rank 1. Six connections, those that replace others
-// among them, are changed or cut once, in different places, and what follows them is not. One that
-// is replaced before it comes to its place does not count.
+// Rails 1 and 2 are the connections 1 and 2 of rank 1. Six connections, those that replace
+// others among them, are changed or cut once, in different places, and what follows them is not.
+// One that is replaced before it comes to its place does not count.
 TEST(TlsTransport, AChangeOrACutOnAnotherRailIsMendedAndNoBitIsWrong) {
   std::atomic<int> meddled{0};
   Ranks ranks(
@@ -323,6 +323,29 @@ TEST(TlsTransport, AChangeOrACutOnAnotherRailIsMendedAndNoBitIsWrong) {
     expect_none(exchange(ranks, group, {3000, 400000, 900000}));
   EXPECT_EQ(meddled, 6);
   expect_none(exchange(ranks, 100));
+}
+
+// Others stay: where all are gone at a time, and a relay is on the way, the peer counts as lost.
+TEST(TlsTransport, AChangeOrACutOnTheFirstOfSeveralRailsIsMendedAndNoBitIsWrong) {
+  for (const bool cut : {false, true}) {
+    std::atomic<int> meddled{0};
+    Ranks ranks(
+        2, [](int) { return with_tls(3); },
+        [&](int connection, bool from_caller, std::uint64_t offset, std::span<std::byte> bytes) {
+          const std::uint64_t at = kHandshakes + 2000;
+          if (connection > 0 || from_caller == cut || at < offset || at - offset >= bytes.size())
+            return true;
+          ++meddled;
+          if (cut) return false;
+          bytes[at - offset] ^= std::byte{0x80};
+          return true;
+        });
+    expect_none(ranks.errors);
+    for (std::uint64_t group = 1; group < 60 && meddled < 1; ++group)
+      expect_none(exchange(ranks, group, {3000, 400000}));
+    EXPECT_EQ(meddled, 1);
+    expect_none(exchange(ranks, 100));
+  }
 }
 
 // The caller speaks last, so it has a connection then that the listener does not have.

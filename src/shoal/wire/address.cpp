@@ -75,6 +75,13 @@ bool connects_to_itself(int socket) {
          own_port == peer_port;
 }
 
+[[noreturn]] void throw_not_connected(const std::string& what, int error) {
+  errno = error;
+  const Error thrown = system_error(ErrorKind::kPeerLost, "connect", what);
+  if (error == ECONNREFUSED) throw ConnectionRefused(thrown);
+  throw Error(thrown);
+}
+
 /// Connects within `deadline`; returns an empty descriptor when this address does not answer.
 Descriptor try_connect(const addrinfo& to, Deadline deadline) {
   Descriptor fd(socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -230,7 +237,7 @@ Descriptor begin_connect(const Endpoint& to) {
   Descriptor fd(socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) throw no_descriptors("connect", "cannot open another connection", errno);
   if (connect(fd.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 && errno != EINPROGRESS)
-    throw system_error(ErrorKind::kPeerLost, "connect", "cannot connect to " + to.text());
+    throw_not_connected("cannot connect to " + to.text(), errno);
   return fd;
 }
 
@@ -238,10 +245,7 @@ void check_connected(int socket, const Endpoint& to) {
   int error = 0;
   socklen_t size = sizeof error;
   if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
-  if (error != 0) {
-    errno = error;
-    throw system_error(ErrorKind::kPeerLost, "connect", "nobody answers at " + to.text());
-  }
+  if (error != 0) throw_not_connected("nobody answers at " + to.text(), error);
   if (connects_to_itself(socket))
     throw Error(ErrorKind::kPeerLost, "connect", "nobody answers at " + to.text());
   set_option(socket, IPPROTO_TCP, TCP_NODELAY);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shoal/base/clock.h"
+#include "shoal/base/error.h"
 #include "shoal/wire/local_rendezvous.h"
 
 namespace shoal::wire {
@@ -46,13 +47,18 @@ Descriptor connect_to(const Endpoint& to, Deadline deadline);
 /// As connect_to, but tries every address of the name once. Returns an empty descriptor when none
 /// answers.
 Descriptor connect_once(const Endpoint& to, Deadline deadline);
+/// Nobody listens there: the host, or something on the way that speaks for it, has said so.
+class ConnectionRefused final : public Error {
+ public:
+  explicit ConnectionRefused(const Error& error) : Error(error) {}
+};
 /// Begins to connect to a numeric address and does not wait: the socket is writable once it is
 /// connected or has failed, which `check_connected` tells. Throws Error(config) for a host that is
-/// a name, Error(peer_lost) where the attempt fails at once, Error(resource) where this process has
-/// no descriptor for it.
+/// a name, Error(peer_lost) where the attempt fails at once (ConnectionRefused where nobody
+/// listens), Error(resource) where this process has no descriptor for it.
 Descriptor begin_connect(const Endpoint& to);
-/// Throws Error(peer_lost) where connecting has failed. Otherwise the socket is as one of
-/// connect_to.
+/// Throws Error(peer_lost) where connecting has failed, as begin_connect. Otherwise the socket is
+/// as one of connect_to.
 void check_connected(int socket, const Endpoint& to);
 /// Returns the numeric addresses of a host. Throws Error(config) where it has none.
 std::vector<Endpoint> resolve_all(const Endpoint& name);

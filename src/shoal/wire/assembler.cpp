@@ -95,12 +95,17 @@ bool Assembler::open(ChunkSink& sink) {
   return true;
 }
 
-// The sink knows which pieces a message lacks, and has a place for each.
+// The sink knows which pieces a message lacks, and has a place for each. Returns false where the
+// header is all there is.
 bool Assembler::open_piece(ChunkSink& sink) {
   PieceHeader header;
   std::memcpy(&header, header_, sizeof header);
   const auto bad = [&](const char* why) { reject(why, header.magic, header.length, header.total); };
   if (header.magic != PieceHeader{}.magic) bad("not ours");
+  if (header.message == PieceHeader::kBeat && header.total == 0 && header.length == 0) {
+    header_bytes_ = 0;
+    return false;
+  }
   if (header.total > most_bytes_) bad("too long");
   if (header.offset >= header.total || header.offset % kPieceBytes != 0 ||
       header.length != std::min<std::uint64_t>(kPieceBytes, header.total - header.offset))

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/wire/chunk_header.h"
+#include "shoal/wire/tcp_control.h"
 
 namespace shoal::wire {
 
@@ -64,6 +65,11 @@ std::optional<Claims::Chunk> Claims::claim(Kind kind) {
     returned_.pop_front();
     return piece;
   }
+  if (kind == Kind::kFirstReports) return claim_of({0, kFirstRail});
+  if (kind == Kind::kControl) {
+    const auto next = lines_[kReady].next();
+    if (!next || next->group != 0) return std::nullopt;
+  }
   const auto stream = next_stream(kind == Kind::kPiece ? kPieces : kReady);
   if (!stream) return std::nullopt;
   ++claimed_;
@@ -71,6 +77,15 @@ std::optional<Claims::Chunk> Claims::claim(Kind kind) {
   if (kind == Kind::kPiece) return cut(*stream, queue, Assembler::kPieceBytes);
   if (in_pieces_ && is_large(*stream, *queue.messages[0])) return announce(*stream, queue);
   return cut(*stream, queue, Assembler::kChunkBytes);
+}
+
+std::optional<Claims::Chunk> Claims::claim_of(Stream stream) {
+  const auto entry = queues_.find(stream);
+  if (entry == queues_.end()) return std::nullopt;
+  Queue& queue = entry->second;
+  if (!lines_[queue.line].erase(stream, queue.priority)) return std::nullopt;
+  ++claimed_;
+  return cut(stream, queue, Assembler::kChunkBytes);
 }
 
 Claims::Chunk Claims::announce(Stream stream, Queue& queue) {

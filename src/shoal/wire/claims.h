@@ -77,7 +77,9 @@ class Claims {
       return now - claimed > longest * (1 << std::min(moves, kMostDoublings));
     }
   };
-  enum class Kind : std::uint8_t { kAny, kSmall, kPiece };
+  /// kControl: what the transport says itself, as far as it goes before all else. kFirstReports:
+  /// of that only reports of the first connection.
+  enum class Kind : std::uint8_t { kAny, kSmall, kPiece, kControl, kFirstReports };
 
   /// `in_pieces`: there are several connections.
   explicit Claims(bool in_pieces = false) : in_pieces_(in_pieces) {}
@@ -130,6 +132,7 @@ class Claims {
     Line line = kReady;
   };
   std::optional<Stream> next_stream(Line line);
+  std::optional<Chunk> claim_of(Stream stream);
   Chunk cut(Stream stream, Queue& queue, std::size_t most_bytes);
   Chunk announce(Stream stream, Queue& queue);
   void end_turn(Stream stream, Queue& queue);

@@ -18,9 +18,7 @@ struct ErrorHeader {
   std::uint32_t lengths[4] = {};
 };
 
-}  // namespace
-
-Bytes encode(const Error& error) {
+Bytes encode_with(const Error& error, std::size_t most_text) {
   ErrorHeader header{static_cast<std::uint32_t>(error.kind()),
                      error.rank(),
                      error.size(),
@@ -28,8 +26,8 @@ Bytes encode(const Error& error) {
                      error.sequence(),
                      {}};
   const std::string texts[] = {
-      error.operation().substr(0, kMostText), error.message().substr(0, kMostText),
-      error.awaited().substr(0, kMostText), error.hint().substr(0, kMostText)};
+      error.operation().substr(0, most_text), error.message().substr(0, most_text),
+      error.awaited().substr(0, most_text), error.hint().substr(0, most_text)};
   Bytes bytes(sizeof header);
   for (int i = 0; i < 4; ++i) {
     header.lengths[i] = static_cast<std::uint32_t>(texts[i].size());
@@ -38,6 +36,14 @@ Bytes encode(const Error& error) {
   }
   std::memcpy(bytes.data(), &header, sizeof header);
   return bytes;
+}
+
+}  // namespace
+
+Bytes encode(const Error& error, std::size_t most_bytes) {
+  Bytes whole = encode_with(error, kMostText);
+  if (whole.size() <= most_bytes) return whole;
+  return encode_with(error, (most_bytes - sizeof(ErrorHeader)) / 4);
 }
 
 Error decode_error(std::span<const std::byte> bytes) {

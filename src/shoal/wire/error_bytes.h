@@ -5,9 +5,9 @@
 
 namespace shoal::wire {
 
-/// Serializes an error, and reads it back. Bytes that are no error become an Error(aborted) that
-/// says so.
-Bytes encode(const Error& error);
+/// Serializes an error, and reads it back. Long texts are cut, so that there are at most
+/// `most_bytes` in all. Bytes that are no error become an Error(aborted) that says so.
+Bytes encode(const Error& error, std::size_t most_bytes = std::size_t{1} << 20);
 Error decode_error(std::span<const std::byte> bytes);
 
 }  // namespace shoal::wire

@@ -16,11 +16,11 @@
 namespace shoal::wire {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '4'};
+constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '5'};
 using Proof = std::array<std::byte, 32>;
-constexpr std::size_t kGreeting = kMagic.size() + sizeof(Nonce);
+constexpr std::size_t kGreetingBytes = kMagic.size() + sizeof(Nonce);
 /// All that a caller says, and all that a listener says: the greeting, the hello and the proof.
-constexpr std::size_t kAnswer = kGreeting + sizeof(Hello) + sizeof(Proof);
+constexpr std::size_t kAnswerBytes = kGreetingBytes + sizeof(Hello) + sizeof(Proof);
 
 Nonce random_nonce() {
   Nonce nonce;
@@ -84,7 +84,7 @@ std::vector<std::byte> ListenerHandshake::greeting() const {
   return bytes;
 }
 
-std::size_t ListenerHandshake::wanted() const { return kAnswer - received_.size(); }
+std::size_t ListenerHandshake::wanted() const { return kAnswerBytes - received_.size(); }
 
 bool ListenerHandshake::feed(std::span<const std::byte> bytes) {
   append(received_, bytes.data(), std::min(bytes.size(), wanted()));
@@ -97,16 +97,17 @@ bool ListenerHandshake::feed(std::span<const std::byte> bytes) {
   // connection does not pass.
   const Proof want = prove(key_, "caller",
                            {own_, received.subspan(kMagic.size(), sizeof(Nonce)),
-                            received.subspan(kGreeting, sizeof(Hello))});
+                            received.subspan(kGreetingBytes, sizeof(Hello))});
   // In constant time: how long the comparison takes says nothing about the right proof.
-  return CRYPTO_memcmp(want.data(), received_.data() + kGreeting + sizeof(Hello), want.size()) == 0;
+  return CRYPTO_memcmp(want.data(), received_.data() + kGreetingBytes + sizeof(Hello),
+                       want.size()) == 0;
 }
 
 std::vector<std::byte> ListenerHandshake::proof() const {
   const auto received = std::span<const std::byte>(received_);
   const Proof proof = prove(key_, "listener",
                             {own_, received.subspan(kMagic.size(), sizeof(Nonce)),
-                             received.subspan(kGreeting, sizeof(Hello)), own_hello_});
+                             received.subspan(kGreetingBytes, sizeof(Hello)), own_hello_});
   std::vector<std::byte> bytes;
   append(bytes, own_hello_.data(), own_hello_.size());
   append(bytes, proof.data(), proof.size());
@@ -115,7 +116,7 @@ std::vector<std::byte> ListenerHandshake::proof() const {
 
 Hello ListenerHandshake::hello() const {
   Hello hello;
-  std::memcpy(hello.data(), received_.data() + kGreeting, hello.size());
+  std::memcpy(hello.data(), received_.data() + kGreetingBytes, hello.size());
   return hello;
 }
 
@@ -123,7 +124,7 @@ CallerHandshake::CallerHandshake(std::string key, const Hello& own)
     : key_(std::move(key)), own_hello_(own), own_(random_nonce()) {}
 
 std::size_t CallerHandshake::wanted() const {
-  return (received_.size() < kGreeting ? kGreeting : kAnswer) - received_.size();
+  return (received_.size() < kGreetingBytes ? kGreetingBytes : kAnswerBytes) - received_.size();
 }
 
 void CallerHandshake::feed(std::span<const std::byte> bytes) {
@@ -137,14 +138,15 @@ void CallerHandshake::feed(std::span<const std::byte> bytes) {
   const auto received = std::span<const std::byte>(received_);
   const Proof want = prove(key_, "listener",
                            {received.subspan(kMagic.size(), sizeof(Nonce)), own_, own_hello_,
-                            received.subspan(kGreeting, sizeof(Hello))});
-  if (CRYPTO_memcmp(received_.data() + kGreeting + sizeof(Hello), want.data(), want.size()) != 0)
+                            received.subspan(kGreetingBytes, sizeof(Hello))});
+  if (CRYPTO_memcmp(received_.data() + kGreetingBytes + sizeof(Hello), want.data(), want.size()) !=
+      0)
     throw Error(ErrorKind::kPeerLost, "handshake", "the other side does not know the job key");
 }
 
 std::vector<std::byte> CallerHandshake::answer() const {
   std::vector<std::byte> answer;
-  if (received_.size() < kGreeting) return answer;
+  if (received_.size() < kGreetingBytes) return answer;
   const auto listener = std::span<const std::byte>(received_).subspan(kMagic.size(), sizeof(Nonce));
   // The proof covers the hello, so that nobody without the key can change who it names.
   const Proof mine = prove(key_, "caller", {listener, own_, own_hello_});
@@ -157,7 +159,7 @@ std::vector<std::byte> CallerHandshake::answer() const {
 
 Hello CallerHandshake::hello() const {
   Hello hello;
-  std::memcpy(hello.data(), received_.data() + kGreeting, hello.size());
+  std::memcpy(hello.data(), received_.data() + kGreetingBytes, hello.size());
   return hello;
 }
 

@@ -14,6 +14,28 @@ namespace {
 /// No piece is late before.
 constexpr Duration kLeastLate = std::chrono::milliseconds(50);
 
+/// Counts what comes on the first of several rails.
+class CountingSink final : public ChunkSink {
+ public:
+  CountingSink(FirstRailAccount& account, ChunkSink& out) : account_(account), out_(out) {}
+  std::byte* place(Stream stream, std::uint64_t total, std::uint64_t offset,
+                   std::size_t bytes) override {
+    return out_.place(stream, total, offset, bytes);
+  }
+  void arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) override {
+    account_.received(stream);
+    out_.arrived(stream, std::move(chunk), bytes);
+  }
+  void announced(Stream stream, std::uint64_t total) override {
+    account_.received(stream);
+    out_.announced(stream, total);
+  }
+
+ private:
+  FirstRailAccount& account_;
+  ChunkSink& out_;
+};
+
 }  // namespace
 
 Link::Link(Descriptor socket, std::uint64_t most_bytes, std::shared_ptr<ChunkPool> pool, int rails)
@@ -26,6 +48,7 @@ Link::Link(std::unique_ptr<Channel> channel, std::uint64_t most_bytes,
       claims_(rails > 1),
       gathering_(pool_),
       accounts_(static_cast<std::size_t>(rails)),
+      first_(rails > 1 ? std::make_unique<FirstRailAccount>() : nullptr),
       rails_(static_cast<std::size_t>(rails)) {
   add_rail(0, std::move(channel));
 }
@@ -36,6 +59,7 @@ Link::~Link() {
   for (const auto& rail : rails_)
     if (rail) rail->release_all(claims_);
   for (RailAccount& account : accounts_) account.release_all(claims_);
+  if (first_) first_->release_all(claims_);
 }
 
 Assembler Link::assembler(int rail) const {
@@ -54,7 +78,39 @@ void Link::add_rail(int rail, std::unique_ptr<Channel> channel) {
   RailAccount& account = accounts_[at];
   if (account.state() == RailAccount::State::kClosed) account.reopen();
   rails_[at] =
-      std::make_unique<Rail>(std::move(channel), assembler(rail), rail > 0 ? &account : nullptr);
+      std::make_unique<Rail>(std::move(channel), assembler(rail), rail > 0 ? &account : nullptr,
+                             rail > 0 ? nullptr : first_.get());
+}
+
+// The assembler is a new one: a chunk that was arriving comes again. So would a message of several
+// chunks, but what rail 0 carries has one, apart from an error of many words, behind which no rail
+// is replaced.
+void Link::add_first_rail(std::unique_ptr<Channel> channel, std::uint8_t number) {
+  add_rail(0, std::move(channel));
+  rails_[0]->send_first(first_->reopen(number));
+}
+
+void Link::lose_first_rail() {
+  Rail& lost = *rails_[0];
+  lost_bytes_sent_ += lost.bytes_sent();
+  lost_bytes_received_ += lost.bytes_received();
+  first_->lost(lost.take_unwritten());
+  rails_[0].reset();
+}
+
+void Link::obey_first_rail(const RailReport& report) {
+  if (!first_) return;
+  if (first_->state() != FirstRailAccount::State::kResuming) return first_->reported(report);
+  rails_[0]->resend(first_->resume(report));
+}
+
+std::optional<RailReport> Link::report_first_rail(bool at_once) {
+  return first_ ? first_->report(at_once) : std::nullopt;
+}
+
+bool Link::has_any_rail() const {
+  return std::any_of(rails_.begin(), rails_.end(),
+                     [](const auto& rail) { return rail != nullptr; });
 }
 
 RailReport Link::lose_rail(int rail) {
@@ -78,6 +134,7 @@ RailReport Link::skip_connection(int rail) {
 }
 
 void Link::obey(const RailReport& report) {
+  if (report.rail == 0) return obey_first_rail(report);
   RailAccount& account = accounts_[report.rail];
   for (const Claims::Chunk& piece : account.reported(report)) {
     for (const auto& rail : rails_)
@@ -89,6 +146,7 @@ void Link::obey(const RailReport& report) {
 
 void Link::await_no_reports() {
   for (RailAccount& account : accounts_) account.abandon();
+  if (first_) first_->abandon();
 }
 
 std::optional<RailReport> Link::report(int rail) {
@@ -205,7 +263,8 @@ bool Link::receive(int rail, ChunkSink& sink) {
   if (rails_.size() == 1) return from.receive(sink);
   if (rail == 0) {
     Gathering::Messages messages(gathering_, sink);
-    return from.receive(messages);
+    CountingSink counting(*first_, messages);
+    return from.receive(counting);
   }
   Gathering::Pieces pieces(
       gathering_, sink, accounts_[static_cast<std::size_t>(rail)].received_pieces(),
@@ -228,7 +287,7 @@ bool Link::receive(const std::function<void(Stream, Bytes)>& message) {
 
 // A piece that is arriving in a place that is forgotten is read to its end all the same, elsewhere.
 void Link::forget_places(std::optional<Stream> stream) {
-  rails_[0]->assembler().forget_places(stream);
+  if (rails_[0]) rails_[0]->assembler().forget_places(stream);
   for (std::size_t i = 1; i < rails_.size(); ++i) {
     if (!rails_[i]) continue;
     const auto piece = rails_[i]->assembler().placed_piece();
@@ -244,32 +303,42 @@ void Link::send_last_words(const Bytes& words) {
     if (rails_[i] && !rails_[i]->broken()) rails_[i]->send_last_words(words);
 }
 
+void Link::send_beats() {
+  for (std::size_t i = 1; i < rails_.size(); ++i)
+    if (rails_[i]) rails_[i]->send_beat();
+}
+
 void Link::adopt(Stream stream) {
   claims_.adopt(stream);
   for (const auto& rail : rails_)
     if (rail) rail->adopt(claims_, stream);
   for (RailAccount& account : accounts_) account.adopt(claims_, stream);
+  if (first_) first_->adopt(claims_, stream);
 }
 
 // Several rails may write pieces of one message: its memory is released when each has its copy.
+// Where the first rail is missing it is not replaced any more, and nothing carries the rest.
 void Link::drop_all() {
   std::vector<std::shared_ptr<Claims::Message>> dropped;
   for (const auto& rail : rails_)
     if (rail) rail->drop_all(dropped);
   for (RailAccount& account : accounts_) account.drop_all(dropped);
+  if (first_) first_->drop_all(dropped);
   for (const auto& message : dropped) claims_.release(*message);
   claims_.drop_all();
+  if (!rails_[0]) claims_.abandon();
 }
 
 void Link::abandon() {
   for (const auto& rail : rails_)
     if (rail) rail->abandon();
   for (RailAccount& account : accounts_) account.abandon();
+  if (first_) first_->abandon();
   claims_.abandon();
 }
 
 bool Link::idle() const {
-  return !awaits_reports() && claims_.idle() &&
+  return !awaits_reports() && !(first_ && first_->waits()) && claims_.idle() &&
          std::all_of(rails_.begin(), rails_.end(),
                      [](const auto& rail) { return !rail || rail->idle(); });
 }

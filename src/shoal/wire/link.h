@@ -13,6 +13,7 @@
 #include "shoal/wire/assembler.h"
 #include "shoal/wire/channel.h"
 #include "shoal/wire/claims.h"
+#include "shoal/wire/first_rail_account.h"
 #include "shoal/wire/flow_message.h"
 #include "shoal/wire/gathering.h"
 #include "shoal/wire/local_rendezvous.h"
@@ -44,10 +45,21 @@ class Link {
   /// peer has told what it has received.
   void add_rail(int rail, std::unique_ptr<Channel> channel);
   void add_rail(int rail, Descriptor socket);
+  /// Adds a connection that takes the place of the first rail's, which is lost. `number` counts
+  /// those that it has had before, modulo 256.
+  void add_first_rail(std::unique_ptr<Channel> channel, std::uint8_t number);
   /// Closes the connection of a rail other than the first. Returns what the peer is to be told,
   /// which closes its end too. What was sent there and has not arrived is claimed again once the
   /// peer has reported what it has. docs/notes/rails.md has the states.
   RailReport lose_rail(int rail);
+  /// Closes the connection of the first of several rails. What was sent there and has not arrived
+  /// is sent again when there is another one.
+  void lose_first_rail();
+  /// Returns null for a single rail.
+  const FirstRailAccount* first_account() const { return first_.get(); }
+  /// Returns true where the first rail is replaced when it is lost: of several, as long as what was
+  /// lost with it is still known.
+  bool replaces_first_rail() const { return first_ && !first_->abandoned(); }
   /// Counts a connection that a rail without one has had only on the peer's side. Returns what the
   /// peer is to be told.
   RailReport skip_connection(int rail);
@@ -58,9 +70,13 @@ class Link {
   void await_no_reports();
   /// Returns the report that is due of a rail other than the first.
   std::optional<RailReport> report(int rail);
+  /// Returns the report that is due of the first of several; where it is due `at_once`, of all that
+  /// has come.
+  std::optional<RailReport> report_first_rail(bool at_once);
   const RailAccount& account(int rail) const { return accounts_[static_cast<std::size_t>(rail)]; }
   int rails() const { return static_cast<int>(rails_.size()); }
   bool has_rail(int rail) const { return rails_[static_cast<std::size_t>(rail)] != nullptr; }
+  bool has_any_rail() const;
   /// Returns true once all rails are there.
   bool ready() const;
   int fd(int rail = 0) const { return rails_[static_cast<std::size_t>(rail)]->fd(); }
@@ -115,6 +131,8 @@ class Link {
   /// Queues why this side has failed on all rails but the first, which carries it as a message:
   /// whichever comes first tells the peer. Words longer than a piece are left to the first.
   void send_last_words(const Bytes& words);
+  /// Has the peer hear on all rails but the first that this side lives.
+  void send_beats();
 
   /// Copies what is still to be sent of a stream, so that the callers' memory is released.
   void adopt(Stream stream);
@@ -136,6 +154,7 @@ class Link {
 
  private:
   Assembler assembler(int rail) const;
+  void obey_first_rail(const RailReport& report);
   bool flush_only_rail();
   std::optional<Duration> least_latency(Clock::time_point now) const;
   void supersede(std::uint64_t message, std::uint64_t offset);
@@ -144,7 +163,8 @@ class Link {
   std::shared_ptr<ChunkPool> pool_;
   Claims claims_;
   Gathering gathering_;
-  std::vector<RailAccount> accounts_;  ///< by rail; the first needs none
+  std::vector<RailAccount> accounts_;        ///< by rail; that of the first is of no use
+  std::unique_ptr<FirstRailAccount> first_;  ///< its account, where there are others
   std::vector<std::unique_ptr<Rail>> rails_;
   std::uint64_t lost_bytes_sent_ = 0;  ///< over connections that are lost
   std::uint64_t lost_bytes_received_ = 0;

@@ -31,6 +31,7 @@ bool OutgoingCall::expired(Clock::time_point now) const {
 bool OutgoingCall::advance() {
   if (!handshake_) {
     check_connected(socket_.get(), to_);
+    if (!options_.hello) return true;
     handshake_.emplace(options_.key, options_.hello(socket_.get()));
     events_ = EPOLLIN;
   }

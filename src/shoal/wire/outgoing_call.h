@@ -21,7 +21,8 @@ class OutgoingCall {
  public:
   struct Options {
     std::string key;
-    /// Returns what is said to the listener, once the socket is connected.
+    /// Returns what is said to the listener, once the socket is connected. Empty: the call only
+    /// asks whether anybody listens, and is over once it is connected.
     std::function<Hello(int socket)> hello;
     /// Makes the channel, from the socket and what the listener has said. May throw.
     std::function<std::unique_ptr<Channel>(Descriptor, const Hello&)> make_channel;
@@ -35,8 +36,10 @@ class OutgoingCall {
   /// Returns true after 2 seconds without a connection, and after 10 seconds in all: the call is
   /// then to be given up.
   bool expired(Clock::time_point now) const;
-  /// Goes on as far as it can without waiting. Returns true once the channel is there. Throws
-  /// Error(peer_lost) where the other side is not there, refuses, or does not know the key.
+  /// Goes on as far as it can without waiting. Returns true once the channel is there, or the call
+  /// is over. Throws
+  /// Error(peer_lost) where the other side is not there (ConnectionRefused where nobody listens),
+  /// refuses, or does not know the key.
   bool advance();
   /// Returns the channel, whose handshakes are complete, and what the listener has said.
   std::unique_ptr<Channel> take_channel() { return std::move(channel_); }

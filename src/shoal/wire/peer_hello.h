@@ -13,9 +13,10 @@ namespace shoal::wire {
 /// then of the one that listens, which says its rank, the size of the world, `tls` and `id`.
 struct PeerHello {
   std::int32_t rank = 0;
-  std::int32_t size = 0;         ///< of the world
-  std::uint8_t rail = 0;         ///< the number of this connection
-  std::uint8_t attempt = 0;      ///< counts those that the rail has had before, modulo 256
+  std::int32_t size = 0;  ///< of the world
+  std::uint8_t rail = 0;  ///< the number of this connection
+  /// Counts those that the rail has had before, modulo 256; of rail 0 as in FirstRailAccount.
+  std::uint8_t attempt = 0;
   std::uint16_t rails = 1;       ///< of which there will be so many
   std::uint32_t connection = 0;  ///< a random number that all rails to this peer have in common
   TlsMode tls = TlsMode::kAuto;

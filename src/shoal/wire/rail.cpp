@@ -28,12 +28,27 @@ iovec part_in(std::span<const std::byte> bytes, std::size_t at, std::size_t begi
 }  // namespace
 
 bool Rail::claim(Claims& claims, Claims::Kind kind) {
-  auto chunk = claims.claim(kind);
+  const auto allowed = may_claim(kind);
+  auto chunk = allowed ? claims.claim(*allowed) : std::nullopt;
   if (!chunk) return false;
   if (account_) chunk->claimed = Clock::now();
-  writing_bytes_ += chunk->bytes;
-  writing_.push_back(std::move(*chunk));
+  queue(std::move(*chunk));
   return true;
+}
+
+// What was lost comes first on a new connection. A peer that reads and reports nothing gets little
+// more, and in the end nothing but reports: it may wait for these as this rank waits for its own.
+// Where nothing is sent again, nothing waits for it: the cause of a failure goes out at once.
+std::optional<Claims::Kind> Rail::may_claim(Claims::Kind kind) const {
+  if (!first_ || first_->abandoned()) return kind;
+  if (first_->state() == FirstRailAccount::State::kResuming) return std::nullopt;
+  if (first_->is_over_full()) return Claims::Kind::kFirstReports;
+  return first_->is_full() ? Claims::Kind::kControl : kind;
+}
+
+void Rail::queue(Claims::Chunk chunk) {
+  writing_bytes_ += chunk.bytes;
+  writing_.push_back(std::move(chunk));
 }
 
 // A peer that reads as fast as this rank writes would be sent all there is before its word to pause
@@ -61,12 +76,14 @@ void Rail::flush_one(Claims& claims, Claims::Kind kind) {
 
 // One system call writes what is left of all chunks: of each the rest of its header, then the part
 // of the message that it carries. A message is `head` followed by `body`; `begin` and `end` are
-// positions in it. Returns false when the kernel takes no more.
+// positions in it. Returns false when the kernel takes no more. What is sent again may be more than
+// one call takes.
 bool Rail::write_some(Claims& claims) {
   iovec parts[3 * kMaxChunksAhead];
   std::size_t count = 0;
   std::size_t wanted = 0;
-  for (const Claims::Chunk& chunk : writing_) {
+  for (std::size_t i = 0; i < std::min(writing_.size(), kMaxChunksAhead); ++i) {
+    const Claims::Chunk& chunk = writing_[i];
     const std::size_t header_left = chunk.header.size() - std::min(chunk.sent, chunk.header.size());
     const std::size_t begin = chunk.begin + (chunk.sent + header_left - chunk.header.size());
     const std::size_t end = chunk.begin + chunk.bytes;
@@ -95,7 +112,9 @@ void Rail::wrote(Claims& claims, std::size_t bytes) {
     bytes -= n;
     if (chunk.sent < chunk.header.size() + chunk.bytes) return;
     writing_bytes_ -= chunk.bytes;
-    if (!account_) {
+    if (first_) {
+      keep(claims, chunk);
+    } else if (!account_) {
       claims.wrote(chunk);
     } else if (chunk.stream.group != 0) {  // last words are no piece: the peer reports none
       account_->wrote(std::move(chunk));
@@ -113,8 +132,42 @@ void Rail::send_last_words(const Bytes& words) {
   chunk.message = std::make_shared<Claims::Message>();
   chunk.message->head = words;
   chunk.bytes = words.size();
-  writing_bytes_ += chunk.bytes;
-  writing_.push_back(std::move(chunk));
+  queue(std::move(chunk));
+}
+
+// A copy is kept, of small messages all, so that their memory is released as over one connection.
+void Rail::keep(Claims& claims, Claims::Chunk& chunk) {
+  if (!FirstRailAccount::has_place(chunk.stream)) return claims.wrote(chunk);
+  Claims::Chunk kept = chunk;
+  keep_alone(kept);
+  claims.wrote(chunk);
+  first_->wrote(std::move(kept));
+}
+
+void Rail::send_beat() {
+  if (!writing_.empty() || broken_) return;
+  Claims::Chunk chunk;
+  const PieceHeader header{.message = PieceHeader::kBeat};
+  std::memcpy(chunk.header.data(), &header, sizeof header);
+  chunk.message = std::make_shared<Claims::Message>();
+  queue(std::move(chunk));
+}
+
+void Rail::send_first(const RailReport& report) {
+  Claims::Chunk chunk{.header = {}, .stream = FirstRailAccount::kReports, .message = {}};
+  chunk.message = std::make_shared<Claims::Message>();
+  chunk.message->head = report.encode();
+  chunk.message->unwritten = 1;
+  chunk.bytes = chunk.message->bytes();
+  const ChunkHeader header{.length = static_cast<std::uint32_t>(chunk.bytes),
+                           .stream = chunk.stream,
+                           .total = chunk.bytes};
+  std::memcpy(chunk.header.data(), &header, sizeof header);
+  queue(std::move(chunk));
+}
+
+void Rail::resend(std::deque<Claims::Chunk> chunks) {
+  for (Claims::Chunk& chunk : chunks) queue(std::move(chunk));
 }
 
 std::optional<Claims::Chunk> Rail::move_late(Clock::time_point now, Duration longest) {
@@ -142,8 +195,10 @@ void Rail::write_from_copy() {
 
 std::deque<Claims::Chunk> Rail::take_unwritten() {
   writing_bytes_ = 0;
-  // The other rails have the last words, too.
-  std::erase_if(writing_, [](const Claims::Chunk& chunk) { return chunk.stream.group == 0; });
+  // The other rails have the last words, too, and what is said first on a connection is said anew.
+  std::erase_if(writing_, [this](const Claims::Chunk& chunk) {
+    return first_ ? !FirstRailAccount::has_place(chunk.stream) : chunk.stream.group == 0;
+  });
   return std::exchange(writing_, {});
 }
 

@@ -15,6 +15,7 @@
 #include "shoal/wire/channel.h"
 #include "shoal/wire/claims.h"
 #include "shoal/wire/closed_in_children.h"
+#include "shoal/wire/first_rail_account.h"
 #include "shoal/wire/rail_account.h"
 
 namespace shoal::wire {
@@ -23,12 +24,15 @@ namespace shoal::wire {
 /// socket is closed in processes that this one forks. Not thread-safe.
 class Rail {
  public:
-  /// `account`, of a rail whose connection is replaced where it breaks, gets what was written.
-  Rail(std::unique_ptr<Channel> channel, Assembler assembler, RailAccount* account = nullptr)
+  /// Of a rail whose connection is replaced where it breaks, `account` gets what was written, or
+  /// `first` where it is the first of several.
+  Rail(std::unique_ptr<Channel> channel, Assembler assembler, RailAccount* account = nullptr,
+       FirstRailAccount* first = nullptr)
       : channel_(std::move(channel)),
         guard_(channel_->fd()),
         assembler_(std::move(assembler)),
-        account_(account) {}
+        account_(account),
+        first_(first) {}
   int fd() const { return channel_->fd(); }
   Assembler& assembler() { return assembler_; }
 
@@ -40,6 +44,12 @@ class Rail {
   void flush_one(Claims& claims, Claims::Kind kind);
   /// Queues why this side has failed, on a rail of pieces: at most Assembler::kPieceBytes.
   void send_last_words(const Bytes& words);
+  /// Queues a sign of life on a rail of pieces that has nothing else to write.
+  void send_beat();
+  /// Queues what is said before all else on a connection that takes the place of the first one.
+  void send_first(const RailReport& report);
+  /// Queues chunks that were claimed for the connection before.
+  void resend(std::deque<Claims::Chunk> chunks);
   bool blocked() const { return blocked_; }
   bool broken() const { return broken_; }
   void set_broken() { broken_ = true; }
@@ -70,7 +80,8 @@ class Rail {
   /// The peer has another copy of a piece: the memory of this one is not read any more.
   void give_up(const std::shared_ptr<Claims::Copies>& copies);
 
-  /// Returns what was claimed and not written whole, in order, and forgets it.
+  /// Returns what was claimed and not written whole, in order, and forgets it, but for what the
+  /// next connection need not carry.
   std::deque<Claims::Chunk> take_unwritten();
 
   void adopt(Claims& claims, Stream stream);
@@ -83,7 +94,8 @@ class Rail {
   /// Returns true when nothing is left that can be written: a broken connection takes no more, but
   /// one that is replaced has its pieces claimed by others.
   bool idle() const {
-    return (writing_.empty() && !channel_->holds_unsent()) || (broken_ && !account_);
+    const bool replaced = account_ || (first_ && !first_->abandoned());
+    return (writing_.empty() && !channel_->holds_unsent()) || (broken_ && !replaced);
   }
   bool idle(Stream stream) const;
   std::uint64_t bytes_sent() const { return bytes_sent_; }  ///< headers included
@@ -95,6 +107,9 @@ class Rail {
   static constexpr std::size_t kBytesAhead = 512 << 10;
   static constexpr std::size_t kMaxChunksAhead = 8;
   bool claim(Claims& claims, Claims::Kind kind);
+  std::optional<Claims::Kind> may_claim(Claims::Kind kind) const;
+  void keep(Claims& claims, Claims::Chunk& chunk);
+  void queue(Claims::Chunk chunk);
   bool write_some(Claims& claims);
   void wrote(Claims& claims, std::size_t bytes);
   static void keep_alone(Claims::Chunk& chunk);
@@ -105,6 +120,7 @@ class Rail {
   ClosedInChildren guard_;
   Assembler assembler_;
   RailAccount* account_;
+  FirstRailAccount* first_;
   std::deque<Claims::Chunk> writing_;
   std::size_t writing_bytes_ = 0;
   bool blocked_ = false;

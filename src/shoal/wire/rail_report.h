@@ -10,7 +10,8 @@
 namespace shoal::wire {
 
 /// The message of a receiver, on rail 0, about the pieces that have come on another rail. Pieces of
-/// one rail arrive in the order sent, so their number says which.
+/// one rail arrive in the order sent, so their number says which. Of rail 0 itself it tells the
+/// chunks that have come over all its connections, see FirstRailAccount.
 struct RailReport {
   std::uint16_t rail = 0;
   std::uint16_t connection = 0;  ///< of those that the rail has had, counted from 0

@@ -103,7 +103,7 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   epoll_ctl(ready_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
   const std::string host = options.host.empty() ? store.address() : options.host;
   Descriptor listener = listen_on(host, options.ports);
-  const std::string own = local_endpoint(listener.get()).text();
+  listens_at_ = local_endpoint(listener.get()).text();
   acceptor_ = std::make_unique<Acceptor>(
       loop_, std::move(listener),
       Acceptor::Options{.key = options.key,
@@ -120,7 +120,7 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   try {
     // Each pair has one connection: the higher rank connects, the lower one accepts. An address is
     // published only after its owner listens, so a connection attempt finds a socket.
-    store.set(key_of_address(rank), own, deadline);
+    store.set(key_of_address(rank), listens_at_, deadline);
     // Rank 0 comes first: from it this rank hears of any failure while it waits for the others.
     connect_to_ranks(store, 0, std::min(rank, 1), deadline);
     connect_to_ranks(store, 1, rank, deadline);
@@ -213,6 +213,7 @@ PeerHello TcpTransport::connect_first_rail(int r, const Endpoint& address, Deadl
   const std::lock_guard lock(mutex_);
   peers_[r].address = address;
   add_peer(hello, r, std::move(channel));
+  tell_listener(r);
   return hello;
 }
 
@@ -315,17 +316,19 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
 }
 
 // The answer is proved by the job's key, so it comes from a rank of this job: the one that is
-// meant, unless its address was given to another one.
+// meant, unless its address was given to another one. Where another process answers than before,
+// the one that had the address has ended: that counts as if nobody listened there.
 void TcpTransport::check_answer(int r, const PeerHello& hello, const PeerHello& answer) const {
   if (answer.rank != r || answer.size != size_) {
     throw Error(ErrorKind::kPeerLost, "connect",
                 fmt::format("rank {} of {} answers there", answer.rank, answer.size));
   }
   if (answer.tls != options_.tls) throw other_tls(r, answer.tls);
-  if (hello.rail == 0) return;
   const std::lock_guard lock(mutex_);
+  if (hello.rail == 0 && !peers_[r].link) return;
   if (answer.id == peers_[r].id) return;
-  throw Error(ErrorKind::kPeerLost, "connect", "another process answers there than before");
+  throw ConnectionRefused(
+      Error(ErrorKind::kPeerLost, "connect", "another process answers there than before"));
 }
 
 Error TcpTransport::other_tls(int r, TlsMode theirs) const {
@@ -386,7 +389,8 @@ void TcpTransport::await_all(Deadline deadline) {
 
 // Runs in the thread. A connection that claims to be a rank that is here already, a lower rank
 // (which never connects), or a rank of a world of another size is closed. So is a rail that the
-// peer has already, or one of an earlier attempt to connect.
+// peer has already, or one of an earlier attempt to connect, and a later connection of a rail 0 of
+// which this process has never had the first.
 void TcpTransport::admit(std::unique_ptr<Channel> channel, const Hello& bytes) {
   const PeerHello hello = PeerHello::decode(bytes);
   const int rank = hello.rank;
@@ -394,13 +398,15 @@ void TcpTransport::admit(std::unique_ptr<Channel> channel, const Hello& bytes) {
   if (rank <= rank_ || rank >= size_ || hello.size != size_ || peers_[rank].gone) return;
   if (hello.rails < 1 || hello.rails > kMostRails || hello.rail >= hello.rails) return;
   const Peer& peer = peers_[rank];
-  if (hello.rail == 0 && peer.link) return;
+  if (hello.rail == 0 && (peer.link ? !admits_first_rail(peer, hello) : hello.attempt != 0)) return;
   if (hello.rail > 0 &&
       (!peer.link || peer.link->rails() != hello.rails || peer.connection != hello.connection ||
        peer.id != hello.id || !awaits(*peer.link, hello)))
     return;
   try {
-    if (hello.rail == 0) {
+    if (hello.rail == 0 && peer.link) {
+      replace_first_rail(rank, hello.attempt, std::move(channel));
+    } else if (hello.rail == 0) {
       peers_[rank].id = hello.id;
       add_peer(hello, rank, std::move(channel));
     } else {
@@ -419,7 +425,7 @@ void TcpTransport::add_peer(const PeerHello& hello, int rank, std::unique_ptr<Ch
   peer.encrypted = hello.encrypted == 1;
   peer.link =
       std::make_unique<Link>(std::move(channel), std::uint64_t{1} << 42, pool_, hello.rails);
-  peer.rails.assign(hello.rails, {.watched_events = EPOLLIN});
+  peer.rails.assign(hello.rails, {.watched_events = EPOLLIN, .last_progress = awake_.total()});
   peer.connection = hello.connection;
   peer.last_heard = awake_.total();
   if (here) ++ranks_here_;
@@ -437,8 +443,20 @@ void TcpTransport::add_rail(int rank, int rail, std::unique_ptr<Channel> channel
   Link& link = *peers_[rank].link;
   set_up(channel->fd(), rank, rail, link.rails());
   link.add_rail(rail, std::move(channel));
-  peers_[rank].rails[rail] = {.watched_events = EPOLLIN, .last_progress = awake_.total()};
-  peers_[rank].railless.reset();
+  begin_rail(rank, rail);
+}
+
+void TcpTransport::begin_rail(int rank, int rail) {
+  Peer& peer = peers_[rank];
+  peer.rails[rail] = {.watched_events = EPOLLIN, .last_progress = awake_.total()};
+  // It has just completed its handshake.
+  peer.last_heard = awake_.total();
+  peer.refused = false;
+  if (rail > 0) peer.other_rails.since.reset();
+  if (!peer.was_ready && peer.link->ready()) {
+    peer.was_ready = true;
+    if (peer.first_rail.since) peer.first_rail.since = awake_.total();
+  }
   signal_event();
   wake_driver();
 }

@@ -11,8 +11,10 @@ enum TcpControl : std::uint64_t {
   kGoodbye,
   kQuestion,
   kAnswer,
-  kFlow,  ///< a FlowMessage
-  kRail,  ///< a RailReport
+  kFlow,       ///< a FlowMessage
+  kRail,       ///< a RailReport of a rail other than the first
+  kFirstRail,  ///< a RailReport of rail 0, see FirstRailAccount
+  kListener,   ///< where the sender may be called, see tell_listener
 };
 /// Control messages overtake everything else.
 constexpr int kControlPriority = 1 << 30;

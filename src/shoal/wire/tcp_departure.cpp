@@ -46,7 +46,7 @@ void TcpTransport::stop() {
       const bool silent = peer.link && awake_.total() - peer.last_heard >=
                                            std::min(silence_of(peer), kLongestStall);
       peer.last_progress = silent ? now - kLongestStall : now;
-      if (peer.link) peer.acknowledged = acknowledged_by(peer);
+      if (peer.link) peer.progress = progress_of(peer);
     }
   }
   loop_.wake();
@@ -62,6 +62,11 @@ bool TcpTransport::finish_sending(Clock::time_point now) {
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
     if (!peer.link) continue;
+    // It has lost all connections, and no other one is made.
+    if (!peer.link->has_any_rail() && !wants_rails(peer)) {
+      close(r);
+      continue;
+    }
     if (!peer.finished && !peer.goodbye_due && peer.link->idle()) peer.finished = true;
     if (peer.finished && !peer.end_sent) peer.end_sent = peer.link->finish_sending();
     if (!is_done(r, now)) all_closed = false;
@@ -76,15 +81,22 @@ std::uint64_t TcpTransport::acknowledged_by(const Peer& peer) {
   return acknowledged;
 }
 
+// Over several rails the peer itself reports what has come: one that is suspended does not, though
+// its kernel goes on taking heartbeats. One that is there says something every now and then.
+std::uint64_t TcpTransport::progress_of(const Peer& peer) {
+  const bool awaits_reports = peer.link->rails() > 1 && !peer.finished;
+  return awaits_reports ? peer.link->bytes_received() : acknowledged_by(peer);
+}
+
 bool TcpTransport::is_done(int r, Clock::time_point now) {
   Peer& peer = peers_[r];
-  const std::uint64_t acknowledged = acknowledged_by(peer);
-  if (acknowledged != peer.acknowledged) {
-    peer.acknowledged = acknowledged;
+  const std::uint64_t progress = progress_of(peer);
+  if (progress != peer.progress) {
+    peer.progress = progress;
     peer.last_progress = now;
   }
   const Duration stalled = now - peer.last_progress;
-  if (peer.finished && acknowledged == peer.link->bytes_sent()) return stalled >= kAwaitEnd;
+  if (peer.finished && progress == peer.link->bytes_sent()) return stalled >= kAwaitEnd;
   if (stalled < kLongestStall) return false;
   // Messages that the peer never asked for may be left. The goodbye is worth more than they are.
   if (!peer.link->idle()) {

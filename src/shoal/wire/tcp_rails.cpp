@@ -15,8 +15,8 @@
 namespace shoal::wire {
 namespace {
 
-/// A peer may have no rail but the first for so long, where nobody says how long it may be silent:
-/// new connections may take several attempts.
+/// A peer may miss its first rail, or all others, for so long, where nobody says how long it may be
+/// silent: new connections may take several attempts.
 constexpr Duration kLongestWithoutRails = std::chrono::seconds(15);
 
 }  // namespace
@@ -38,11 +38,12 @@ bool TcpTransport::may_end(const Peer& peer) const {
   return peer.says_goodbye || left_ || stopping_ || failure_;
 }
 
-// The end of rail 0 is that of the peer, and that of another one is mended.
+// The end of the only rail is that of the peer, and that of one of several is mended.
 void TcpTransport::end_of_rail(int r, int rail, const Error& how) {
   Peer& peer = peers_[r];
-  if (rail > 0) {
+  if (rail > 0 || replaces_first_rail(peer)) {
     lose_rail(r, rail, how);
+    if (!peer.link) return;
   } else if (!may_end(peer)) {
     fail(how);
     return close(r);
@@ -53,28 +54,39 @@ void TcpTransport::end_of_rail(int r, int rail, const Error& how) {
   bool all = true;
   for (int i = 0; i < peer.link->rails(); ++i)
     all = all && (peer.rails[i].ended || !peer.link->has_rail(i));
-  if (all) close(r);
+  if (all && (peer.link->has_rail(0) || !replaces_first_rail(peer))) close(r);
 }
 
-// The peer closes its end, too, and says what it has received.
+// The peer closes its end, too. Of rail 0 both say how much they have on the next connection, of
+// another rail on rail 0.
 void TcpTransport::lose_rail(int r, int rail, const Error& how) {
   Peer& peer = peers_[r];
-  epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(rail), nullptr);
-  if (failure_) peer.link->await_no_reports();
-  const RailReport report = peer.link->lose_rail(rail);
-  peer.rails[rail].ended = true;
-  peer.rail_lost = how;
-  bool any = false;
-  for (int i = 1; i < peer.link->rails(); ++i) any = any || peer.link->has_rail(i);
-  if (!any && !peer.railless) peer.railless = awake_.total();
-  if (peer.finished || peer.rails[0].ended) return;
-  peer.link->send({0, kRail}, kControlPriority, report.encode());
-  flush_peer(r);
+  if (rail == 0) {
+    drop_first_rail(r, how);
+    if (rank_ > r) connect_again(r, 0);
+  } else {
+    epoll_ctl(ready_.get(), EPOLL_CTL_DEL, peer.link->fd(rail), nullptr);
+    if (failure_) peer.link->await_no_reports();
+    const RailReport report = peer.link->lose_rail(rail);
+    peer.rails[rail].ended = true;
+    bool others = false;
+    for (int other = 1; other < peer.link->rails(); ++other)
+      others = others || peer.link->has_rail(other);
+    if (!others) note_loss(peer.other_rails, how);
+    const bool can_be_told = !peer.rails[0].ended || replaces_first_rail(peer);
+    if (!peer.finished && can_be_told) {
+      peer.link->send({0, kRail}, kControlPriority, report.encode());
+      flush_peer(r);
+    }
+  }
+  end_if_unreachable(r);
 }
 
 void TcpTransport::report_pieces(int r) {
   Peer& peer = peers_[r];
+  // Without rail 0 they are made when it is there again.
   if (!peer.link || peer.finished || peer.rails[0].ended) return;
+  report_first_rail(r, false);
   bool any = false;
   for (int rail = 1; rail < peer.link->rails(); ++rail) {
     if (!peer.link->has_rail(rail)) continue;
@@ -142,21 +154,30 @@ bool TcpTransport::wants_rails(const Peer& peer) const {
   return !left_ || !peer.link->idle();
 }
 
+// While the connections are being made for the first time, whoever makes them has a deadline.
 void TcpTransport::fail_without_rails() {
-  for (Peer& peer : peers_) {
-    if (!peer.railless || !wants_rails(peer)) continue;
-    const Duration without = awake_.total() - *peer.railless;
-    const Duration longest =
-        options_.silence > Duration::zero() ? options_.silence : kLongestWithoutRails;
-    if (without < longest + options_.heartbeat) continue;
-    const Error& how = *peer.rail_lost;
-    return fail(
-        Error(ErrorKind::kPeerLost, "connect",
-              fmt::format("{}; for {:.1f} s no connection but the first could be made again{}",
-                          how.message(), to_seconds(without), refused_callers()))
-            .at(rank_, size_)
-            .from(how.peer())
-            .hint(how.hint()));
+  const Duration longest =
+      options_.silence > Duration::zero() ? options_.silence : kLongestWithoutRails;
+  for (const Peer& peer : peers_) {
+    if (!peer.was_ready || !wants_rails(peer)) continue;
+    for (const Missing* missing : {&peer.first_rail, &peer.other_rails}) {
+      if (!missing->since) continue;
+      const Duration without = awake_.total() - *missing->since;
+      if (without < longest + options_.heartbeat) continue;
+      const bool first = missing == &peer.first_rail;
+      std::string what = first ? "nothing has got through on its first connection, which was lost"
+                               : "no connection but the first could be made again";
+      if (first && !peer.link->has_rail(0))
+        what = "the first connection could not be made again, or nothing has got through there";
+      if (!peer.link->has_any_rail()) what = "no connection could be made again";
+      const Error& how = *missing->why;
+      return fail(Error(ErrorKind::kPeerLost, "connect",
+                        fmt::format("{}; for {:.1f} s {}{}", how.message(), to_seconds(without),
+                                    what, refused_callers()))
+                      .at(rank_, size_)
+                      .from(how.peer())
+                      .hint(how.hint()));
+    }
   }
 }
 
@@ -170,14 +191,17 @@ std::uint64_t TcpTransport::acknowledged_on(const Peer& peer, int rail) {
 }
 
 // Heartbeats go over rail 0: a cut that meets another rail alone shows when what was sent there is
-// not acknowledged. As with heartbeats, time during which this rank itself was held up hardly
-// counts. The kernel's own limit (TCP_USER_TIMEOUT) counts it: by that a job that is suspended and
-// goes on would lose the rails whose receive buffers were full.
+// not acknowledged. So does one that meets rail 0 alone; where nothing gets through on the others
+// either, it is the link, and the silence of the peer ends it. As with heartbeats, time during
+// which this rank itself was held up hardly counts. The kernel's own limit (TCP_USER_TIMEOUT)
+// counts it: by that a job that is suspended and goes on would lose the rails whose receive buffers
+// were full.
 void TcpTransport::find_stuck_rails() {
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
     if (!peer.link || peer.goodbye) continue;
-    for (int rail = 1; peer.link && rail < peer.link->rails(); ++rail) {
+    for (int rail = replaces_first_rail(peer) ? 0 : 1; peer.link && rail < peer.link->rails();
+         ++rail) {
       RailState& state = peer.rails[rail];
       if (state.ended || !peer.link->has_rail(rail)) continue;
       const std::uint64_t acknowledged = acknowledged_on(peer, rail);
@@ -189,6 +213,7 @@ void TcpTransport::find_stuck_rails() {
       }
       const Duration stuck = awake_.total() - state.last_progress;
       if (!outlasts_silence(peer, stuck)) continue;
+      if (rail == 0 && !others_get_through(peer)) continue;
       peer.link->set_broken(rail);
       end_of_rail(r, rail,
                   Error(ErrorKind::kPeerLost, "send",

@@ -1,5 +1,6 @@
 // A rank connects lost rails again. Its thread makes the calls, all of them at a time: one to a
-// peer that does not answer holds up no other.
+// peer that does not answer holds up no other. A lower rank, which is called and does not call,
+// asks in the same way whether a higher one is still there when all connections to it are gone.
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -31,8 +32,17 @@ void TcpTransport::take_lost_rails() {
 }
 
 bool TcpTransport::waits_for_call(int r, int rail) const {
-  return wants_rails(peers_[r]) &&
-         peers_[r].link->account(rail).state() == RailAccount::State::kClosed;
+  const Peer& peer = peers_[r];
+  if (!wants_rails(peer)) return false;
+  if (rail > 0) return peer.link->account(rail).state() == RailAccount::State::kClosed;
+  if (!replaces_first_rail(peer)) return false;
+  if (rank_ > r) return !peer.link->has_rail(0);
+  return peer.listener && !(peer.listener_answers && peer.link->has_any_rail());
+}
+
+std::uint16_t TcpTransport::number_of_call(const Peer& peer, int rail) const {
+  if (rail > 0) return peer.link->account(rail).awaited();
+  return peer.link->first_account()->next_connection();
 }
 
 // Runs in the thread, without the lock. Returns how long it may take until the next call is due.
@@ -52,6 +62,7 @@ Duration TcpTransport::redial() {
       waits = waits_for_call(r, rail);
     }
     const bool expired = redial.call && redial.call->expired(now);
+    if (expired && redial.asks) note_answer(r, false);
     if (!waits || expired) hang_up(redial);
     if (!waits) {
       it = redials_.erase(it);
@@ -83,11 +94,12 @@ void TcpTransport::begin_redial(int r, int rail, Redial& redial) {
     const std::lock_guard lock(mutex_);
     if (!waits_for_call(r, rail)) return;
     const Peer& peer = peers_[r];
-    redial.number = peer.link->account(rail).awaited();
+    redial.number = number_of_call(peer, rail);
     hello.attempt = static_cast<std::uint8_t>(redial.number);
     hello.rails = static_cast<std::uint16_t>(peer.link->rails());
     hello.connection = peer.connection;
-    address = *peer.address;
+    redial.asks = rank_ < r;
+    address = redial.asks ? *peer.listener : *peer.address;
   }
   redial.not_before = Clock::now() + kBetweenCalls;
   const auto say_hello = [this, hello](int socket) {
@@ -101,14 +113,18 @@ void TcpTransport::begin_redial(int r, int rail, Redial& redial) {
     const auto tls = context_of_call(socket.get());
     return channel_over(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
   };
+  OutgoingCall::Options options{.key = options_.key, .hello = {}, .make_channel = make_channel};
+  if (!redial.asks) options.hello = say_hello;
   try {
-    redial.call = std::make_unique<OutgoingCall>(
-        address, OutgoingCall::Options{
-                     .key = options_.key, .hello = say_hello, .make_channel = make_channel});
+    redial.call = std::make_unique<OutgoingCall>(address, std::move(options));
     redial.socket = redial.call->fd();
     watch_redial(r, rail, redial);
+  } catch (const ConnectionRefused&) {
+    hang_up(redial);
+    note_refusal(r);
   } catch (const std::exception&) {
     hang_up(redial);
+    if (redial.asks) note_answer(r, false);
   }
 }
 
@@ -121,18 +137,27 @@ void TcpTransport::advance_redial(int r, int rail) {
   Redial& redial = redials_.at({r, rail});
   std::unique_ptr<Channel> channel;
   try {
-    if (!redial.call->advance()) return watch_redial(r, rail, redial);
-    channel = redial.call->take_channel();
+    const bool complete = redial.call->advance();
+    if (!complete) return watch_redial(r, rail, redial);
+    if (redial.asks) note_answer(r, true);
+    if (!redial.asks) channel = redial.call->take_channel();
+  } catch (const ConnectionRefused&) {
+    note_refusal(r);
   } catch (const std::exception&) {
+    if (redial.asks) note_answer(r, false);
   }
   hang_up(redial);
   if (!channel) return;
   const std::lock_guard lock(mutex_);
   // It may have been taken and lost on the other side meanwhile.
-  if (!waits_for_call(r, rail) || redial.number != peers_[r].link->account(rail).awaited()) return;
+  if (!waits_for_call(r, rail) || redial.number != number_of_call(peers_[r], rail)) return;
   try {
-    add_rail(r, rail, std::move(channel));
-    flush_peer(r);
+    if (rail == 0) {
+      add_first_rail(r, static_cast<std::uint8_t>(redial.number), std::move(channel));
+    } else {
+      add_rail(r, rail, std::move(channel));
+      flush_peer(r);
+    }
   } catch (const Error&) {  // it has closed the connection already
   }
 }

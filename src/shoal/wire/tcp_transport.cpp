@@ -130,13 +130,15 @@ void TcpTransport::send_heartbeats() {
   awake_.tick(now);
   next_heartbeat_ = now + options_.heartbeat;
   send_control(kHeartbeat, {});
+  keep_up_without_first_rail();
   // To a rank that has left, the others say nothing more.
   if (left_) return;
   for (int r = 0; r < size_; ++r) {
     const Peer& peer = peers_[r];
     // A byte counts as heard at the tick before it, up to one heartbeat early.
     const Duration silent = awake_.total() - peer.last_heard;
-    if (!peer.link || peer.goodbye || !outlasts_silence(peer, silent)) continue;
+    if (!peer.link || peer.goodbye || !peer.link->has_any_rail()) continue;
+    if (!outlasts_silence(peer, silent)) continue;
     fail(
         Error(ErrorKind::kPeerLost, "heartbeat",
               fmt::format("rank {} has been silent for {:.1f} s: it is stopped, or the link is cut",
@@ -153,7 +155,12 @@ void TcpTransport::send_heartbeats() {
 // The kernel's round trip grows with the queues on the way, and the silence that is borne with it.
 Duration TcpTransport::silence_of(const Peer& peer) const {
   if (options_.silence > Duration::zero()) return options_.silence;
-  return silence_for(round_trip_of(peer.link->fd(0)));
+  if (peer.link->has_rail(0)) return silence_for(round_trip_of(peer.link->fd(0)));
+  Duration round_trip = peer.round_trip;
+  for (int rail = 1; rail < peer.link->rails(); ++rail)
+    if (peer.link->has_rail(rail))
+      round_trip = std::max(round_trip, round_trip_of(peer.link->fd(rail)));
+  return silence_for(round_trip);
 }
 
 // Most are short: the kernel is asked for the round trip only where it decides.
@@ -167,6 +174,8 @@ void TcpTransport::send_control(std::uint64_t what, const Bytes& message) {
   for (int r = 0; r < size_; ++r) {
     Peer& peer = peers_[r];
     if (!peer.link || peer.goodbye || peer.finished) continue;
+    // After a failure nothing carries it any more, and other rails have the last words.
+    if (failure_ && !peer.link->has_rail(0)) continue;
     // Heartbeats do not pile up behind a peer that takes nothing.
     if (what == kHeartbeat && !peer.link->idle({0, kHeartbeat})) continue;
     peer.link->send({0, what}, kControlPriority, message);
@@ -219,7 +228,7 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     // With TLS, bytes of a record that is never complete may be somebody else's: they do not count.
     if (peer.link->bytes_received() != before) peer.last_heard = awake_.total();
     if (peer.link->rails() > 1) note_arrivals(r);
-    if (rail > 0) reports_due_.push_back(r);
+    if (peer.link->rails() > 1) reports_due_.push_back(r);
     if (open) return;
     // The kernel tells the reason once, and may have told it when this rank wrote.
     if (const std::string& why = peer.link->write_failure(rail); !why.empty())
@@ -230,6 +239,8 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     end_of_rail(r, rail, lost(how).hint(kEitherCause));
   } catch (const Error& error) {
     if (peer.link->rails() > 1 && peer.link->has_rail(rail)) peer.link->set_broken(rail);
+    // Sent again, it would make as little sense.
+    if (rail == 0 && error.kind() == ErrorKind::kData) peer.link->await_no_reports();
     const std::string which =
         rail == 0 ? "" : fmt::format("connection {} of {}: ", rail, peer.link->rails());
     const bool broke = error.kind() == ErrorKind::kPeerLost && error.hint().empty();
@@ -292,6 +303,8 @@ void TcpTransport::handle_control(int r, std::uint64_t what, const ReceivedChunk
     flush_peer(r);
   }
   if (what == kRail) obey_report(r, chunk);
+  if (what == kFirstRail) obey_first_report(r, chunk);
+  if (what == kListener) keep_listener(r, chunk);
   if (what == kQuestion) answer_question(r, chunk);
   if (what == kAnswer) keep_answer(r, chunk);
 }
@@ -310,11 +323,11 @@ void TcpTransport::fail(const Error& cause) {
     peer.link->drop_all();
   }
   // No connection is closed: this may run inside Link::receive of one of them, when a peer has sent
-  // the cause. Each rail carries it: that of the first may be what broke.
-  const Bytes words = encode(cause);
+  // the cause. Each rail carries it, as far as it fits there: that of the first may be what broke.
+  const Bytes words = encode(cause, Assembler::kPieceBytes);
   for (Peer& peer : peers_)
     if (peer.link && !peer.goodbye && !peer.finished) peer.link->send_last_words(words);
-  send_control(kAbort, words);
+  send_control(kAbort, encode(cause));
   signal_event();
   wake_driver();
 }
@@ -487,6 +500,16 @@ std::uint64_t TcpTransport::bytes_received(int r) const {
   const std::lock_guard lock(mutex_);
   const auto& peer = peers_.at(static_cast<std::size_t>(r));
   return peer.link ? peer.link->bytes_received() : 0;
+}
+
+std::uint64_t TcpTransport::waiting_bytes(int r) const {
+  const std::lock_guard lock(mutex_);
+  return peers_.at(static_cast<std::size_t>(r)).inbox.bytes();
+}
+
+std::uint64_t TcpTransport::first_rails_replaced() const {
+  const std::lock_guard lock(mutex_);
+  return first_rails_replaced_;
 }
 
 std::uint64_t TcpTransport::pauses() const {

@@ -31,9 +31,10 @@ namespace shoal::wire {
 
 /// Holds the TCP connections of this rank to every other rank, and the messages that have arrived
 /// on them. Two ranks have one connection, or several where they are far apart (see Link and
-/// rail_count.h). The loss of the first of them is the loss of the peer. Another one is connected
-/// again, and what was lost with it is sent on the others; where all of these are gone for as long
-/// as a peer may be silent, it is lost, too.
+/// rail_count.h). The loss of the only one is the loss of the peer. One of several is connected
+/// again, and what was lost with it is sent once more. Where that does not succeed for as long as a
+/// peer may be silent, the peer is lost; where all are gone at a time, it is lost at once if nobody
+/// listens at its address any more.
 ///
 /// Threads: a caller that waits moves the bytes of all connections itself (it is the *driver*).
 /// Other callers that wait at the same time sleep until the driver reports an event. When no caller
@@ -109,8 +110,13 @@ class TcpTransport final : public Transport {
   std::uint64_t bytes_received(int peer) const;
   /// Returns how many connections there are to `peer`; 0 where they are closed.
   int rails(int peer) const override;
+  /// Counts the connections that have taken the place of a first one, to any peer.
+  std::uint64_t first_rails_replaced() const;
   /// Returns true where what goes to and comes from `peer` is encrypted.
   bool encrypted(int peer) const;
+  /// Returns the bytes that have come from `peer` and for which nobody has waited yet, with what
+  /// waits for missing pieces, as they count against the peer's part of the inbox.
+  std::uint64_t waiting_bytes(int peer) const;
   /// Counts how often this rank has told a peer to pause, because what it had sent filled its part
   /// of the inbox.
   std::uint64_t pauses() const;
@@ -122,6 +128,11 @@ class TcpTransport final : public Transport {
     bool ended = false;                ///< nothing more is read from it
     std::uint64_t acknowledged = 0;    ///< bytes that the peer's kernel has, at the last heartbeat
     Duration last_progress{};          ///< when none was outstanding or it grew, as `awake_` counts
+  };
+  /// Rail 0, or all other rails, where they are lost.
+  struct Missing {
+    std::optional<Duration> since;  ///< as `awake_` counts; empty where they are not missing
+    std::optional<Error> why;       ///< of the last loss
   };
   struct Peer {
     std::unique_ptr<Link> link;  ///< null before rail 0 is connected and after all are closed
@@ -135,21 +146,27 @@ class TcpTransport final : public Transport {
     bool says_goodbye = false;  ///< what it has sent before may still be on its way on other rails
     bool goodbye = false;
     std::optional<Endpoint> address;   ///< of a lower rank, to which this one connects
-    std::optional<Error> rail_lost;    ///< why the last rail was lost
-    std::optional<Duration> railless;  ///< since when it has no rail but the first (`awake_`)
+    std::optional<Endpoint> listener;  ///< of a higher rank, where it says one
+    bool listener_answers = false;     ///< it has answered once, so it can be asked
+    bool refused = false;              ///< nobody listens there, since rail 0 was lost
+    Missing first_rail;                ///< until it has carried something again
+    Missing other_rails;               ///< until one of them is there
+    bool was_ready = false;            ///< all its rails have been there
+    Duration round_trip{};             ///< when rail 0 was lost
     bool goodbye_due = false;          ///< this rank's goodbye follows what is queued
     bool finished = false;             ///< nothing more is sent there
     bool end_sent = false;             ///< and the kernel has what says so
     bool gone = false;                 ///< the connection was closed
     // While this rank stops:
-    std::uint64_t acknowledged = 0;   ///< bytes that the peer's kernel has
-    Clock::time_point last_progress;  ///< when that number last grew
+    std::uint64_t progress = 0;       ///< see progress_of
+    Clock::time_point last_progress;  ///< when that number last changed
     std::optional<Bytes> answer;      ///< to the open question
   };
   /// A rail that is to be connected again.
   struct Redial {
     std::unique_ptr<OutgoingCall> call;  ///< null between two calls
     int socket = -1;                     ///< that of the call
+    bool asks = false;                   ///< it only asks whether anybody listens there
     std::uint16_t number = 0;            ///< of the connection that the call makes
     Clock::time_point not_before;        ///< when the next one may begin
   };
@@ -180,6 +197,8 @@ class TcpTransport final : public Transport {
   void admit(std::unique_ptr<Channel> channel, const Hello& hello);
   void add_peer(const PeerHello& hello, int rank, std::unique_ptr<Channel> channel);
   void add_rail(int rank, int rail, std::unique_ptr<Channel> channel);
+  void add_first_rail(int rank, std::uint8_t number, std::unique_ptr<Channel> channel);
+  void begin_rail(int rank, int rail);
   void set_up(int socket, int rank, int rail, int rails);
   void watch_rail(int rank, int rail, std::uint32_t events);
   void await_all(Deadline deadline);
@@ -190,6 +209,7 @@ class TcpTransport final : public Transport {
   bool finish_sending(Clock::time_point now);
   bool is_done(int peer, Clock::time_point now);
   static std::uint64_t acknowledged_by(const Peer& peer);
+  static std::uint64_t progress_of(const Peer& peer);
   static std::uint64_t acknowledged_on(const Peer& peer, int rail);
   void find_stuck_rails();
   void watch_connections(bool watch);
@@ -199,6 +219,22 @@ class TcpTransport final : public Transport {
   bool may_end(const Peer& peer) const;
   void end_of_rail(int peer, int rail, const Error& how);
   void lose_rail(int peer, int rail, const Error& how);
+  void drop_first_rail(int peer, const Error& how);
+  void lose_peer(int peer, const Error& how);
+  bool replaces_first_rail(const Peer& peer) const;
+  bool admits_first_rail(const Peer& peer, const PeerHello& hello) const;
+  void replace_first_rail(int peer, std::uint8_t number, std::unique_ptr<Channel> channel);
+  void obey_first_report(int peer, const ReceivedChunk& report);
+  void report_first_rail(int peer, bool at_once);
+  bool first_rail_is_stuck(const Peer& peer) const;
+  bool others_get_through(const Peer& peer) const;
+  void keep_up_without_first_rail();
+  void tell_listener(int peer);
+  void keep_listener(int peer, const ReceivedChunk& message);
+  void note_refusal(int peer);
+  void note_answer(int peer, bool answers);
+  void end_if_unreachable(int peer);
+  void note_loss(Missing& missing, const Error& how) const;
   void obey_report(int peer, const ReceivedChunk& report);
   void report_pieces(int peer);
   bool send_late_again();
@@ -209,6 +245,7 @@ class TcpTransport final : public Transport {
   void connect_again(int peer, int rail);
   void take_lost_rails();
   bool waits_for_call(int peer, int rail) const;
+  std::uint16_t number_of_call(const Peer& peer, int rail) const;
   Duration redial();
   void hang_up(Redial& redial);
   void begin_redial(int peer, int rail, Redial& redial);
@@ -233,6 +270,7 @@ class TcpTransport final : public Transport {
   const std::shared_ptr<const TlsContext> tls_;  ///< see context_for
   const std::shared_ptr<ChunkPool> pool_;
   int most_rails_ = kMostRails;  ///< to one peer, where their number is open
+  std::string listens_at_;       ///< set before there is a thread
   /// Guards all members below except atomics, and `loop_`, `acceptor_` and `redials_`, which belong
   /// to the thread.
   mutable std::mutex mutex_;
@@ -252,6 +290,7 @@ class TcpTransport final : public Transport {
   Descriptor ready_;                           ///< an epoll set of all connections and of `wake_`
   Descriptor wake_;                            ///< an eventfd that ends the driver's wait
   std::uint64_t pauses_ = 0;
+  std::uint64_t first_rails_replaced_ = 0;
   bool driving_ = false;
   std::vector<int> reports_due_;   ///< peers from which pieces have come since the last reports
   int waiters_ = 0;                ///< callers that wait for the driver's events

@@ -36,6 +36,12 @@ class Turns {
     }
     return std::nullopt;
   }
+  /// Returns the next stream; empty: there is none.
+  std::optional<Stream> next() const {
+    for (const auto& [priority, line] : lines_)
+      if (!line.empty()) return line.front();
+    return std::nullopt;
+  }
   /// Removes a stream that was pushed with `priority`. Returns false where it does not wait.
   bool erase(Stream stream, int priority) {
     const auto line = lines_.find(priority);
