@@ -47,6 +47,17 @@ const Sets kStreaming{"low_communication.method=streaming_diloco",
                       "validation.interval=0"};
 const Sets kOrdinary{"training.steps=9", "training.global_batch_sequences=12",
                      "checkpoint.interval=1", "checkpoint.keep_last=0", "validation.interval=0"};
+/// In steps 3, 6, 9 and 12 one of the two fragments begins, which ends three steps later.
+const Sets kLongOverlap{"low_communication.method=streaming_diloco",
+                        "low_communication.every=6",
+                        "low_communication.fragments=2",
+                        "low_communication.overlap_steps=3",
+                        "low_communication.mix=0.5",
+                        "training.steps=12",
+                        "training.global_batch_sequences=12",
+                        "checkpoint.interval=1",
+                        "checkpoint.keep_last=0",
+                        "validation.interval=0"};
 /// Values that end in as many steps as kStreaming.
 const Sets kOrdinaryTwelve{"training.steps=12", "training.global_batch_sequences=12",
                            "checkpoint.interval=8", "validation.interval=0"};
@@ -349,6 +360,30 @@ TEST_F(MemberResumption, AnExchangeInFlightIsFinished) {
     const auto found = go_on(way.name, "two", 8, way.sets, way.ranks);
     expect_same_losses(found, expected, 0, way.name);
     EXPECT_GT(std::abs(found[0].loss - dropped[0].loss), 1e-4 * found[0].loss) << way.name;
+  }
+}
+
+// The exchange that began in step 6 was finished when the run resumed, or began in no member: until
+// step 9 neither a checkpoint nor a run that resumes again may have it in flight.
+TEST_F(MemberResumption, ARunThatResumesOnceMoreHasTheSameBits) {
+  train("two", kLongOverlap, 2);
+  const Sets ordinary{"training.steps=12", "training.global_batch_sequences=12",
+                      "checkpoint.interval=6", "validation.interval=0"};
+  train("one", ordinary, 1);
+  for (const char* from : {"two", "one"}) {
+    const std::string whole = fmt::format("{} to three", from);
+    ASSERT_EQ(go_on(whole, from, 6, kLongOverlap, 3).size(), 6u);
+    EXPECT_TRUE(values(whole, 8, "outer.difference.").empty());
+    EXPECT_FALSE(values(whole, 9, "outer.difference.").empty());
+    const Values expected = values(whole, 12, "");
+    std::string saved = whole;
+    // Each goes on with what the last one saved in its first step.
+    for (const int step : {7, 8, 9, 10}) {
+      const std::string again = fmt::format("{} from {}", whole, step);
+      ASSERT_EQ(go_on(again, saved, step, kLongOverlap, 3).size(), 12u - step) << again;
+      expect_same(values(again, 12, ""), expected, again);
+      saved = again;
+    }
   }
 }
 

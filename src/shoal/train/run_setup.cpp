@@ -109,6 +109,9 @@ void RunSetup::resume_from_newest() {
     run_.notes.push_back(describe_member_changes(saved, run_.record));
     run_.other_members = saved;
   }
+  // Without members none begins.
+  if (has_members(config_))
+    run_.record.exchanges_after = run_.other_members ? saved.step : saved.exchanges_after;
   // Everything else of the record is this start's: the job may have changed in what it may change.
   run_.record.step = saved.step;
   run_.record.samples = saved.samples;
@@ -324,8 +327,8 @@ void RunSetup::make_exchange(const std::vector<parallel::OwnedRange>& owned) {
                         exchange_options(config_));
   run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr);
   if (!run_.checkpoint) return;
+  run_.exchange->restart(run_.record.exchanges_after);
   if (run_.other_members) {
-    run_.exchange->restart(run_.record.step);
     load_other_members();
   } else {
     run_.exchange->resume(run_.record.step);
