@@ -8,8 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "shoal/checkpoint/checkpoint.h"
@@ -385,6 +387,72 @@ TEST_F(MemberResumption, ARunThatResumesOnceMoreHasTheSameBits) {
       saved = again;
     }
   }
+}
+
+TEST_F(MemberResumption, StateOfAnOptimizerThatTheRunHasNotIsRefused) {
+  const Sets sgd = kEveryThree + Sets{"optimizer.name=sgd", "checkpoint.interval=4"};
+  train("two", sgd + Sets{"optimizer.momentum=0.9"}, 2);
+  const auto refused = [&](const std::string& momentum) {
+    return error_text(
+        [&] { go_on("tensor-parallel", "two", 4, sgd + kMeshes[0].sets + Sets{momentum}, 4); });
+  };
+  EXPECT_THAT(refused("optimizer.momentum=0.0"), AllOf(HasSubstr("only in the checkpoint: member."),
+                                                       HasSubstr(".optimizer.momentum_buffer.")));
+  EXPECT_EQ(refused("optimizer.momentum=0.9"), "");
+}
+
+TEST_F(MemberResumption, CheckpointsThatAreNotWholeAreRefused) {
+  const Sets sets = kEveryThree + Sets{"low_communication.codec=i8", "checkpoint.interval=4"};
+  train("two", sets, 2);
+  train("like", sets, 3);
+  const Tensors saved = tensors("two", 4);
+  const auto refused = [&](const Tensors& hand, const std::string& like, const Way& way) {
+    save("hand", 4, hand, like);
+    return error_text([&] { go_on(way.name, "hand", 4, sets + way.sets, way.ranks); });
+  };
+  const Way two{"two again", 2, {}};
+  const Way three{"three", 3, {}};
+  const Way four{"four", 4, {}};
+  const Way& parallel = kMeshes[0];
+  // Members that are not those of the record.
+  EXPECT_THAT(refused(saved, "like", four),
+              HasSubstr("has the state of 2 members, and its record says 3"));
+  // A box of what rounding took is gone; it is one of many values.
+  Tensors hand = saved;
+  const std::string sums = "outer.sum_residual.";
+  const auto box = std::find_if(hand.begin(), hand.end(), [&](const auto& one) {
+    return begins(one.first, sums) && one.second.dim() == 2;
+  });
+  ASSERT_NE(box, hand.end());
+  const auto [name, values] = *box;
+  hand.erase(box);
+  for (const Way& way : {three, parallel}) {
+    EXPECT_THAT(refused(hand, "two", way), HasSubstr("has not all of what rounding took"))
+        << way.name;
+  }
+  // Its name has fewer numbers than the parameter has dimensions.
+  hand[name.substr(0, name.rfind(','))] = values;
+  for (const Way& way : {three, parallel})
+    EXPECT_THAT(refused(hand, "two", way), HasSubstr("is no part of the parameter")) << way.name;
+  // What earlier versions saved says so to all.
+  hand = saved;
+  hand["outer.rank-0.anchor.0"] = values;
+  for (const Way& way : {two, three, parallel})
+    EXPECT_THAT(refused(hand, "two", way), HasSubstr("by an earlier version")) << way.name;
+}
+
+TEST(MemberBoxes, LieWithinTheirParameters) {
+  const auto refused = [](const std::vector<std::int64_t>& begin,
+                          const std::vector<std::int64_t>& shape) {
+    return error_text([&] { check_box({"weight", begin}, shape, {4, 6}, "here"); });
+  };
+  EXPECT_EQ(refused({0, 0}, {4, 6}), "");
+  EXPECT_EQ(refused({3, 2}, {1, 4}), "");
+  EXPECT_THAT(refused({3}, {1, 4}), HasSubstr("here: a box of weight that begins at [3] and has"));
+  for (const auto& begin : std::vector<std::vector<std::int64_t>>{
+           {}, {3, 2, 0}, {-1, 0}, {4, 0}, {0, 3}, {0, std::numeric_limits<std::int64_t>::max()}})
+    EXPECT_THAT(refused(begin, {1, 4}), HasSubstr("is no part of the parameter"));
+  EXPECT_THAT(refused({0, 0}, {4}), HasSubstr("is no part of the parameter"));
 }
 
 // Members whose scales of the loss differ: a new one must not overflow at once.

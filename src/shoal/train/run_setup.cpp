@@ -29,6 +29,7 @@
 #include "shoal/train/instruction_set_notes.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/member_changes.h"
+#include "shoal/train/member_resumption.h"
 #include "shoal/train/precision.h"
 
 namespace shoal::train {
@@ -104,6 +105,7 @@ void RunSetup::resume_from_newest() {
   if (const auto note = describe_resumed_set(saved.instruction_set, run_.record.instruction_set))
     run_.notes.push_back(*note);
   check_same_run(saved, run_.record, *run_.checkpoint);
+  if (!saved.members.empty()) check_version_of_members(*run_.checkpoint);
   run_.changes = describe_changes(saved, run_.record);
   if (!has_same_members(saved, run_.record)) {
     run_.notes.push_back(describe_member_changes(saved, run_.record));
