@@ -8,8 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 
 #include "shoal/checkpoint/checkpoint.h"
@@ -47,6 +49,17 @@ const Sets kStreaming{"low_communication.method=streaming_diloco",
                       "validation.interval=0"};
 const Sets kOrdinary{"training.steps=9", "training.global_batch_sequences=12",
                      "checkpoint.interval=1", "checkpoint.keep_last=0", "validation.interval=0"};
+/// In steps 3, 6, 9 and 12 one of the two fragments begins, which ends three steps later.
+const Sets kLongOverlap{"low_communication.method=streaming_diloco",
+                        "low_communication.every=6",
+                        "low_communication.fragments=2",
+                        "low_communication.overlap_steps=3",
+                        "low_communication.mix=0.5",
+                        "training.steps=12",
+                        "training.global_batch_sequences=12",
+                        "checkpoint.interval=1",
+                        "checkpoint.keep_last=0",
+                        "validation.interval=0"};
 /// Values that end in as many steps as kStreaming.
 const Sets kOrdinaryTwelve{"training.steps=12", "training.global_batch_sequences=12",
                            "checkpoint.interval=8", "validation.interval=0"};
@@ -350,6 +363,96 @@ TEST_F(MemberResumption, AnExchangeInFlightIsFinished) {
     expect_same_losses(found, expected, 0, way.name);
     EXPECT_GT(std::abs(found[0].loss - dropped[0].loss), 1e-4 * found[0].loss) << way.name;
   }
+}
+
+// The exchange that began in step 6 was finished when the run resumed, or began in no member: until
+// step 9 neither a checkpoint nor a run that resumes again may have it in flight.
+TEST_F(MemberResumption, ARunThatResumesOnceMoreHasTheSameBits) {
+  train("two", kLongOverlap, 2);
+  const Sets ordinary{"training.steps=12", "training.global_batch_sequences=12",
+                      "checkpoint.interval=6", "validation.interval=0"};
+  train("one", ordinary, 1);
+  for (const char* from : {"two", "one"}) {
+    const std::string whole = fmt::format("{} to three", from);
+    ASSERT_EQ(go_on(whole, from, 6, kLongOverlap, 3).size(), 6u);
+    EXPECT_TRUE(values(whole, 8, "outer.difference.").empty());
+    EXPECT_FALSE(values(whole, 9, "outer.difference.").empty());
+    const Values expected = values(whole, 12, "");
+    std::string saved = whole;
+    // Each goes on with what the last one saved in its first step.
+    for (const int step : {7, 8, 9, 10}) {
+      const std::string again = fmt::format("{} from {}", whole, step);
+      ASSERT_EQ(go_on(again, saved, step, kLongOverlap, 3).size(), 12u - step) << again;
+      expect_same(values(again, 12, ""), expected, again);
+      saved = again;
+    }
+  }
+}
+
+TEST_F(MemberResumption, StateOfAnOptimizerThatTheRunHasNotIsRefused) {
+  const Sets sgd = kEveryThree + Sets{"optimizer.name=sgd", "checkpoint.interval=4"};
+  train("two", sgd + Sets{"optimizer.momentum=0.9"}, 2);
+  const auto refused = [&](const std::string& momentum) {
+    return error_text(
+        [&] { go_on("tensor-parallel", "two", 4, sgd + kMeshes[0].sets + Sets{momentum}, 4); });
+  };
+  EXPECT_THAT(refused("optimizer.momentum=0.0"), AllOf(HasSubstr("only in the checkpoint: member."),
+                                                       HasSubstr(".optimizer.momentum_buffer.")));
+  EXPECT_EQ(refused("optimizer.momentum=0.9"), "");
+}
+
+TEST_F(MemberResumption, CheckpointsThatAreNotWholeAreRefused) {
+  const Sets sets = kEveryThree + Sets{"low_communication.codec=i8", "checkpoint.interval=4"};
+  train("two", sets, 2);
+  train("like", sets, 3);
+  const Tensors saved = tensors("two", 4);
+  const auto refused = [&](const Tensors& hand, const std::string& like, const Way& way) {
+    save("hand", 4, hand, like);
+    return error_text([&] { go_on(way.name, "hand", 4, sets + way.sets, way.ranks); });
+  };
+  const Way two{"two again", 2, {}};
+  const Way three{"three", 3, {}};
+  const Way four{"four", 4, {}};
+  const Way& parallel = kMeshes[0];
+  // Members that are not those of the record.
+  EXPECT_THAT(refused(saved, "like", four),
+              HasSubstr("has the state of 2 members, and its record says 3"));
+  // A box of what rounding took is gone; it is one of many values.
+  Tensors hand = saved;
+  const std::string sums = "outer.sum_residual.";
+  const auto box = std::find_if(hand.begin(), hand.end(), [&](const auto& one) {
+    return begins(one.first, sums) && one.second.dim() == 2;
+  });
+  ASSERT_NE(box, hand.end());
+  const auto [name, values] = *box;
+  hand.erase(box);
+  for (const Way& way : {three, parallel}) {
+    EXPECT_THAT(refused(hand, "two", way), HasSubstr("has not all of what rounding took"))
+        << way.name;
+  }
+  // Its name has fewer numbers than the parameter has dimensions.
+  hand[name.substr(0, name.rfind(','))] = values;
+  for (const Way& way : {three, parallel})
+    EXPECT_THAT(refused(hand, "two", way), HasSubstr("is no part of the parameter")) << way.name;
+  // What earlier versions saved says so to all.
+  hand = saved;
+  hand["outer.rank-0.anchor.0"] = values;
+  for (const Way& way : {two, three, parallel})
+    EXPECT_THAT(refused(hand, "two", way), HasSubstr("by an earlier version")) << way.name;
+}
+
+TEST(MemberBoxes, LieWithinTheirParameters) {
+  const auto refused = [](const std::vector<std::int64_t>& begin,
+                          const std::vector<std::int64_t>& shape) {
+    return error_text([&] { check_box({"weight", begin}, shape, {4, 6}, "here"); });
+  };
+  EXPECT_EQ(refused({0, 0}, {4, 6}), "");
+  EXPECT_EQ(refused({3, 2}, {1, 4}), "");
+  EXPECT_THAT(refused({3}, {1, 4}), HasSubstr("here: a box of weight that begins at [3] and has"));
+  for (const auto& begin : std::vector<std::vector<std::int64_t>>{
+           {}, {3, 2, 0}, {-1, 0}, {4, 0}, {0, 3}, {0, std::numeric_limits<std::int64_t>::max()}})
+    EXPECT_THAT(refused(begin, {1, 4}), HasSubstr("is no part of the parameter"));
+  EXPECT_THAT(refused({0, 0}, {4}), HasSubstr("is no part of the parameter"));
 }
 
 // Members whose scales of the loss differ: a new one must not overflow at once.

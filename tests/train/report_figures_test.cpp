@@ -371,6 +371,10 @@ TEST(RunRecords, SurviveTheRoundTrip) {
   EXPECT_EQ(read.loss_scale->skipped, 1);
   EXPECT_EQ(read.job, record().job);
   EXPECT_EQ(read.job_file, "job.toml");
+  EXPECT_EQ(read.exchanges_after, 0);
+  RunRecord restarted = record();
+  restarted.exchanges_after = 2;
+  EXPECT_EQ(parse_record(restarted.to_json(), "here").exchanges_after, 2);
   auto json = nlohmann::json::parse(record().to_json());
   json.erase("precision");
   json.erase("loss_scale");
@@ -400,6 +404,10 @@ TEST(RunRecords, AreRefusedWhereTheyAreBroken) {
               HasSubstr("skipped is no whole number"));
   EXPECT_THAT(refused([](nlohmann::json& json) { json["loss_scale"]["scale"] = 0; }),
               HasSubstr("loss_scale.scale is no number above 0"));
+  EXPECT_THAT(refused([](nlohmann::json& json) { json["exchanges_after"] = -1; }),
+              HasSubstr("exchanges_after is no whole number"));
+  EXPECT_THAT(refused([](nlohmann::json& json) { json["exchanges_after"] = 4; }),
+              HasSubstr("exchanges_after lies behind its step"));
   EXPECT_THAT(refused([](nlohmann::json& json) { json["precision"] = "auto"; }),
               HasSubstr("precision is \"auto\""));
   EXPECT_THAT(refused([](nlohmann::json& json) { json["precision"] = "fp8"; }),

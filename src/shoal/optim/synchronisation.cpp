@@ -131,8 +131,10 @@ void Synchronisation::wait() {
 }
 
 void Synchronisation::resume(std::int64_t step) {
-  // Begun after one of the last `delay` steps, and not finished in `step` itself.
-  for (std::int64_t begun = step - options_.delay + 1; begun <= step; ++begun) {
+  // Begun after one of the last `delay` steps, and not finished in `step` itself. Those from before
+  // a restart have no result to come.
+  for (std::int64_t begun = std::max(step - options_.delay, restarted_) + 1; begun <= step;
+       ++begun) {
     const int fragment = beginning_at(begun);
     if (fragment >= 0) fragments_[static_cast<std::size_t>(fragment)].expect();
   }

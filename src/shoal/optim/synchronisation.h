@@ -60,10 +60,12 @@ class Synchronisation {
   /// there. Training goes on as if it had not been called.
   void wait();
   /// Takes up training after step `step`: `states` has what it had there, to be filled from a
-  /// checkpoint, as have the parameters. Must be called before the first `after_step`.
+  /// checkpoint, as have the parameters. Must be called before the first `after_step`, and after
+  /// `restart` where the saved run had called that.
   void resume(std::int64_t step);
   /// Takes up training after step `step` with nothing in flight: exchanges that began in `step` or
-  /// before have no result to come. Must be called before the first `after_step`.
+  /// before have no result to come. Must be called before the first `after_step`. A checkpoint of
+  /// the `delay` steps after it can be taken up only by who knows `step`.
   void restart(std::int64_t step) { restarted_ = step; }
   /// Returns all arrays of all fragments that the next exchanges depend on, besides the parameters.
   std::vector<OuterState> states() const;

@@ -31,13 +31,6 @@ bool decides_ownership(const ConfigKey& key) {
          std::find(kOwnership.begin(), kOwnership.end(), key.name) != kOwnership.end();
 }
 
-/// Returns the number with which RunRecord::members begins; 0: there are none.
-int count_of(const std::string& members) {
-  int count = 0;
-  std::from_chars(members.data(), members.data() + members.size(), count);
-  return count;
-}
-
 std::string some_members(int begin, int end) {
   if (end - begin == 1) return fmt::format("member {}", begin);
   return fmt::format("members {} to {}", begin, end - 1);
@@ -55,6 +48,14 @@ std::string lost_steps(const JobConfig& config, std::int64_t step) {
 
 }  // namespace
 
+// The text begins with the number.
+int members_of(const RunRecord& record) {
+  const std::string& text = record.members;
+  int count = 0;
+  std::from_chars(text.data(), text.data() + text.size(), count);
+  return count;
+}
+
 bool has_same_members(const RunRecord& saved, const RunRecord& now) {
   if (saved.members.empty() && now.members.empty()) return true;
   if (saved.members != now.members) return false;
@@ -69,8 +70,8 @@ bool has_same_members(const RunRecord& saved, const RunRecord& now) {
 std::string describe_member_changes(const RunRecord& saved, const RunRecord& now) {
   if (has_same_members(saved, now)) return "";
   const JobConfig before = parse_job(saved.job, saved.job_file).config;
-  const int old = count_of(saved.members);
-  const int count = count_of(now.members);
+  const int old = members_of(saved);
+  const int count = members_of(now);
   if (old == 0) {
     return fmt::format(
         "Members: step {} had none. Its model is the anchor of {} members; each begins with it and "

@@ -57,7 +57,8 @@ class MemberExchange {
   /// there.
   void wait();
   /// Takes up training after step `step`: makes room for the arrays that `arrays` has then, to be
-  /// filled from a checkpoint. Must be called before the first `after_step`.
+  /// filled from a checkpoint. Must be called before the first `after_step`, and after `restart`
+  /// where the saved run had called that.
   void resume(std::int64_t step);
 
   /// Takes up training after step `step` from the checkpoint of other members, or of members that

@@ -14,6 +14,7 @@
 #include "shoal/optim/update.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/job_options.h"
+#include "shoal/train/member_changes.h"
 #include "shoal/train/state_items.h"
 
 namespace shoal::train {
@@ -67,22 +68,41 @@ std::vector<Found> found_in(const parallel::OwnedRange& range, std::size_t slice
   return found;
 }
 
+/// Returns true where the manifest has a tensor whose name begins with `prefix`.
+bool has_tensors(const checkpoint::format::Manifest& manifest, const std::string& prefix) {
+  const auto found = std::lower_bound(
+      manifest.tensors.begin(), manifest.tensors.end(), prefix,
+      [](const auto& tensor, const std::string& text) { return tensor.name < text; });
+  return found != manifest.tensors.end() && found->name.starts_with(prefix);
+}
+
 }  // namespace
+
+void check_version_of_members(const std::string& path) {
+  const auto manifest = checkpoint::format::read_manifest(path);
+  if (!has_tensors(manifest, "outer.rank-") && !has_tensors(manifest, "member.0.outer.rank-"))
+    return;
+  throw Error(ErrorKind::kConfig, "checkpoint",
+              fmt::format("{} was saved by an earlier version, with the state of exchanges as each "
+                          "rank had it: members cannot go on with it",
+                          path))
+      .hint("model.from begins a run of any members with the saved model");
+}
 
 MemberResumption::MemberResumption(std::string path, const RunRecord& saved, const Run& run)
     : path_(std::move(path)),
       saved_(saved),
       run_(run),
       manifest_(checkpoint::format::read_manifest(path_)),
+      saved_members_(members_of(saved)),
       members_(run.exchange ? run.exchange->members() : 0),
       member_(run.exchange ? run.exchange->member() : 0) {
-  while (manifest_.find(of_member(saved_members_, "loss_scale"))) ++saved_members_;
-  if (has("outer.rank-") || has("member.0.outer.rank-")) {
-    throw Error(ErrorKind::kConfig, "checkpoint",
-                fmt::format("{} was saved by an earlier version, with the state of exchanges as "
-                            "each rank had it: other members cannot go on with it",
-                            path_))
-        .hint("model.from begins a run of any members with the saved model");
+  int found = 0;
+  while (manifest_.find(of_member(found, "loss_scale"))) ++found;
+  if (found != saved_members_) {
+    throw Error(ErrorKind::kData, "checkpoint",
+                fmt::format("{} has the state of {} members, and its record says {}", path_, found,
+                            saved_members_));
   }
 }
 
@@ -91,10 +111,7 @@ bool MemberResumption::is_new() const {
 }
 
 bool MemberResumption::has(const std::string& prefix) const {
-  const auto found = std::lower_bound(
-      manifest_.tensors.begin(), manifest_.tensors.end(), prefix,
-      [](const auto& tensor, const std::string& text) { return tensor.name < text; });
-  return found != manifest_.tensors.end() && found->name.starts_with(prefix);
+  return has_tensors(manifest_, prefix);
 }
 
 void MemberResumption::load_items(const Items& items, const std::string& scope) const {
@@ -114,13 +131,13 @@ void MemberResumption::load() {
   load_residuals();
 }
 
-void MemberResumption::add_optimizer(Items& items, const std::string& prefix,
-                                     const std::vector<at::Tensor>& states) const {
-  for (std::size_t s = 0; s < states.size(); ++s) {
-    const optim::State& state = run_.optimizer.states()[s];
-    items.push_back(
-        item_of(prefix + "optimizer." + state.kind + ".", run_.owned[state.slice], states[s]));
-  }
+checkpoint::StateItem MemberResumption::state_item(const std::string& prefix,
+                                                   const optim::State& state,
+                                                   const at::Tensor& values) const {
+  return item_of(prefix + "optimizer." + state.kind + ".", run_.owned[state.slice], values);
+}
+
+void MemberResumption::add_updates(Items& items, const std::string& prefix) const {
   for (std::size_t i = 0; i < run_.owned.size(); ++i) {
     items.push_back({.name = prefix + "optimizer.updates." + run_.optimizer.slices()[i].name,
                      .local = updates_.select(0, static_cast<std::int64_t>(i)),
@@ -129,55 +146,98 @@ void MemberResumption::add_optimizer(Items& items, const std::string& prefix,
   }
 }
 
+// A rank of a new member takes nothing, and looks at what those of the first member take.
 void MemberResumption::load_own() {
-  Items items;
-  const at::Tensor scale = at::zeros({3}, at::kDouble);
-  std::string scope = "optimizer.";
-  if (saved_members_ > 0) scope = of_member(is_new() ? 0 : member_, "model.");
+  const std::string own = saved_members_ > 0 ? of_member(is_new() ? 0 : member_, "") : "";
+  Items optimizer;
   if (!is_new()) {
-    const std::string own = saved_members_ > 0 ? of_member(member_, "") : "";
-    std::vector<at::Tensor> states;
-    for (const optim::State& state : run_.optimizer.states()) states.push_back(state.tensor);
-    add_optimizer(items, own, states);
-    if (saved_members_ > 0) {
-      for (std::size_t i = 0; i < run_.owned.size(); ++i)
-        items.push_back(item_of(own + "model.", run_.owned[i], run_.optimizer.master(i)));
-      items.push_back(
-          {.name = own + "loss_scale", .local = scale, .global_shape = {3}, .boxes = {}});
-    }
+    for (const optim::State& state : run_.optimizer.states())
+      optimizer.push_back(state_item(own, state, state.tensor));
+    add_updates(optimizer, own);
   }
-  load_items(items, scope);
+  load_items(optimizer, own + "optimizer.");
+  if (saved_members_ == 0) return;
+  Items model;
+  const at::Tensor scale = at::zeros({3}, at::kDouble);
+  if (!is_new()) {
+    for (std::size_t i = 0; i < run_.owned.size(); ++i)
+      model.push_back(item_of(own + "model.", run_.owned[i], run_.optimizer.master(i)));
+    model.push_back({.name = own + "loss_scale", .local = scale, .global_shape = {3}, .boxes = {}});
+  }
+  load_items(model, own + "model.");
   if (!is_new()) set_scale({scale});
 }
 
-void MemberResumption::load_mean() {
-  std::vector<at::Tensor> sums;
-  std::vector<at::Tensor> terms;
-  std::vector<at::Tensor> scales;
-  at::Tensor least;
-  if (is_new()) {
-    for (const optim::State& state : run_.optimizer.states()) {
-      sums.push_back(at::empty(state.tensor.sizes(), at::kFloat));
-      terms.push_back(at::empty(state.tensor.sizes(), at::kFloat));
+/// Returns the kinds of states that any saved member's optimizer has: the same on all ranks.
+std::set<std::string> MemberResumption::saved_kinds() const {
+  std::set<std::string> kinds;
+  for (int m = 0; m < saved_members_; ++m) {
+    const std::string prefix = of_member(m, "optimizer.");
+    for (const auto& tensor : manifest_.tensors) {
+      if (!tensor.name.starts_with(prefix)) continue;
+      kinds.insert(
+          tensor.name.substr(prefix.size(), tensor.name.find('.', prefix.size()) - prefix.size()));
     }
   }
+  kinds.erase("updates");
+  return kinds;
+}
+
+void MemberResumption::load_mean() {
+  const std::set<std::string> kinds = saved_kinds();
+  load_least(kinds);
+  for (const std::string& kind : kinds) load_mean_of(kind);
+}
+
+// One kind after the other: what it takes beside the state is one more of that kind, or two where
+// the state is not fp32.
+void MemberResumption::load_mean_of(const std::string& kind) {
+  std::vector<const optim::State*> states;
+  std::vector<at::Tensor> sums;
+  std::vector<at::Tensor> terms;
+  for (const optim::State& state : run_.optimizer.states()) {
+    if (!is_new() || state.kind != kind) continue;
+    states.push_back(&state);
+    const auto fresh = [&] { return at::empty(state.tensor.sizes(), at::kFloat); };
+    sums.push_back(state.tensor.scalar_type() == at::kFloat ? state.tensor : fresh());
+    terms.push_back(fresh());
+  }
+  for (int m = 0; m < saved_members_; ++m) {
+    Items items;
+    for (std::size_t s = 0; s < states.size(); ++s)
+      items.push_back(state_item(of_member(m, ""), *states[s], m == 0 ? sums[s] : terms[s]));
+    load_items(items, of_member(m, "optimizer.") + kind + ".");
+    for (std::size_t s = 0; m > 0 && s < sums.size(); ++s) sums[s].add_(terms[s]);
+  }
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    sums[s].div_(saved_members_);
+    if (!states[s]->tensor.is_same(sums[s])) states[s]->tensor.copy_(sums[s]);
+  }
+}
+
+/// Takes the least of the numbers of updates and of the loss scales. `kinds`: those of saved
+/// states; the load refuses states that the run has beside them.
+void MemberResumption::load_least(const std::set<std::string>& kinds) {
+  std::vector<at::Tensor> scales;
+  at::Tensor least;
   for (int m = 0; m < saved_members_; ++m) {
     Items items;
     const at::Tensor scale = at::zeros({3}, at::kDouble);
     if (is_new()) {
-      add_optimizer(items, of_member(m, ""), m == 0 ? sums : terms);
+      add_updates(items, of_member(m, ""));
+      for (const optim::State& state : run_.optimizer.states()) {
+        if (!kinds.contains(state.kind))
+          items.push_back(state_item(of_member(m, ""), state, state.tensor));
+      }
       items.push_back(
           {.name = of_member(m, "loss_scale"), .local = scale, .global_shape = {3}, .boxes = {}});
     }
-    load_items(items, of_member(m, "optimizer."));
+    load_items(items, of_member(m, "optimizer.updates."));
     if (!is_new()) continue;
     scales.push_back(scale);
-    for (std::size_t s = 0; m > 0 && s < sums.size(); ++s) sums[s].add_(terms[s]);
     least = m == 0 ? updates_.clone() : least.minimum(updates_);
   }
   if (!is_new()) return;
-  for (std::size_t s = 0; s < sums.size(); ++s)
-    run_.optimizer.states()[s].tensor.copy_(sums[s].div_(saved_members_));
   updates_.copy_(least);
   set_scale(scales);
 }
@@ -225,6 +285,7 @@ std::vector<MemberResumption::Boxed> MemberResumption::read_boxes(const std::str
     const NamedBox saved = parse_named_box(tensor.name.substr(prefix.size()), path_);
     const auto slice = slices.find(saved.parameter);
     if (slice == slices.end()) continue;
+    check_box(saved, tensor.shape, run_.owned[slice->second].parameter->global_shape(), path_);
     auto here = found_in(run_.owned[slice->second], slice->second, saved.begin, tensor.shape);
     if (here.empty()) continue;
     checkpoint::StateItem item{
@@ -315,8 +376,10 @@ void MemberResumption::finish_slice(std::size_t slice, const Boxed& sum) const {
 }
 
 void MemberResumption::load_residuals() {
-  if (!run_.exchange || !has(kSumResidual)) return;
+  if (!run_.exchange) return;
   const std::vector<Boxed> sums = read_boxes(kSumResidual);
+  check_residuals(sums);
+  if (!has(kSumResidual)) return;
   if (members_ != saved_members_) {
     fold_residuals(sums);
     return;
@@ -328,6 +391,18 @@ void MemberResumption::load_residuals() {
   load_items(items, prefix);
   for (const MemberExchange::Part& part : run_.exchange->sum_residuals()) {
     part.values.copy_(sums[part.slice].values.narrow(0, part.begin, part.values.numel()));
+  }
+}
+
+// All members together had all values.
+void MemberResumption::check_residuals(const std::vector<Boxed>& sums) const {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const at::Tensor residual = run_.exchange->residual_of(i);
+    if (!residual.defined() || residual.numel() == 0) continue;
+    if (sums[i].present.defined() && sums[i].present.all().item<bool>()) continue;
+    throw Error(ErrorKind::kData, "checkpoint",
+                fmt::format("{} has not all of what rounding took from the sums of {}", path_,
+                            run_.owned[i].parameter->name()));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@
 #include "shoal/train/run_record.h"
 
 namespace shoal::train {
+
+/// Throws Error(config) where the checkpoint in folder `path` is one of members that an earlier
+/// version wrote: it has the state of exchanges as arrays of each rank.
+void check_version_of_members(const std::string& path);
 
 /// Fills a run from a checkpoint whose members were others, or consisted of other ranks.
 ///
@@ -42,12 +47,12 @@ class MemberResumption {
     optim::LossScale* scale;         ///< of this member; null: there is none
   };
 
-  /// `path` has the checkpoint of the run `saved`. Throws Error(config) for one that an earlier
-  /// version wrote, which has the arrays of each rank.
+  /// `path` has the checkpoint of the run `saved`, of which check_version_of_members has none to
+  /// refuse. Throws Error(data) where it has not as many members as `saved` says.
   MemberResumption(std::string path, const RunRecord& saved, const Run& run);
 
-  /// Collective. Throws as checkpoint::load, and Error(non-finite) for a sum in flight that is not
-  /// finite.
+  /// Collective. Throws as checkpoint::load, Error(data) for boxes that do not fit their parameters
+  /// or of which some are missing, and Error(non-finite) for a sum in flight that is not finite.
   void load();
 
  private:
@@ -61,15 +66,20 @@ class MemberResumption {
   bool is_new() const;
   bool has(const std::string& prefix) const;
   void load_items(const Items& items, const std::string& scope) const;
-  void add_optimizer(Items& items, const std::string& prefix,
-                     const std::vector<at::Tensor>& states) const;
+  checkpoint::StateItem state_item(const std::string& prefix, const optim::State& state,
+                                   const at::Tensor& values) const;
+  void add_updates(Items& items, const std::string& prefix) const;
   void load_own();
+  std::set<std::string> saved_kinds() const;
   void load_mean();
+  void load_mean_of(const std::string& kind);
+  void load_least(const std::set<std::string>& kinds);
   void set_scale(const std::vector<at::Tensor>& saved) const;
   void load_momentum();
   void finish_exchanges();
   void finish_slice(std::size_t slice, const Boxed& sum) const;
   void load_residuals();
+  void check_residuals(const std::vector<Boxed>& sums) const;
   void fold_residuals(const std::vector<Boxed>& sums) const;
   std::vector<Boxed> read_boxes(const std::string& prefix) const;
 

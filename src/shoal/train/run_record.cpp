@@ -80,6 +80,7 @@ std::string RunRecord::to_json() const {
                         {"job", job},
                         {"job_file", job_file}};
   if (!members.empty()) object["members"] = members;
+  if (exchanges_after > 0) object["exchanges_after"] = exchanges_after;
   if (loss_scale) {
     object["loss_scale"] = {{"scale", loss_scale->scale},
                             {"good_steps", loss_scale->good_steps},
@@ -124,7 +125,12 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
     if (!precision || *precision == Precision::kAuto)
       throw broken(fmt::format("precision is \"{}\"", type));
     if (!object.at("data").is_number_unsigned()) throw broken("data is no fingerprint");
-    return {.step = number(object, "step"),
+    const std::int64_t step = number(object, "step");
+    // Most records have none.
+    std::int64_t exchanges_after = 0;
+    if (object.contains("exchanges_after")) exchanges_after = number(object, "exchanges_after");
+    if (exchanges_after > step) throw broken("exchanges_after lies behind its step");
+    return {.step = step,
             .samples = number(object, "samples"),
             .tokens = number(object, "tokens"),
             .data = object.at("data"),
@@ -133,6 +139,7 @@ RunRecord parse_record(const std::string& json, const std::string& origin) {
             .loss_scale = loss_scale,
             .instruction_set = object.value("instruction_set", ""),
             .members = object.value("members", ""),
+            .exchanges_after = exchanges_after,
             .job = object.at("job"),
             .job_file = object.at("job_file")};
   } catch (const nlohmann::json::exception& error) {

@@ -21,7 +21,10 @@ struct RunRecord {
   std::optional<optim::LossScale::State> loss_scale{};  ///< fp16
   /// instruction_set_in_use on rank 0; empty in records of earlier versions.
   std::string instruction_set;
-  std::string members;   ///< how members divide the ranks; empty: there are none
+  std::string members;  ///< how members divide the ranks; empty: there are none
+  /// The step in which the run resumed with other members, with nothing in flight: exchanges that
+  /// began in it or before have no result to come.
+  std::int64_t exchanges_after = 0;
   std::string job;       ///< the job file as resolved, TOML
   std::string job_file;  ///< its name
 

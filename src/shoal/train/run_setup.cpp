@@ -30,6 +30,7 @@
 #include "shoal/train/instruction_set_notes.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/member_changes.h"
+#include "shoal/train/member_resumption.h"
 #include "shoal/train/precision.h"
 
 namespace shoal::train {
@@ -105,11 +106,15 @@ void RunSetup::resume_from_newest() {
   if (const auto note = describe_resumed_set(saved.instruction_set, run_.record.instruction_set))
     run_.notes.push_back(*note);
   check_same_run(saved, run_.record, *run_.checkpoint);
+  if (!saved.members.empty()) check_version_of_members(*run_.checkpoint);
   run_.changes = describe_changes(saved, run_.record);
   if (!has_same_members(saved, run_.record)) {
     run_.notes.push_back(describe_member_changes(saved, run_.record));
     run_.other_members = saved;
   }
+  // Without members none begins.
+  if (has_members(config_))
+    run_.record.exchanges_after = run_.other_members ? saved.step : saved.exchanges_after;
   // Everything else of the record is this start's: the job may have changed in what it may change.
   run_.record.step = saved.step;
   run_.record.samples = saved.samples;
@@ -327,8 +332,8 @@ void RunSetup::make_exchange(const std::vector<parallel::OwnedRange>& owned) {
                         exchange_options(config_));
   run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr);
   if (!run_.checkpoint) return;
+  run_.exchange->restart(run_.record.exchanges_after);
   if (run_.other_members) {
-    run_.exchange->restart(run_.record.step);
     load_other_members();
   } else {
     run_.exchange->resume(run_.record.step);

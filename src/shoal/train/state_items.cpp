@@ -53,6 +53,22 @@ NamedBox parse_named_box(const std::string& name, const std::string& path) {
       fmt::format("{}: the tensor {} does not say which box of a parameter it is", path, name));
 }
 
+void check_box(const NamedBox& box, const std::vector<std::int64_t>& shape,
+               const std::vector<std::int64_t>& parameter, const std::string& path) {
+  bool fits = box.begin.size() == parameter.size() && shape.size() == parameter.size();
+  for (std::size_t d = 0; fits && d < shape.size(); ++d) {
+    fits = box.begin[d] >= 0 && box.begin[d] <= parameter[d] && shape[d] >= 0 &&
+           shape[d] <= parameter[d] - box.begin[d];
+  }
+  if (fits) return;
+  throw Error(
+      ErrorKind::kData, "checkpoint",
+      fmt::format("{}: a box of {} that begins at [{}] and has the shape [{}] is no part of "
+                  "the parameter, whose shape is [{}]",
+                  path, box.parameter, fmt::join(box.begin, ", "), fmt::join(shape, ", "),
+                  fmt::join(parameter, ", ")));
+}
+
 std::vector<checkpoint::StateItem> boxes_to_save(const std::string& prefix,
                                                  const parallel::OwnedRange& range,
                                                  std::int64_t begin, const at::Tensor& values) {

@@ -35,6 +35,10 @@ std::string name_of_box(const std::string& prefix, const std::string& parameter,
                         const std::vector<std::int64_t>& begin);
 /// Reads such a name, without its prefix. Throws Error(data) that names `path` for another one.
 NamedBox parse_named_box(const std::string& name, const std::string& path);
+/// Checks that such a box, whose tensor has the shape `shape`, is part of a parameter whose shape
+/// is `parameter`. Throws Error(data) that names `path` for another one.
+void check_box(const NamedBox& box, const std::vector<std::int64_t>& shape,
+               const std::vector<std::int64_t>& parameter, const std::string& path);
 /// Returns the items of the values of `range` that begin with number `begin`.
 std::vector<checkpoint::StateItem> boxes_to_save(const std::string& prefix,
                                                  const parallel::OwnedRange& range,

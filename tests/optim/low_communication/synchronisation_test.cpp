@@ -274,6 +274,13 @@ TEST(Synchronisation, AfterARestartNothingThatBeganBeforeIsDue) {
       EXPECT_EQ(members.after_step(step).has_value(), step == 10) << step;
     }
     members.take_anchors();
+    // Nor has a checkpoint of step 5 that of step 4, or one of step 9 more than that of step 8.
+    for (const std::int64_t step : {5, 9}) {
+      Synchronisation again({member.parameters}, group, options);
+      again.restart(5);
+      again.resume(step);
+      EXPECT_EQ(again.fragments()[0].in_flight(), step == 9) << step;
+    }
   });
 }
 
