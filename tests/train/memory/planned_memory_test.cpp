@@ -1,4 +1,5 @@
 // What the planner says of a job's memory, against what the arena counts while the job trains.
+#include <ATen/Parallel.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,7 +70,10 @@ class PlannedMemory : public testing::Test {
       RunOptions options;
       options.job = parse_job(text, "planned.toml", sets), options.run_directory = directory,
       options.console = false;
-      comm::run_on_threads({}, [&](const comm::Group&) { train(options); });
+      comm::run_on_threads({}, [&](const comm::Group&) {
+        at::set_num_threads(1);  // as the job says; each thread has a workspace of its own
+        train(options);
+      });
     } else {
       const apps::testing::Outcome outcome = run_program(sets, directory, ranks);
       ASSERT_EQ(outcome.code, 0) << outcome.err;
