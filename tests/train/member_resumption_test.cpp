@@ -98,6 +98,16 @@ class MemberResumption : public MemberRuns {
 bool begins(const std::string& name, const std::string& prefix) { return name.starts_with(prefix); }
 
 /// Puts the boxes whose names begin with `prefix` together, by parameter. Values of which there is
+/// Returns the place of a box in the tensor that it is cut from; `part` has its shape.
+at::Tensor place_of(const NamedBox& box, const at::Tensor& whole, const at::Tensor& part) {
+  at::Tensor place = whole;
+  for (std::size_t d = 0; d < box.begin.size(); ++d) {
+    const auto dim = static_cast<std::int64_t>(d);
+    place = place.narrow(dim, box.begin[d], part.size(dim));
+  }
+  return place;
+}
+
 /// none are zero.
 Tensors from_boxes(const Tensors& tensors, const std::string& prefix) {
   Tensors whole;
@@ -106,11 +116,7 @@ Tensors from_boxes(const Tensors& tensors, const std::string& prefix) {
     const NamedBox box = parse_named_box(name.substr(prefix.size()), "test");
     at::Tensor& all = whole[box.parameter];
     if (!all.defined()) all = at::zeros_like(tensors.at("model." + box.parameter));
-    at::Tensor place = all;
-    for (std::size_t d = 0; d < box.begin.size(); ++d)
-      place = place.narrow(static_cast<std::int64_t>(d), box.begin[d],
-                           tensor.size(static_cast<std::int64_t>(d)));
-    place.copy_(tensor);
+    place_of(box, all, tensor).copy_(tensor);
   }
   return whole;
 }
@@ -120,11 +126,7 @@ void add_boxes(Tensors& to, const Tensors& whole, const Tensors& like, const std
   for (const auto& [name, tensor] : like) {
     if (!begins(name, prefix)) continue;
     const NamedBox box = parse_named_box(name.substr(prefix.size()), "test");
-    at::Tensor place = whole.at(box.parameter);
-    for (std::size_t d = 0; d < box.begin.size(); ++d)
-      place = place.narrow(static_cast<std::int64_t>(d), box.begin[d],
-                           tensor.size(static_cast<std::int64_t>(d)));
-    to[name] = place.clone();
+    to[name] = place_of(box, whole.at(box.parameter), tensor).clone();
   }
 }
 
@@ -330,14 +332,10 @@ TEST_F(MemberResumption, AnExchangeInFlightIsFinished) {
     if (!begins(name, prefix)) continue;
     ++boxes;
     const NamedBox box = parse_named_box(name.substr(prefix.size()), "test");
-    const auto part = [&](const std::string& of) {
+    const auto part = [&hand, &box, &sum = sum](const std::string& of) {
       at::Tensor& all = hand.at(of + box.parameter);
       all = all.clone();
-      at::Tensor place = all;
-      for (std::size_t d = 0; d < box.begin.size(); ++d)
-        place = place.narrow(static_cast<std::int64_t>(d), box.begin[d],
-                             sum.size(static_cast<std::int64_t>(d)));
-      return place;
+      return place_of(box, all, sum);
     };
     const at::Tensor g = sum / 2;
     const at::Tensor b = part("outer.momentum.");

@@ -123,10 +123,12 @@ TEST(Synchronisation, IsTheStreamingDiLoCoOfThePaper) {
       const Member member(group.rank());
       const auto fragments = even_fragments(member.parameters, paper.fragments, 32);
       std::vector<int> fragment_of;
-      for (std::size_t f = 0; f < fragments.size(); ++f)
-        for (const at::Tensor& part : fragments[f])
+      for (std::size_t f = 0; f < fragments.size(); ++f) {
+        for (const at::Tensor& part : fragments[f]) {
           fragment_of.insert(fragment_of.end(), static_cast<std::size_t>(part.numel()),
                              static_cast<int>(f));
+        }
+      }
       Synchronisation members(
           fragments, group,
           {.every = paper.every, .delay = paper.delay, .mix = paper.mix, .outer = {}});
