@@ -142,9 +142,10 @@ double UnitMoments::moving(Boundary from, Boundary to, double whole) const {
 // computed; that of its input moves, and its input is free; that of the first layer's result moves,
 // and what the activation kept is free too.
 double UnitMoments::feed_forward_backward(std::int64_t block, Weights weights) const {
-  if (spec_.experts > 0 && model::has_experts(spec_, block))
+  if (spec_.experts > 0 && model::has_experts(spec_, block)) {
     return mixture_backward(spec_, batch_, keeps_[static_cast<std::size_t>(block)], weights,
                             experts_in_place_);
+  }
   const model::BlockDivision division = batch_.division_of(block);
   const double all = rows() * static_cast<double>(model::dense_width(spec_));
   const auto features = [&](Boundary boundary) { return all / parts_at(boundary, tensor_); };

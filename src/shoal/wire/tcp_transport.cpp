@@ -157,9 +157,10 @@ Duration TcpTransport::silence_of(const Peer& peer) const {
   if (options_.silence > Duration::zero()) return options_.silence;
   if (peer.link->has_rail(0)) return silence_for(round_trip_of(peer.link->fd(0)));
   Duration round_trip = peer.round_trip;
-  for (int rail = 1; rail < peer.link->rails(); ++rail)
+  for (int rail = 1; rail < peer.link->rails(); ++rail) {
     if (peer.link->has_rail(rail))
       round_trip = std::max(round_trip, round_trip_of(peer.link->fd(rail)));
+  }
   return silence_for(round_trip);
 }
 
