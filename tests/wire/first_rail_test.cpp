@@ -30,7 +30,7 @@ TEST_F(FirstRail, TheEndOfAllIsTheEndOfThePeer) {
   for (Descriptor& socket : peer_) socket = Descriptor();
   EXPECT_TRUE(within(seconds(10), [&] { return !failure().empty(); }));
   EXPECT_THAT(failure(), HasSubstr("rank 1 closed its connection"));
-  EXPECT_LT(Clock::now() - begin, milliseconds(900)) << "nobody waits for another one";
+  EXPECT_LT(Clock::now() - begin, kSilence * 9 / 10) << "nobody waits for another one";
 }
 
 // The peer says that it has all but the last three messages, and one of these has come in part.
@@ -125,8 +125,8 @@ TEST_F(FirstRail, AFirstRailThatDoesNotComeAgainEndsThePeerWithItsCause) {
   });
   EXPECT_THAT(failure(), HasSubstr("rank 1 is lost: the connection broke"));
   EXPECT_THAT(failure(), HasSubstr("the first connection could not be made again"));
-  EXPECT_GE(Clock::now() - begin, milliseconds(950));
-  EXPECT_LT(Clock::now() - begin, seconds(6));
+  EXPECT_GE(Clock::now() - begin, kSilence * 19 / 20);
+  EXPECT_LT(Clock::now() - begin, 6 * kSilence);
 }
 
 class FirstRailOfQuickBeats : public TransportWithThreeSockets {
@@ -139,8 +139,8 @@ class FirstRailOfQuickBeats : public TransportWithThreeSockets {
       transport_->wait_for_event(transport_->events(), milliseconds(30));
       return !failure().empty();
     }));
-    EXPECT_GE(Clock::now() - begin_, milliseconds(950));
-    EXPECT_LT(Clock::now() - begin_, seconds(6));
+    EXPECT_GE(Clock::now() - begin_, kSilence * 19 / 20);
+    EXPECT_LT(Clock::now() - begin_, 6 * kSilence);
   }
   const Clock::time_point begin_ = Clock::now();
 };

@@ -94,7 +94,7 @@ TEST(Rails, OnesThatNeverCameDelayNoEnd) {
   }
   const Error error = error_of([&] { zero.get(); });
   EXPECT_THAT(error.what(), HasSubstr("no more"));
-  EXPECT_LT(Clock::now() - end, milliseconds(900));
+  EXPECT_LT(Clock::now() - end, kSilence * 9 / 10);
 }
 
 TEST_F(TransportWithThreeSockets, AGoodbyeThatOvertakesDataCountsWhenTheDataIsThere) {
@@ -159,7 +159,7 @@ TEST_F(TransportWithThreeSockets, APeerWithoutRailsButTheFirstIsLostAfterTheTime
   }
   EXPECT_THAT(failure(), HasSubstr("rank 1 is lost: connection"));
   EXPECT_THAT(failure(), HasSubstr("no connection but the first could be made again"));
-  EXPECT_GE(Clock::now() - begin, milliseconds(950));
+  EXPECT_GE(Clock::now() - begin, kSilence * 19 / 20);
 }
 
 // It has the key, so it may be a rank of the same job that was started a second time.
@@ -349,7 +349,7 @@ TEST_F(TransportWithStuckRails, OneOnWhichNothingGetsThroughIsGivenUpAndItsPiece
     return last.has_value();
   });
   EXPECT_EQ(last, (RailReport{.rail = 1, .connection = 0, .closed = 1, .pieces = 0}));
-  EXPECT_GE(Clock::now() - begin, milliseconds(1000));
+  EXPECT_GE(Clock::now() - begin, kSilence);
   // Of what was written to rail 1 it has nothing: all of that comes on rail 2.
   report({.rail = 1, .connection = 0, .closed = 1, .pieces = 0});
   within(seconds(10), [&] {
@@ -367,14 +367,14 @@ TEST_F(TransportWithStuckRails, TimeInWhichThisRankWasHeldUpHardlyCounts) {
   std::atomic<bool> held_up{false};
   transport_->answer_for(7, [&] {
     held_up = true;
-    std::this_thread::sleep_for(milliseconds(2500));
+    std::this_thread::sleep_for(kSilence * 5 / 2);
     return Bytes(1);
   });
   const std::uint64_t group = 7;
   const auto* bytes = reinterpret_cast<const std::byte*>(&group);
   ASSERT_FALSE(within(milliseconds(200), [&] { return !failure().empty(); })) << failure();
   message({0, kQuestion}, Bytes(bytes, bytes + sizeof group));
-  within(seconds(10), [&] {
+  within(12 * kSilence, [&] {
     beat();
     if (held_up) {
       read_all(1);

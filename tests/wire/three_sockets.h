@@ -26,6 +26,14 @@ namespace shoal::wire::three_sockets {
 
 constexpr std::size_t kPiece = Assembler::kPieceBytes;
 
+/// The silence after which the peer is lost. A sanitizer makes the test, which is that peer,
+/// several times slower.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr Duration kSilence = std::chrono::seconds(4);
+#else
+constexpr Duration kSilence = std::chrono::seconds(1);
+#endif
+
 inline void send_bytes(const Descriptor& socket, const void* data, std::size_t bytes) {
   ASSERT_EQ(send(socket.get(), data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));
 }
@@ -74,9 +82,8 @@ class TransportWithThreeSockets : public testing::Test {
     });
     StoreClient client(store_.endpoint(), "key", soon());
     transport_.emplace(
-        TcpTransport::Options{
-            .key = "key", .heartbeat = heartbeat, .silence = std::chrono::milliseconds(1000)},
-        client, 0, 2, soon());
+        TcpTransport::Options{.key = "key", .heartbeat = heartbeat, .silence = kSilence}, client, 0,
+        2, soon());
     connected.get();
   }
   void message(Stream stream, const Bytes& bytes) {
