@@ -4,10 +4,10 @@
 // backward passes in one run. Each line says the median of the ratio of times and its quartiles,
 // the time of one exchange alone, there and back, and the peak of all ranks' memory.
 //
-//   build/release/bin/lending_bench heads --tokens 1024
-//   build/release/bin/lending_bench experts --tokens 512
+//   build/release/bin/lending_times heads --tokens 1024
+//   build/release/bin/lending_times experts --tokens 512
 //
-//   build/release/bin/lending_bench streams --tokens 256
+//   build/release/bin/lending_times streams --tokens 256
 //
 // The last one measures what is not lent: a gather and a reduce-scatter of the stream of
 // tensor-parallel ranks, and a message of a pipeline.
@@ -252,14 +252,14 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", choice.ranks, "processes")->check(CLI::Range(2, 6));
   app.add_option("--pairs", choice.pairs, "passes of each way")->check(CLI::Range(1, 10000));
   CLI11_PARSE(app, argc, argv);
-  const std::string name = fmt::format("lending-bench-{}", ::getpid());
+  const std::string name = fmt::format("lending-times-{}", ::getpid());
   int failed = 0;
   for (int rank = 0; rank < choice.ranks; ++rank) {
     if (::fork() > 0) continue;
     try {
       shoal::bench::run(choice, name, rank);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "lending_bench: rank %d: %s\n", rank, error.what());
+      std::fprintf(stderr, "lending_times: rank %d: %s\n", rank, error.what());
       ::_exit(1);
     }
     std::fflush(stdout);
