@@ -131,9 +131,9 @@ double tied_exchange(const ModelSpec& spec, const Training& training, const Clus
                                            plan::rank_of_stage(training, training.stages() - 1);
   if (!spec.tied_embeddings || !apart) return 0;
   // Each rank sums its own shard. Of a table that every rank along tp has, these cut it too.
-  const bool cut = !training.division || training.division->tokens_cut;
   const double shards = training.zero_stage > 0 ? static_cast<double>(degrees.shard_ranks()) : 1;
-  const double parts = cut || training.zero_stage > 0 ? static_cast<double>(degrees.tp) : 1;
+  const bool cut = training.tokens_cut() || training.zero_stage > 0;
+  const double parts = cut ? static_cast<double>(degrees.tp) : 1;
   const double elements = static_cast<double>(spec.vocab * spec.hidden) / parts / shards;
   return kernel_seconds(cluster, "all_reduce", plan::memory_work(elements));
 }

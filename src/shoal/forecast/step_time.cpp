@@ -12,7 +12,7 @@
 namespace shoal::forecast {
 namespace {
 
-/// What AdamW in fp32 reads and writes of one parameter: itself, its gradient and two moments.
+/// AdamW in fp32 reads 16 bytes of a parameter (itself, its gradient, two moments) and writes 12.
 constexpr double kUpdateBytes = 28;
 
 class KernelStep {
@@ -33,7 +33,7 @@ class KernelStep {
       time.optimizer = std::max(
           time.optimizer, kernel_seconds(cluster_, name, plan::memory_work(shares.owned(held))));
     }
-    // What an update may have to take back is copied first: read and written.
+    // The update copies first what it may have to take back: it reads and writes that once more.
     if (training_.post_validates()) time.optimizer *= 1 + 2 * training_.states->undo / kUpdateBytes;
     return time;
   }

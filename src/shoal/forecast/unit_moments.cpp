@@ -66,8 +66,8 @@ UnitMoments::UnitMoments(const ModelSpec& spec, const Training& training, const 
       narrow_(states_of(training).parameter < kElement),
       batch_(micro_batch(spec, training)),
       tensor_(static_cast<double>(training.degrees.tp)),
-      tokens_cut_(!training.division || training.division->tokens_cut),
-      output_cut_(!training.division || training.division->output_cut),
+      tokens_cut_(training.tokens_cut()),
+      output_cut_(training.output_cut()),
       threads_(training.threads),
       one_loss_block_(plan::head_rows(spec, training) <= kLossRows),
       recompute_logits_(plan::recomputes_logits(spec, training) && !one_loss_block_),
@@ -138,9 +138,9 @@ double UnitMoments::moving(Boundary from, Boundary to, double whole) const {
   return other + (by_features && travels ? whole * (1 + 1 / tensor_) : 0);
 }
 
-// Of the feed-forward layer three moments may be the worst: the last layer's gradients are
-// computed; that of its input moves, and its input is free; that of the first layer's result moves,
-// and what the activation kept is free too.
+// Three moments of a feed-forward layer's backward pass may be its worst. The last linear layer's
+// gradients are computed; or that of its input moves, and its input is free; or that of the first
+// layer's result moves, and what the activation kept is free too.
 double UnitMoments::feed_forward_backward(std::int64_t block, Weights weights) const {
   if (spec_.experts > 0 && model::has_experts(spec_, block)) {
     return mixture_backward(spec_, batch_, keeps_[static_cast<std::size_t>(block)], weights,

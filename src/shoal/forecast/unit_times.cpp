@@ -259,7 +259,7 @@ UnitTime UnitTimes::block(std::int64_t number) const {
 
 UnitTime UnitTimes::embedding() const {
   // Both passes are in the kernel.
-  const bool cut = tensor_ > 1 && tokens_cut();
+  const bool cut = tensor_ > 1 && training_.tokens_cut();
   const double rows = cut || tensor_ == 1 ? rows_ : own_rows();
   UnitTime time{.forward = kernel("embedding", plan::pass_work(rows * width()))};
   if (!cut) return time;
@@ -275,7 +275,7 @@ UnitTime UnitTimes::embedding() const {
 }
 
 UnitTime UnitTimes::head() const {
-  const bool cut = tensor_ > 1 && output_cut();
+  const bool cut = tensor_ > 1 && training_.output_cut();
   const std::string name = (cut ? "loss_part" : "loss") + of_type_;
   const double classes = static_cast<double>(spec_.vocab) / (cut ? tensor_ : 1);
   const double loss = kernel(name, plan::loss_work(head_rows(), width(), classes));

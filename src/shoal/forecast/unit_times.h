@@ -84,9 +84,7 @@ class UnitTimes {
   /// Return the features of queries, keys and values: all, and those of a rank's own heads.
   double qkv() const;
   double own_qkv() const;
-  bool tokens_cut() const { return !training_.division || training_.division->tokens_cut; }
-  bool output_cut() const { return !training_.division || training_.division->output_cut; }
-  double head_rows() const { return output_cut() ? rows_ : own_rows(); }
+  double head_rows() const { return training_.output_cut() ? rows_ : own_rows(); }
   bool experts_in(std::int64_t block) const { return model::has_experts(spec_, block); }
 
   const ModelSpec& spec_;

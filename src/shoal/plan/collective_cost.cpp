@@ -6,23 +6,25 @@
 namespace shoal::plan {
 namespace {
 
-/// Returns (n - 1) / n: the share of a buffer that crosses the link.
-double share(std::int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
 double rounds(std::int64_t n) { return std::ceil(std::log2(static_cast<double>(n))); }
 
 }  // namespace
 
+double exchanged_share(std::int64_t n) {
+  return static_cast<double>(n - 1) / static_cast<double>(n);
+}
+
 // Thakur et al., 2005: a reduce-scatter and an all-gather of n - 1 rounds each, bytes / n a round.
 double ring_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
-  return 2 * (n - 1) * link.alpha + share(n) * bytes * (2 * link.beta + link.gamma);
+  return 2 * (n - 1) * link.alpha + exchanged_share(n) * bytes * (2 * link.beta + link.gamma);
 }
 
 double ring_reduce_scatter_s(std::int64_t n, double bytes, AlphaBeta link) {
-  return (n - 1) * link.alpha + share(n) * bytes * (link.beta + link.gamma);
+  return (n - 1) * link.alpha + exchanged_share(n) * bytes * (link.beta + link.gamma);
 }
 
 double ring_all_gather_s(std::int64_t n, double bytes, AlphaBeta link) {
-  return (n - 1) * link.alpha + share(n) * bytes * link.beta;
+  return (n - 1) * link.alpha + exchanged_share(n) * bytes * link.beta;
 }
 
 double halving_doubling_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
@@ -31,7 +33,7 @@ double halving_doubling_all_reduce_s(std::int64_t n, double bytes, AlphaBeta lin
   const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(n)));
   const double fold = power == n ? 0 : 2 * (link.alpha + bytes * link.beta);
   return fold + 2 * rounds(power) * link.alpha +
-         share(power) * bytes * (2 * link.beta + link.gamma);
+         exchanged_share(power) * bytes * (2 * link.beta + link.gamma);
 }
 
 // Every round moves the whole buffer, up the tree and down again.
@@ -40,7 +42,7 @@ double tree_all_reduce_s(std::int64_t n, double bytes, AlphaBeta link) {
 }
 
 double pairwise_all_to_all_s(std::int64_t n, double bytes, AlphaBeta link) {
-  return (n - 1) * link.alpha + share(n) * bytes * link.beta;
+  return (n - 1) * link.alpha + exchanged_share(n) * bytes * link.beta;
 }
 
 // Between hosts each rank carries bytes / g: the g rings run side by side, on links of their own.

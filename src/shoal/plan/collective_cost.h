@@ -11,6 +11,9 @@ struct AlphaBeta {
   double gamma = 0;  ///< seconds to reduce a byte
 };
 
+/// Returns (n - 1) / n: the share of a buffer that a rank of n exchanges with the others.
+double exchanged_share(std::int64_t n);
+
 // Closed forms of the algorithms among which the planner chooses, for n ranks and `bytes` of the
 // whole buffer. Thakur, Rabenseifner and Gropp,
 // "Optimization of collective communication operations in MPICH", 2005. One rank costs nothing.

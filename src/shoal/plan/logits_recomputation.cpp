@@ -61,8 +61,7 @@ double simulated(const Schedule& table, const std::vector<double>& costs,
 std::int64_t head_rows(const ModelSpec& spec, const Training& training) {
   const Degrees& degrees = training.degrees;
   const std::int64_t columns = (training.length(spec) + degrees.cp - 1) / degrees.cp;
-  const bool whole = training.division && !training.division->output_cut;
-  if (!whole) return training.micro_batch * columns;
+  if (training.output_cut()) return training.micro_batch * columns;
   if (training.micro_batch % degrees.tp == 0) return training.micro_batch / degrees.tp * columns;
   return training.micro_batch * ((columns + degrees.tp - 1) / degrees.tp);
 }

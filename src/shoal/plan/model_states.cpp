@@ -29,7 +29,7 @@ bool cut_in(const model::DividedLinear& layer, std::string_view name) {
   return name.ends_with(".bias") ? layer.bias_cut() : layer.weight_cut();
 }
 
-/// The same for the model of a recipe. `block` counts from 0.
+/// Returns how ranks hold a parameter where a recipe divides the model. `block` counts from 0.
 Part part_of(std::string_view name, std::int64_t block, const model::TensorDivision& division) {
   const auto part = [](bool cut) { return cut ? Part::kSplit : Part::kReplicated; };
   if (name == "embedding.tokens.weight") return part(division.tokens_cut);
@@ -191,8 +191,8 @@ std::vector<HeldParameters> held_by_stage(const ModelSpec& spec, const Training&
   // The head is on another rank than the embedding and needs a copy of the table.
   if (spec.tied_embeddings && rank != last) {
     const double table = static_cast<double>(spec.vocab) * static_cast<double>(spec.hidden);
-    const bool cut = !training.division || training.division->tokens_cut;
-    stages.back() += divided(share_of(cut ? Part::kSplit : Part::kReplicated, table), training);
+    const Part part = training.tokens_cut() ? Part::kSplit : Part::kReplicated;
+    stages.back() += divided(share_of(part, table), training);
   }
   return stages;
 }

@@ -1,6 +1,6 @@
 #include "shoal/plan/recipe_traffic.h"
 
-#include <initializer_list>
+#include "shoal/plan/collective_cost.h"
 
 namespace shoal::plan {
 namespace {
@@ -11,16 +11,16 @@ using model::DividedLinear;
 
 /// The ranks of tp.
 struct Ranks {
-  double count;
+  std::int64_t count;
   bool share_memory;  ///< what one cut has of another is copied from where it lies
 
   /// Returns what a rank sends of a tensor when it gets from one boundary to another.
   double sent_share(Boundary from, Boundary to) const {
     if (from == to || from == Boundary::kReplicate) return 0;
-    const double others = (count - 1) / count;
+    const double others = exchanged_share(count);
     if (from == Boundary::kPartial) return to == Boundary::kReplicate ? 2 * others : others;
     if (to == Boundary::kReplicate) return others;
-    return share_memory ? 0 : others / count;
+    return share_memory ? 0 : others / static_cast<double>(count);
   }
 };
 
@@ -40,11 +40,8 @@ struct Sent {
 
 double recipe_elements(const ModelSpec& spec, const Training& training, std::int64_t block,
                        Keep keep, bool share_memory) {
-  const Ranks n{static_cast<double>(training.degrees.tp), share_memory};
-  const MicroBatch batch{.samples = training.micro_batch,
-                         .tensor_ranks = training.degrees.tp,
-                         .division = training.division};
-  const BlockDivision division = batch.division_of(block);
+  const Ranks n{training.degrees.tp, share_memory};
+  const BlockDivision division = training.division_of(block);
   const auto h = static_cast<double>(spec.hidden);
   const auto heads = static_cast<double>(spec.heads * spec.head_size);
   const auto pairs = static_cast<double>(spec.kv_heads * spec.head_size);

@@ -11,16 +11,14 @@
 namespace shoal::plan {
 namespace {
 
-/// Returns (n - 1) / n: the share of a buffer that a rank of n exchanges with the others.
-double share(std::int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
-
 /// Returns the share of an all-gather, a reduce-scatter or an all-reduce that crosses the link
 /// between hosts. If each host has several members, they divide that share among them.
 double between_share(const GroupShape& group) {
   if (group.hosts == 1) return 0;
   if (group.inside == 1) return 1;
   // (hosts - 1) / hosts of bytes / inside, over (n - 1) / n of bytes.
-  return share(group.hosts) / static_cast<double>(group.inside) / share(group.ranks());
+  return exchanged_share(group.hosts) / static_cast<double>(group.inside) /
+         exchanged_share(group.ranks());
 }
 
 /// Returns the share of an all-to-all that goes to members on other hosts.
@@ -113,7 +111,7 @@ class StepTraffic {
     const double times = shoal() ? gradient_reductions() : 1;
     return most_of_a_rank([&](const Part& part, const DataRanks& ranks) {
       const double shard = part.held / static_cast<double>(ranks.shards.ranks());
-      const double bytes = times * 2 * share(ranks.replicas.ranks()) * shard * gradient();
+      const double bytes = times * 2 * exchanged_share(ranks.replicas.ranks()) * shard * gradient();
       return Bytes{bytes, bytes * between_share(ranks.replicas)};
     });
   }
@@ -123,8 +121,8 @@ class StepTraffic {
   Bytes members() const {
     if (!training_.exchange) return {};
     const GroupShape group = replica_group(cluster_, degrees_);
-    const double values =
-        2 * share(group.ranks()) * training_.exchange->sent_bytes / training_.exchange->every;
+    const double values = 2 * exchanged_share(group.ranks()) * training_.exchange->sent_bytes /
+                          training_.exchange->every;
     return most_of_a_rank([&](const Part& part, const DataRanks& ranks) {
       const double shards =
           training_.zero_stage >= 1 ? static_cast<double>(ranks.shards.ranks()) : 1;
@@ -158,16 +156,15 @@ class StepTraffic {
   /// a token, there and back. In Shoal every rank gets the two fp64 numbers of all others.
   Bytes vocabulary() const {
     const double tokens = samples_ * length_;
-    const bool table = !training_.division || training_.division->tokens_cut;
-    const bool output = !training_.division || training_.division->output_cut;
+    const bool output = training_.output_cut();
     // Two all-reduces of b s h (the embedding's output, the gradient of the head's input), each
     // sent twice.
-    const double ends = (table ? 2 : 0) + (output ? 2 : 0);
+    const double ends = (training_.tokens_cut() ? 2 : 0) + (output ? 2 : 0);
     const double activations = number_.activation_bytes * ends * tokens * hidden_;
     const double losses =
         shoal() ? 8 * 2 * tokens * static_cast<double>(degrees_.tp) : 4 * 3 * 2 * tokens;
     const double bytes =
-        share(degrees_.tp) * micro_batches_ * (activations + (output ? losses : 0));
+        exchanged_share(degrees_.tp) * micro_batches_ * (activations + (output ? losses : 0));
     return {bytes, bytes * between_share(tensor_group(cluster_, degrees_))};
   }
 
@@ -220,7 +217,7 @@ class StepTraffic {
     // A gather and a scatter forward, as many backward, and again in a repeated forward pass.
     const double exchanges = recomputes_all() ? 6 : 4;
     const double bytes = number_.activation_bytes * micro_batches_ * mixtures_ * exchanges * rows *
-                         hidden_ * share(training_.expert_tensor);
+                         hidden_ * exchanged_share(training_.expert_tensor);
     return {bytes, bytes * between_share(expert_tensor_group(cluster_, training_))};
   }
 
@@ -231,8 +228,9 @@ class StepTraffic {
     // keeps them, and gathers them again where a block keeps the results of products alone: two of
     // the eight exchanges of a block.
     const double gathers = shoal() ? share_that_keeps(Keep::kProducts) : 1;
-    const double gathered_again =
-        training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ * share(degrees_.tp) : 0;
+    const double gathered_again = training_.sequence_parallel ? 2 * samples_ * length_ * hidden_ *
+                                                                    exchanged_share(degrees_.tp)
+                                                              : 0;
     // In a block with experts this counts attention alone; expert_tensor() counts the experts.
     const double halves = most_blocks_of_a_rank(1, 0.5);
     const double once = tensor_elements(degrees_.tp, samples_, length_, hidden_, false);
@@ -258,17 +256,14 @@ class StepTraffic {
     const std::int64_t sharers = degrees_.tp / spec_.kv_heads;
     if (sharers <= 1) return 0;
     const auto group = static_cast<double>((spec_.heads / spec_.kv_heads + 2) * spec_.head_size);
-    return (2 + repeats_blocks()) * samples_ * length_ * group * share(sharers);
+    return (2 + repeats_blocks()) * samples_ * length_ * group * exchanged_share(sharers);
   }
   /// Returns the blocks in which a rank attends, on the pipeline rank that has most of them, each
   /// times its share of heads or samples.
   double attending_blocks() const {
     if (!training_.division) return layers_ / static_cast<double>(degrees_.tp);
-    const model::MicroBatch batch{.samples = training_.micro_batch,
-                                  .tensor_ranks = degrees_.tp,
-                                  .division = training_.division};
     return most_of_a_pipeline([&](std::int64_t block) {
-      const model::Boundary heads = batch.division_of(block).qkv.output;
+      const model::Boundary heads = training_.division_of(block).qkv.output;
       return 1 / model::parts_at(heads, static_cast<double>(degrees_.tp));
     });
   }
@@ -361,7 +356,7 @@ class StepTraffic {
 
   /// Returns what a rank sends of `bytes` that are gathered from the shards, or summed over them.
   Bytes over_shards(double bytes, const DataRanks& ranks) const {
-    const double sent = share(ranks.shards.ranks()) * bytes;
+    const double sent = exchanged_share(ranks.shards.ranks()) * bytes;
     return {sent, sent * between_share_of_shards(ranks)};
   }
 

@@ -1,14 +1,7 @@
+#include "shoal/plan/collective_cost.h"
 #include "shoal/plan/traffic.h"
 
 namespace shoal::plan {
-namespace {
-
-/// Returns (n - 1) / n: the share of a buffer that a rank of n exchanges with the others.
-double exchanged_share(std::int64_t n) {
-  return static_cast<double>(n - 1) / static_cast<double>(n);
-}
-
-}  // namespace
 
 double tensor_elements(std::int64_t ranks, double samples, double length, double hidden,
                        bool recomputed) {

@@ -122,6 +122,11 @@ void validate_tensor_degree(const ModelSpec& spec, const Degrees& degrees) {
 
 }  // namespace
 
+model::BlockDivision Training::division_of(std::int64_t block) const {
+  const MicroBatch batch{.samples = micro_batch, .tensor_ranks = degrees.tp, .division = division};
+  return batch.division_of(block);
+}
+
 void validate_degrees(const ModelSpec& spec, const Degrees& degrees, std::int64_t virtual_stages,
                       std::int64_t expert_tensor, bool by_recipe) {
   for (const auto& [option, value] : {std::pair{"dp_replicate", degrees.dp_replicate},

@@ -148,6 +148,11 @@ struct Training {
   std::int64_t length(const ModelSpec& spec) const {
     return sequence > 0 ? sequence : spec.sequence;
   }
+  /// Return true where tensor-parallel ranks cut the token table, and the output layer.
+  bool tokens_cut() const { return !division || division->tokens_cut; }
+  bool output_cut() const { return !division || division->output_cut; }
+  /// Returns how the ranks along tp divide a block for the samples of a micro-batch.
+  model::BlockDivision division_of(std::int64_t block) const;
   /// Returns true where ranks of a pipeline update before they know the norm of the whole gradient,
   /// and begin the next step without each other.
   bool post_validates() const { return states && states->undo > 0; }
