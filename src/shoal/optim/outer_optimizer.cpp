@@ -96,10 +96,7 @@ OuterOptions plain_average(const collective::Coding& coding) {
 
 OuterOptimizer::OuterOptimizer(std::vector<at::Tensor> parameters, comm::Group members,
                                const OuterOptions& options, const OuterMemory& memory)
-    : parameters_(std::move(parameters)),
-      members_(std::move(members)),
-      options_(options),
-      anchor_(memory.anchor) {
+    : parameters_(std::move(parameters)), members_(std::move(members)), options_(options) {
   check_options(options);
   std::int64_t count = 0;
   for (const at::Tensor& parameter : parameters_) {

@@ -11,6 +11,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/parallel/box_view.h"
 #include "shoal/parallel/read_in_place.h"
 
 namespace shoal::parallel {
@@ -44,16 +45,6 @@ Part part_of(const Sizes& whole, const Placement& placement, int ranks, int rank
   for (const Box& box : part.boxes) length += box.end[part.dim] - box.begin[part.dim];
   part.shape[part.dim] = length;
   return part;
-}
-
-/// A view of the elements of `inside` in a tensor that holds `outer`, of which it is a part.
-at::Tensor view_of(const at::Tensor& tensor, const Box& outer, const Box& inside) {
-  at::Tensor view = tensor;
-  for (std::size_t d = 0; d < inside.begin.size(); ++d) {
-    view = view.narrow(static_cast<std::int64_t>(d), inside.begin[d] - outer.begin[d],
-                       inside.end[d] - inside.begin[d]);
-  }
-  return view;
 }
 
 /// Calls `visit` with each box of a part and the view of it in the rank's tensor.

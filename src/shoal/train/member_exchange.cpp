@@ -135,29 +135,31 @@ void MemberExchange::add_parts(std::vector<Part>& parts, std::size_t set, std::i
   }
 }
 
-std::vector<MemberExchange::Part> MemberExchange::sums_in_flight() const {
+template <class ValuesOf>
+std::vector<MemberExchange::Part> MemberExchange::parts_of_fragments(
+    const ValuesOf& values_of) const {
   std::vector<Part> parts;
   for (std::size_t s = 0; s < sets_.size(); ++s) {
-    std::int64_t begin = 0;
+    std::int64_t fragment_begin = 0;
     for (const optim::OuterOptimizer& fragment : sets_[s].fragments()) {
-      if (fragment.in_flight()) add_parts(parts, s, begin, fragment.difference());
-      begin += fragment.anchor().numel();
+      const auto [begin, values] = values_of(fragment);
+      if (values.defined()) add_parts(parts, s, fragment_begin + begin, values);
+      fragment_begin += fragment.anchor().numel();
     }
   }
   return parts;
 }
 
+std::vector<MemberExchange::Part> MemberExchange::sums_in_flight() const {
+  return parts_of_fragments([](const optim::OuterOptimizer& fragment) {
+    return std::pair(std::int64_t{0}, fragment.in_flight() ? fragment.difference() : at::Tensor());
+  });
+}
+
 std::vector<MemberExchange::Part> MemberExchange::sum_residuals() const {
-  std::vector<Part> parts;
-  for (std::size_t s = 0; s < sets_.size(); ++s) {
-    std::int64_t begin = 0;
-    for (const optim::OuterOptimizer& fragment : sets_[s].fragments()) {
-      const at::Tensor& residual = fragment.sum_residual();
-      if (residual.defined()) add_parts(parts, s, begin + fragment.sum_begin(), residual);
-      begin += fragment.anchor().numel();
-    }
-  }
-  return parts;
+  return parts_of_fragments([](const optim::OuterOptimizer& fragment) {
+    return std::pair(fragment.sum_begin(), fragment.sum_residual());
+  });
 }
 
 }  // namespace shoal::train

@@ -56,9 +56,9 @@ class MemberExchange {
   /// Is called before a checkpoint is written: waits until the sum of an exchange in flight is
   /// there.
   void wait();
-  /// Takes up training after step `step`: makes room for the arrays that `arrays` has then, to be
-  /// filled from a checkpoint. Must be called before the first `after_step`, and after `restart`
-  /// where the saved run had called that.
+  /// Takes up training after step `step`: makes room for the sums in flight there, to be filled
+  /// from a checkpoint as momentum and residuals are. Must be called before the first `after_step`,
+  /// and after `restart` where the saved run had called that.
   void resume(std::int64_t step);
 
   /// Takes up training after step `step` from the checkpoint of other members, or of members that
@@ -103,6 +103,10 @@ class MemberExchange {
   /// Divides values of a set, of which the first has the number `begin`, among the slices.
   void add_parts(std::vector<Part>& parts, std::size_t set, std::int64_t begin,
                  const at::Tensor& values) const;
+  /// Returns the parts of what `values_of` gives of each fragment: values, of which the first has
+  /// the number `begin` in the fragment, or an undefined tensor.
+  template <class ValuesOf>
+  std::vector<Part> parts_of_fragments(const ValuesOf& values_of) const;
   std::vector<Set> sets_of(const nn::Model& model, const std::vector<parallel::OwnedRange>& owned,
                            const mesh::Mesh& mesh, const parallel::TiedWeights* tied);
 

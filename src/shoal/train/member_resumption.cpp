@@ -12,6 +12,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/optim/update.h"
+#include "shoal/parallel/box_view.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/member_changes.h"
@@ -29,19 +30,6 @@ std::span<float> span_of(const at::Tensor& tensor, std::int64_t begin, std::int6
 
 std::string of_member(int member, const char* what) {
   return fmt::format("member.{}.{}", member, what);
-}
-
-/// Returns the view of a box in values that are those of `outer`, row-major.
-at::Tensor view_of(const at::Tensor& values, const mesh::Box& outer, const mesh::Box& box) {
-  std::vector<std::int64_t> shape;
-  for (std::size_t d = 0; d < outer.begin.size(); ++d)
-    shape.push_back(outer.end[d] - outer.begin[d]);
-  at::Tensor view = values.view(shape);
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    view = view.narrow(static_cast<std::int64_t>(d), box.begin[d] - outer.begin[d],
-                       box.end[d] - box.begin[d]);
-  }
-  return view;
 }
 
 /// A box of a slice that a checkpoint has, whole or a part of it.
@@ -316,9 +304,10 @@ std::vector<MemberResumption::Boxed> MemberResumption::read_boxes(const std::str
       }
       const at::Tensor part = items[i].local.narrow(0, begin, one.box.count());
       const auto place = [&](const at::Tensor& all) {
-        return view_of(all.narrow(0, one.begin, one.own.count()), one.own, one.box);
+        const at::Tensor own = all.narrow(0, one.begin, one.own.count());
+        return parallel::view_of(own.view(parallel::shape_of(one.own)), one.own, one.box);
       };
-      place(boxed.values).copy_(view_of(part, one.box, one.box));
+      place(boxed.values).copy_(part.view(parallel::shape_of(one.box)));
       place(boxed.present).fill_(true);
       begin += one.box.count();
     }
@@ -329,8 +318,11 @@ std::vector<MemberResumption::Boxed> MemberResumption::read_boxes(const std::str
 void MemberResumption::finish_exchanges() {
   if (has(kDifference)) {
     const std::vector<Boxed> sums = read_boxes(kDifference);
+    // As the saved run would have done it.
+    const optim::SynchronisationOptions how =
+        exchange_options(parse_job(saved_.job, saved_.job_file).config).synchronisation;
     for (std::size_t i = 0; i < sums.size(); ++i)
-      if (sums[i].values.defined()) finish_slice(i, sums[i]);
+      if (sums[i].values.defined()) finish_slice(i, sums[i], how);
   }
   if (!run_.exchange || !is_new()) return;
   for (std::size_t i = 0; i < run_.owned.size(); ++i) {
@@ -339,7 +331,8 @@ void MemberResumption::finish_exchanges() {
   }
 }
 
-void MemberResumption::finish_slice(std::size_t slice, const Boxed& sum) const {
+void MemberResumption::finish_slice(std::size_t slice, const Boxed& sum,
+                                    const optim::SynchronisationOptions& how) const {
   if (!std::isfinite(optim::sum_of_squares(sum.values.const_data_ptr<float>(),
                                            static_cast<std::size_t>(sum.values.numel())))) {
     throw Error(ErrorKind::kNonFinite, "outer_optimizer",
@@ -347,9 +340,6 @@ void MemberResumption::finish_slice(std::size_t slice, const Boxed& sum) const {
                             path_, run_.owned[slice].parameter->name()))
         .hint("go on from an earlier checkpoint");
   }
-  // As the saved run would have done it.
-  const optim::SynchronisationOptions how =
-      exchange_options(parse_job(saved_.job, saved_.job_file).config).synchronisation;
   if (!run_.optimizer.master(slice).defined()) {
     throw Error(ErrorKind::kConfig, "train",
                 fmt::format("an exchange was in flight in {}, whose result is fp32, and "
@@ -380,8 +370,10 @@ void MemberResumption::load_residuals() {
   const std::vector<Boxed> sums = read_boxes(kSumResidual);
   check_residuals(sums);
   if (!has(kSumResidual)) return;
+  for (const MemberExchange::Part& part : run_.exchange->sum_residuals())
+    part.values.copy_(sums[part.slice].values.narrow(0, part.begin, part.values.numel()));
   if (members_ != saved_members_) {
-    fold_residuals(sums);
+    fold_residuals();
     return;
   }
   Items items;
@@ -389,9 +381,6 @@ void MemberResumption::load_residuals() {
   for (std::size_t i = 0; i < run_.owned.size(); ++i)
     items.push_back(item_of(prefix, run_.owned[i], run_.exchange->residual_of(i)));
   load_items(items, prefix);
-  for (const MemberExchange::Part& part : run_.exchange->sum_residuals()) {
-    part.values.copy_(sums[part.slice].values.narrow(0, part.begin, part.values.numel()));
-  }
 }
 
 // All members together had all values.
@@ -406,11 +395,10 @@ void MemberResumption::check_residuals(const std::vector<Boxed>& sums) const {
   }
 }
 
-// A member adds up only its part of the values, so it reads no more of what the others owe.
-void MemberResumption::fold_residuals(const std::vector<Boxed>& sums) const {
+// Adds what members owe for their own values to what is owed for the sums. A member adds up only
+// its part of the values, so it reads no more of what the others owe.
+void MemberResumption::fold_residuals() const {
   const std::vector<MemberExchange::Part> parts = run_.exchange->sum_residuals();
-  for (const MemberExchange::Part& part : parts)
-    part.values.copy_(sums[part.slice].values.narrow(0, part.begin, part.values.numel()));
   for (int m = 0; m < saved_members_; ++m) {
     const std::string prefix = of_member(m, "outer.residual.");
     // An item for each slice, with all parts of it behind each other.

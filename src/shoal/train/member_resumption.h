@@ -77,10 +77,11 @@ class MemberResumption {
   void set_scale(const std::vector<at::Tensor>& saved) const;
   void load_momentum();
   void finish_exchanges();
-  void finish_slice(std::size_t slice, const Boxed& sum) const;
+  void finish_slice(std::size_t slice, const Boxed& sum,
+                    const optim::SynchronisationOptions& how) const;
   void load_residuals();
   void check_residuals(const std::vector<Boxed>& sums) const;
-  void fold_residuals(const std::vector<Boxed>& sums) const;
+  void fold_residuals() const;
   std::vector<Boxed> read_boxes(const std::string& prefix) const;
 
   std::string path_;

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "shoal/base/error.h"
+#include "shoal/parallel/box_view.h"
 
 namespace shoal::train {
 
@@ -78,8 +79,7 @@ std::vector<checkpoint::StateItem> boxes_to_save(const std::string& prefix,
     checkpoint::StateItem item = item_of(prefix, range, values.narrow(0, done, box.count()));
     item.name = name_of_box(prefix, range.parameter->name(), box.begin);
     item.boxes.clear();
-    for (std::size_t d = 0; d < box.begin.size(); ++d)
-      item.global_shape[d] = box.end[d] - box.begin[d];
+    item.global_shape = parallel::shape_of(box);
     items.push_back(std::move(item));
     done += box.count();
   }
