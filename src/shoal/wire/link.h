@@ -45,8 +45,8 @@ class Link {
   /// peer has told what it has received.
   void add_rail(int rail, std::unique_ptr<Channel> channel);
   void add_rail(int rail, Descriptor socket);
-  /// Adds a connection that takes the place of the first rail's, which is lost. `number` counts
-  /// those that it has had before, modulo 256.
+  /// Adds a connection that takes the place of the first rail's, which is lost. `number`: see
+  /// FirstRailAccount::connection.
   void add_first_rail(std::unique_ptr<Channel> channel, std::uint8_t number);
   /// Closes the connection of a rail other than the first. Returns what the peer is to be told,
   /// which closes its end too. What was sent there and has not arrived is claimed again once the

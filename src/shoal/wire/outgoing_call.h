@@ -37,9 +37,8 @@ class OutgoingCall {
   /// then to be given up.
   bool expired(Clock::time_point now) const;
   /// Goes on as far as it can without waiting. Returns true once the channel is there, or the call
-  /// is over. Throws
-  /// Error(peer_lost) where the other side is not there (ConnectionRefused where nobody listens),
-  /// refuses, or does not know the key.
+  /// is over. Throws Error(peer_lost) where the other side is not there (ConnectionRefused where
+  /// nobody listens), refuses, or does not know the key.
   bool advance();
   /// Returns the channel, whose handshakes are complete, and what the listener has said.
   std::unique_ptr<Channel> take_channel() { return std::move(channel_); }
