@@ -1,8 +1,9 @@
-// What ranks that share memory gain where each copies from where it lies what others have for it
-// (Group::lend), beside packing, staging and unpacking: exchanged heads of context parallelism and
-// rows of divided experts. Two models of the same values, one a way, take turns at forward and
-// backward passes in one run. Each line says the median of the ratio of times and its quartiles,
-// the time of one exchange alone, there and back, and the peak of all ranks' memory.
+// Compares two ways in which ranks that share memory exchange tensors: each copies what it needs
+// from where it lies (Group::lend), or they pack, stage and unpack it. It does so for exchanged
+// heads of context parallelism and rows of divided experts. Two models of the same values, one a
+// way, take turns at forward and backward passes in one run. Each line says the median of the ratio
+// of times and its quartiles, the time of one exchange alone, there and back, and the peak of all
+// ranks' memory.
 //
 //   build/release/bin/lending_times heads --tokens 1024
 //   build/release/bin/lending_times experts --tokens 512

@@ -10,6 +10,7 @@
 #include "shoal/parallel/recipe/parse.h"
 #include "tests/error_text.h"
 #include "tests/parallel_recipe/tiny_models.h"
+#include "tests/parallel_recipe/written_out.h"
 
 namespace shoal::parallel::division_test {
 namespace {
@@ -21,14 +22,6 @@ using model::TensorDivision;
 using enum Boundary;
 using Texts = std::vector<std::string>;
 
-const Texts kWrittenOut{"embedding.tokens: weight shard(0)",
-                        "*.attention.qkv: weight shard(0)",
-                        "*.attention.out: weight shard(1)",
-                        "*.mlp.up: weight shard(0)",
-                        "*.mlp.down: weight shard(1)",
-                        "head.output: weight shard(0)",
-                        "*: weight replicate"};
-
 TEST(Division, OfTheDefaultRecipeIsTheUsualOne) {
   TensorDivision usual;
   usual.blocks.resize(2);
@@ -36,7 +29,7 @@ TEST(Division, OfTheDefaultRecipeIsTheUsualOne) {
     for (const int tp : {2, 4}) EXPECT_EQ(division_of({}, spec, tp), usual) << spec.name << tp;
     EXPECT_EQ(unusual_division({}, spec, 2, true), nullptr);
   }
-  EXPECT_EQ(unusual_division(parse_recipe(kWrittenOut), tiny_gpt2(), 2, true), nullptr);
+  EXPECT_EQ(unusual_division(parse_recipe(kDefaultRules), tiny_gpt2(), 2, true), nullptr);
   EXPECT_EQ(unusual_division(parse_recipe({"*: weight replicate"}), tiny_gpt2(), 1, true), nullptr)
       << "one rank divides nothing";
 }

@@ -15,6 +15,7 @@
 #include "shoal/plan/traffic.h"
 #include "shoal/train/config/validate.h"
 #include "tests/error_text.h"
+#include "tests/parallel_recipe/written_out.h"
 
 namespace shoal::train::planned_test {
 namespace {
@@ -272,13 +273,7 @@ std::vector<double> figures(const Training& training, const model::ModelSpec& sp
 // is for this one what the closed forms say.
 TEST(PlannedLayouts, TheDefaultRecipeIsPlannedAsTheDefault) {
   const auto written = [](bool gated) {
-    std::vector<std::string> rules{"embedding.tokens: weight shard(0)",
-                                   "*.attention.qkv: weight shard(0)",
-                                   "*.attention.out: weight shard(1)",
-                                   "*.mlp.up: weight shard(0)",
-                                   "*.mlp.down: weight shard(1)",
-                                   "head.output: weight shard(0)",
-                                   "*: weight replicate"};
+    std::vector<std::string> rules = parallel::kDefaultRules;
     if (gated) rules.insert(rules.begin(), "*.mlp.gate: weight shard(0)");
     return layouts(rules);
   };

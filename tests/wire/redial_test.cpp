@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <future>
 #include <memory>
@@ -18,13 +17,13 @@
 #include <utility>
 #include <vector>
 
-#include "shoal/wire/chunk_header.h"
 #include "shoal/wire/first_rail_account.h"
 #include "shoal/wire/rail_report.h"
 #include "shoal/wire/store.h"
 #include "shoal/wire/tcp_control.h"
 #include "shoal/wire/tcp_transport.h"
 #include "tests/wire/soon.h"
+#include "tests/wire/three_sockets.h"
 
 namespace shoal::wire::redial_test {
 namespace {
@@ -140,13 +139,7 @@ TEST(Redial, AHandshakeThatBreaksIsTriedAgain) {
 }
 
 Bytes report_bytes(const RailReport& report, Stream stream = {0, kRail}) {
-  const Bytes bytes = report.encode();
-  const ChunkHeader header{
-      .length = static_cast<std::uint32_t>(bytes.size()), .stream = stream, .total = bytes.size()};
-  Bytes all(sizeof header);
-  std::memcpy(all.data(), &header, sizeof header);
-  all.insert(all.end(), bytes.begin(), bytes.end());
-  return all;
+  return three_sockets::message_bytes(stream, report.encode());
 }
 
 /// Rank 1 of 2 with three rails, whose rank 0 is a listener and the sockets that it has accepted.
