@@ -70,6 +70,12 @@ class Communicator {
   virtual int size() const = 0;
   virtual bool supports(Kind kind, ElementType type, Reduction reduction) const = 0;
 
+  /// Returns true for operations that may have their buffers in the memory of a device
+  /// (MemoryKind::kDevice). For all others callers copy to the host.
+  virtual bool carries_device_memory(Kind kind, ElementType type, Reduction reduction) const {
+    return false;
+  }
+
   /// Begins an operation and does what is quick and possible without waiting. Throws Error(usage)
   /// for an operation that makes no sense (check_operation).
   virtual Handle start(const Operation& operation) = 0;
@@ -105,6 +111,11 @@ class Communicator {
 
   /// Makes progress on everything in flight for about `budget`.
   virtual void poll(Duration budget) = 0;
+
+  /// Throws what has ended the group, if anything has, as `test` does, whether or not an operation
+  /// is in flight. Does not wait. By default nothing: for communicators that hear of failures in
+  /// operations alone.
+  virtual void look_for_failure() {}
 
   /// Returns true when nothing is in flight.
   virtual bool idle() const = 0;

@@ -18,9 +18,16 @@ using collective::Kind;
 using collective::Operation;
 using Tensors = at::ArrayRef<at::Tensor>;
 
-bool all_contiguous(Tensors tensors) {
-  return std::all_of(tensors.begin(), tensors.end(),
-                     [](const at::Tensor& tensor) { return tensor.is_contiguous(); });
+/// Can the communicator read and write the tensors where they lie?
+bool all_in_place(Tensors tensors, bool device) {
+  return std::all_of(tensors.begin(), tensors.end(), [device](const at::Tensor& tensor) {
+    return tensor.is_contiguous() && (device || tensor.is_cpu());
+  });
+}
+
+/// The tensor in one piece, on the host unless the communicator carries memory of devices.
+at::Tensor reachable(const at::Tensor& tensor, bool device) {
+  return device || tensor.is_cpu() ? tensor.contiguous() : tensor.detach().cpu().contiguous();
 }
 
 void check_types(const Operation& operation, Tensors outputs, Tensors inputs) {
@@ -127,14 +134,19 @@ double Engine::Sent::bytes() const {
 
 Work Engine::start(Operation& operation, Tensors outputs, Tensors inputs, bool async) {
   check_types(operation, outputs, inputs);
-  if (all_contiguous(inputs) && all_contiguous(outputs))
+  const bool device =
+      operation.memory == collective::MemoryKind::kDevice &&
+      operation.coding.codec == collective::Codec::kNone &&
+      communicator_->carries_device_memory(operation.kind, operation.type, operation.reduction);
+  if (all_in_place(inputs, device) && all_in_place(outputs, device))
     return carry_out(operation, outputs, inputs, async);
+  if (!device) operation.memory = collective::MemoryKind::kHost;
   std::vector<at::Tensor> in;
   std::vector<at::Tensor> out;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    in.push_back(inputs[i].contiguous());
+    in.push_back(reachable(inputs[i], device));
     // In place stays in place.
-    out.push_back(inputs[i].is_same(outputs[i]) ? in.back() : outputs[i].contiguous());
+    out.push_back(inputs[i].is_same(outputs[i]) ? in.back() : reachable(outputs[i], device));
   }
   bool copies_back = false;
   if (writes_output(operation, communicator_->rank())) {

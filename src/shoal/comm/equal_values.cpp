@@ -10,7 +10,7 @@ namespace {
 
 // A checksum over 32-bit words depends on every bit and runs at the speed of memory.
 std::int64_t checksum(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.detach().contiguous();
+  const at::Tensor values = tensor.detach().cpu().contiguous();
   const auto* bytes = static_cast<const std::byte*>(values.const_data_ptr());
   std::uint64_t sum = 0;
   const std::size_t words = values.nbytes() / 4;

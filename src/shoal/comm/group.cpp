@@ -315,6 +315,15 @@ Group Group::split(int color, int key, std::string name) const {
   return part;
 }
 
+Group Group::over(const std::function<std::shared_ptr<collective::Communicator>(
+                      std::shared_ptr<collective::Communicator>)>& wrap) const {
+  if (!engine_) return {};
+  Group group(wrap(engine_->communicator()), engine_->keep_alive());
+  engine_->count(*group.engine_);
+  group.engine_->set_name(engine_->group_name(), engine_->next_part_id(0));
+  return group;
+}
+
 Group Group::on_host() const {
   if (size() == 1) return {};
   // Ranks that share memory have one node number, and the key keeps their order.
@@ -385,7 +394,7 @@ Lent Group::lend(const at::Tensor& own, std::int64_t dim) const {
 bool Group::visible_to_peers(const at::Tensor& tensor) const {
   if (size() == 1) return true;
   const collective::SharedMemory* shared = engine_->communicator()->shared_memory();
-  return shared && shared->visible(tensor.const_data_ptr(), tensor.nbytes());
+  return shared && tensor.is_cpu() && shared->visible(tensor.const_data_ptr(), tensor.nbytes());
 }
 
 }  // namespace shoal::comm

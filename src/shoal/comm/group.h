@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -132,6 +133,10 @@ class Group {
   /// Returns true when every rank of the group lies on this host and can read this tensor in place,
   /// so that reducing many small tensors costs no copy.
   bool visible_to_peers(const at::Tensor& tensor) const;
+  /// Returns a group of the same ranks over the communicator that `wrap` makes of this group's own,
+  /// which both then use; a group of one stays as it is. Collective where `wrap` is.
+  Group over(const std::function<std::shared_ptr<collective::Communicator>(
+                 std::shared_ptr<collective::Communicator>)>& wrap) const;
   /// Returns the communicator that executes the group's operations; null in a default-constructed
   /// group.
   const collective::Communicator* communicator() const {

@@ -61,6 +61,7 @@ class LibraryCommunicator : public collective::Communicator {
   bool complete(collective::Handle handle) const final;
   void wait(collective::Handle handle, Deadline deadline) final;
   void poll(Duration budget) final;
+  void look_for_failure() final { check(); }
   bool idle() const final { return in_flight_.empty(); }
   std::uint64_t sequence() const final { return started_; }
   /// Returns nothing: a library does not know the progress of other ranks.

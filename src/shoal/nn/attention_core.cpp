@@ -16,7 +16,8 @@ void AttentionCore::share_groups(std::int64_t ranks) {
 
 at::Tensor AttentionCore::forward(const at::Tensor& x, const Context& context) {
   if (context.cache == nullptr)
-    return ops::attention(x, shape_, context.documents, context.positions);
+    return ops::attention(x, shape_, context.documents, context.positions,
+                          projection_ ? projection_->tensor().scalar_type() : x.scalar_type());
   SHOAL_USER_CHECK(!context.documents.defined() && !context.positions.defined(), "attention",
                    "a key-value cache takes one contiguous document");
   const auto [k, v] = ops::keys_and_values(x, shape_);

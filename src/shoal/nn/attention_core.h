@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "shoal/nn/module.h"
 #include "shoal/ops/attention.h"
@@ -16,10 +18,15 @@ namespace shoal::nn {
 /// this pass join them.
 class AttentionCore : public Module {
  public:
-  explicit AttentionCore(const ops::HeadShape& shape) : shape_(shape) {}
+  /// `projection` makes the input: on a GPU the core multiplies in the type of that weight. Null:
+  /// in the type of its input.
+  explicit AttentionCore(const ops::HeadShape& shape,
+                         std::shared_ptr<Parameter> projection = nullptr)
+      : shape_(shape), projection_(std::move(projection)) {}
 
   /// How the heads lie in the input. The number of groups follows from the tensor.
   const ops::HeadShape& shape() const { return shape_; }
+  const std::shared_ptr<Parameter>& projection() const { return projection_; }
   /// Says that each key-value head comes with only a part of its query heads, because `ranks`
   /// tensor-parallel ranks share the head. Throws Error(usage) when they do not divide them.
   void share_groups(std::int64_t ranks);
@@ -29,6 +36,7 @@ class AttentionCore : public Module {
 
  private:
   ops::HeadShape shape_;
+  std::shared_ptr<Parameter> projection_;
 };
 
 }  // namespace shoal::nn

@@ -119,12 +119,17 @@ void Parameter::set_types(at::ScalarType compute, at::ScalarType gradient) {
   gradient_type_ = gradient;
 }
 
+void Parameter::set_device(at::Device device) {
+  SHOAL_USER_CHECK(!materialized(), "set_device", "{} has memory already", name());
+  device_ = device;
+}
+
 bool Parameter::materialized() const { return !tensor_.is_meta(); }
 
 void Parameter::materialize() {
   if (materialized()) return;
   const ScopedCategory category(MemoryCategory::kParameters);
-  set_tensor(at::empty(tensor_.sizes(), at::TensorOptions(tensor_.scalar_type())));
+  set_tensor(at::empty(tensor_.sizes(), at::TensorOptions(tensor_.scalar_type()).device(device_)));
 }
 
 void Parameter::set_tensor(const at::Tensor& storage) {

@@ -57,6 +57,10 @@ class Parameter {
   /// both are float32 by default. Must be called before the parameter has memory.
   void set_types(at::ScalarType compute, at::ScalarType gradient);
   at::ScalarType gradient_type() const { return gradient_type_; }
+  /// Sets where the compute tensor, its gradient and the state of its optimizer will lie; the CPU
+  /// by default. Must be called before the parameter has memory.
+  void set_device(at::Device device);
+  at::Device device() const { return device_; }
   bool materialized() const;
   /// Returns the parameter as an argument of operators: the compute tensor, and the place of its
   /// gradient. An operator writes the gradient once, straight into the sink or, without one, into
@@ -137,6 +141,7 @@ class Parameter {
   at::Tensor tensor_;
   at::Tensor sink_;
   at::ScalarType gradient_type_ = at::kFloat;
+  at::Device device_ = at::kCPU;
   at::Tensor spare_;  ///< memory of a gradient that was cleared
   std::shared_ptr<ops::GradientSink> target_;
   std::function<void()> make_sink_;

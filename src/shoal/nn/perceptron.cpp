@@ -25,8 +25,10 @@ PerceptronLayer::PerceptronLayer(std::int64_t in, std::int64_t out, bool bias,
     : Linear(in, out, options(in, bias)), activation_(activation) {}
 
 at::Tensor PerceptronLayer::forward(const at::Tensor& x, const Context& context) {
-  // As in the transformer's feed-forward layer: the activation adds the bias.
-  return ops::activate(activation_, product(context, x, weight()->weight()),
+  // As in the transformer's feed-forward layer: the activation adds the bias. The rows of a table
+  // come from the host.
+  const at::Tensor rows = x.to(weight()->tensor().device());
+  return ops::activate(activation_, product(context, rows, weight()->weight()),
                        bias() ? bias()->weight() : ops::Weight());
 }
 
@@ -35,7 +37,7 @@ PerceptronHead::PerceptronHead(std::int64_t in, std::int64_t out, bool bias, Los
 
 at::Tensor PerceptronHead::forward(const at::Tensor& x, const Context& context) {
   // The head is small here, so its outputs exist whole before the loss.
-  const at::Tensor y = Linear::forward(x, context);
+  const at::Tensor y = Linear::forward(x.to(weight()->tensor().device()), context);
   if (!context.labels.defined()) return y;
   switch (loss_) {
     case Loss::kCrossEntropy:

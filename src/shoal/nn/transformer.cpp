@@ -60,13 +60,15 @@ Attention::Attention(const model::ModelSpec& spec)
       scaling_(spec.rope_scaling) {
   Linear::Options qkv = inner(spec);
   qkv.bias = spec.bias || spec.qkv_bias;
-  qkv_ = child<Linear>("qkv", spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_size, qkv);
+  const auto projection =
+      child<Linear>("qkv", spec.hidden, (spec.heads + 2 * spec.kv_heads) * spec.head_size, qkv);
+  qkv_ = projection;
   if (spec.qk_norm) {
     query_norm_ =
         child<Norm>("query_norm", ops::NormKind::kRms, spec.head_size, false, norm_epsilon_);
     key_norm_ = child<Norm>("key_norm", ops::NormKind::kRms, spec.head_size, false, norm_epsilon_);
   }
-  core_ = child<AttentionCore>("core", shape_);
+  core_ = child<AttentionCore>("core", shape_, projection->weight());
   out_ = child<Linear>("out", spec.heads * spec.head_size, spec.hidden, residual(spec));
 }
 
@@ -105,7 +107,7 @@ at::Tensor Attention::turn(const at::Tensor& qkv, const Context& context) {
                                   : context.position_begin + qkv.size(1);
   if (!table_.defined() || table_.size(1) < needed) {
     const std::int64_t room = table_.defined() ? std::max(needed, 2 * table_.size(1)) : needed;
-    table_ = ops::rotary_table(room, size, theta_, scaling_);
+    table_ = ops::rotary_table(room, size, theta_, scaling_).to(qkv.device());
   }
   return ops::rotary(qkv, table_, per, size, context.positions, context.position_begin);
 }

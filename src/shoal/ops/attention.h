@@ -24,8 +24,13 @@ struct HeadShape {
 /// document a row. Pairs of other documents and of later tokens cost nothing, up to the borders of
 /// blocks, and no mask is made: memory grows with T. Throws Error(data) where a document ends and
 /// comes back later in its row, in the order of positions if they are given.
+///
+/// On a GPU queries, keys and values of one document a row are rounded to `factors` for their
+/// products, where that has 16 bits, and so is what comes of them; sums are float32. Elsewhere
+/// products are of the type of `qkv`.
 at::Tensor attention(const at::Tensor& qkv, const HeadShape& shape,
-                     const at::Tensor& documents = {}, const at::Tensor& positions = {});
+                     const at::Tensor& documents = {}, const at::Tensor& positions = {},
+                     at::ScalarType factors = at::kFloat);
 
 /// Computes the causal attention of the queries in `qkv` over given keys and values [B, groups, S,
 /// head_size], of which the last T belong to the queries; for generation, without gradient.

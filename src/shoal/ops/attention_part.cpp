@@ -24,6 +24,13 @@ at::ScalarType type_of_sums(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
+/// The kernels are for float32 on CPU.
+bool is_plain(const at::Tensor& x) { return type_of_sums(x) == at::kDouble || !x.is_cpu(); }
+HeadTensors as_sums(const HeadTensors& heads) {
+  const at::ScalarType type = type_of_sums(heads.q);
+  return {heads.q.to(type), heads.k.to(type), heads.v.to(type)};
+}
+
 void check_heads(const HeadTensors& heads) {
   const auto& [q, k, v] = heads;
   SHOAL_USER_CHECK(q.dim() == 5 && k.dim() == 4, "attention",
@@ -213,7 +220,7 @@ AttentionPart attention_part(const HeadTensors& heads, const at::Tensor& ranges)
   const ScopedSpan span(SpanKind::kAttention, "attention");
   // Scores and weighted values.
   if (span.recorded()) span.work(flops_of(heads, ranges, 2), 0);
-  if (type_of_sums(heads.q) == at::kDouble) return plain::attention_part(heads, ranges);
+  if (is_plain(heads.q)) return plain::attention_part(as_sums(heads), ranges);
   const HeadTensors floats = for_kernels(heads);
   const at::Tensor& q = floats.q;
   const std::int64_t count = q.size(2) * q.size(3);
@@ -273,8 +280,8 @@ void attention_part_backward(const HeadTensors& heads, const at::Tensor& ranges,
   const at::ScalarType type = type_of_sums(heads.q);
   const AttentionPart result{whole.out.to(type).contiguous(), whole.lse.to(type).contiguous()};
   const at::Tensor d = d_out.to(type).contiguous();
-  if (type == at::kDouble)
-    return plain::attention_part_backward(heads, ranges, result, d, gradients);
+  if (is_plain(heads.q))
+    return plain::attention_part_backward(as_sums(heads), ranges, result, d, gradients);
   // Kernels write to a tensor beside a place that they cannot write to.
   const HeadTensors places = for_kernels(gradients);
   backward_by_kernels(for_kernels(heads), ranges, result, d, places);

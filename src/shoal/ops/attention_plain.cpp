@@ -52,8 +52,10 @@ void for_blocks(const HeadTensors& heads, const at::Tensor& ranges, Run&& run) {
       if (block.width == 0) continue;
       const at::Tensor bounds = mine.narrow(0, block.begin, block.rows);
       const at::Tensor keys = at::arange(block.first, block.first + block.width, at::kLong);
+      // Ranges stay with the host, whatever the device of the heads.
       const at::Tensor hidden =
-          (keys < bounds.select(1, 0).unsqueeze(1)) | (keys >= bounds.select(1, 1).unsqueeze(1));
+          ((keys < bounds.select(1, 0).unsqueeze(1)) | (keys >= bounds.select(1, 1).unsqueeze(1)))
+              .to(heads.q.device());
       run(sample, block,
           BlockOfHeads{rows_of_queries(heads.q, sample, block),
                        rows_of_keys(heads.k, sample, block), rows_of_keys(heads.v, sample, block),

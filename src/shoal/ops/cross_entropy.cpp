@@ -3,6 +3,7 @@
 #include <ATen/ops/_log_softmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -35,12 +36,33 @@ double plain_rows(const at::Tensor& logits, const std::int64_t* label, double sc
   return loss;
 }
 
+/// As plain_rows, for logits on another device: operators on whole tensors, and one number that
+/// comes back to the host. `labels` [rows] lie with the host.
+double device_rows(const at::Tensor& logits, const at::Tensor& labels, double scale,
+                   bool gradient) {
+  const at::Tensor label = labels.to(logits.device());
+  const at::Tensor ignored = label.eq(kIgnoredLabel);
+  // A row that does not count takes any class, and is cleared below.
+  const at::Tensor index = label.clamp_min(0).unsqueeze(1);
+  const at::Tensor log_probability = at::_log_softmax(logits, -1, false);
+  const at::Tensor losses =
+      log_probability.gather(1, index).squeeze(1).to(at::kDouble).masked_fill_(ignored, 0);
+  if (gradient) {
+    at::Tensor result = logits;
+    at::exp_out(result, log_probability);
+    result.scatter_add_(1, index, at::full(index.sizes(), -1, logits.options()));
+    result.mul_(scale).masked_fill_(ignored.unsqueeze(1), 0);
+  }
+  return -losses.sum().item<double>();
+}
+
 /// The summed loss of contiguous `logits` [rows, V], which become their gradient times `scale` when
-/// `gradient`.
-double entropy_rows(const at::Tensor& logits, const std::int64_t* label, double scale,
+/// `gradient`. `labels` [rows], contiguous.
+double entropy_rows(const at::Tensor& logits, const at::Tensor& labels, double scale,
                     bool gradient) {
-  if (logits.scalar_type() != at::kFloat || !logits.device().is_cpu())
-    return plain_rows(logits, label, scale, gradient);
+  if (!logits.is_cpu()) return device_rows(logits, labels, scale, gradient);
+  const std::int64_t* label = labels.const_data_ptr<std::int64_t>();
+  if (logits.scalar_type() != at::kFloat) return plain_rows(logits, label, scale, gradient);
   float* row = logits.mutable_data_ptr<float>();
   const std::int64_t width = logits.size(1);
   // In double: thousands of terms of about 10 would lose the last digits of a float.
@@ -237,12 +259,11 @@ at::Tensor linear_loss(const at::Tensor& input, const Weight& weight, double sca
 
 at::Tensor linear_cross_entropy(const at::Tensor& input, const Weight& weight,
                                 const at::Tensor& labels, double scale, const LossBlocks& blocks) {
-  const at::Tensor label = labels.contiguous();
+  const at::Tensor label = labels.contiguous().view({-1});
   const std::int64_t width = input.dim() ? input.size(-1) : 1;
   check_labels(label, input.numel() / std::max<std::int64_t>(width, 1), weight.tensor.size(0));
   const auto rows_of = [label, scale](const at::Tensor& logits, std::int64_t first, bool gradient) {
-    const auto* labels_of = label.const_data_ptr<std::int64_t>();
-    return entropy_rows(logits, labels_of + first, scale, gradient);
+    return entropy_rows(logits, label.narrow(0, first, logits.size(0)), scale, gradient);
   };
   const RowLoss row_loss{.loss = rows_of,
                          .gradient = [rows_of](const at::Tensor& logits, std::int64_t first) {
@@ -257,11 +278,11 @@ at::Tensor cross_entropy(const at::Tensor& input, const at::Tensor& labels, doub
     // A copy, because the rows become their gradient in place and the caller's logits must not
     // change.
     const at::Tensor logits = input.contiguous().clone();
-    const at::Tensor label = labels.contiguous();
+    const at::Tensor label = labels.contiguous().view({-1});
     const std::int64_t rows = logits.numel() / logits.size(-1);
     check_labels(label, rows, logits.size(-1));
-    const double loss = entropy_rows(logits.view({rows, logits.size(-1)}),
-                                     label.const_data_ptr<std::int64_t>(), scale, wanted.any);
+    const double loss =
+        entropy_rows(logits.view({rows, logits.size(-1)}), label, scale, wanted.any);
     return Recorded{{scalar(loss * scale, logits)},
                     {logits},
                     [](const Tensors& saved, const Tensors& upstream) {

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones.h>
 
 #include <algorithm>
 #include <cmath>
@@ -45,8 +46,9 @@ struct Mask {
   }
 
   at::Tensor apply(const at::Tensor& x, const at::Tensor& residual) const {
-    // Other types: the fp32 kernel draws the mask from ones, so every type drops the same elements.
-    if (x.scalar_type() != at::kFloat) {
+    // Other types and devices: the fp32 kernel draws the mask from ones, so that all of them drop
+    // the same elements.
+    if (x.scalar_type() != at::kFloat || !x.is_cpu()) {
       const at::Tensor kept = x * factors(x);
       return residual.defined() ? residual + kept : kept;
     }
@@ -65,10 +67,10 @@ struct Mask {
   }
 
  private:
-  /// Returns the factor of every element, in the type of `x`.
+  /// Returns the factor of every element, in the type of `x` and where it lies.
   at::Tensor factors(const at::Tensor& x) const {
-    const at::Tensor ones = at::empty_like(x, x.options().dtype(at::kFloat)).fill_(1);
-    return (Mask(*this).apply(ones, {}) > 0).to(x.scalar_type()) * scale();
+    const at::Tensor drawn = Mask(*this).apply(at::ones(x.sizes(), at::kFloat), {});
+    return (drawn > 0).to(x.options().requires_grad(false)) * scale();
   }
 };
 

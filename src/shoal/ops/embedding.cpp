@@ -30,6 +30,12 @@ void check_range(const at::Tensor& index, std::int64_t rows) {
 /// Adds `rows` to the 16-bit rows of `target` that `flat` names: those of one index are added up in
 /// float32 and rounded once.
 void add_narrow_rows(const at::Tensor& target, const at::Tensor& flat, const at::Tensor& rows) {
+  if (!target.is_cpu()) {
+    const at::Tensor sum = target.to(at::kFloat);
+    sum.index_add_(0, flat, rows);
+    target.copy_(sum);
+    return;
+  }
   const std::int64_t* index = flat.const_data_ptr<std::int64_t>();
   // A frequent token occurs hundreds of times in a batch. Adding each use in 16 bits would round
   // each time and lose most of them.
@@ -58,8 +64,10 @@ at::Tensor embedding(const at::Tensor& index, const Weight& weight) {
   SHOAL_USER_CHECK(index.scalar_type() == at::kLong && table.dim() == 2, "embedding",
                    "needs int64 indices and a 2-D table");
   return differentiable("embedding", {table}, [&](const Wanted& wanted) {
-    const at::Tensor flat = index.contiguous().view({-1});
-    if (flat.device().is_cpu()) check_range(flat, table.size(0));
+    // Tokens stay with the host, which checks them and counts labels; a device gets a copy.
+    const at::Tensor given = index.contiguous().view({-1});
+    if (given.is_cpu()) check_range(given, table.size(0));
+    const at::Tensor flat = given.to(table.device());
     auto shape = index.sizes().vec();
     shape.push_back(table.size(1));
     // Rows are looked up in the table's own type; only the rows that are used become fp32.

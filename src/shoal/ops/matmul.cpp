@@ -106,7 +106,9 @@ void matmul(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, bool 
   if (fits_kernel(c, a, b)) {
     is_narrow(c.scalar_type()) ? into_narrow(c, a, b, accumulate) : by_kernel(c, a, b, accumulate);
   } else if (!same_type(c, a)) {
-    const at::Tensor product = a.matmul(b);
+    // A device adds up 16-bit products in float32 as the kernels do; other types are rounded once.
+    const bool wide = !c.is_cpu() && is_narrow(a.scalar_type()) && c.scalar_type() == at::kFloat;
+    const at::Tensor product = wide ? at::mm(a, b, at::kFloat) : a.matmul(b);
     accumulate ? c.add_(product) : c.copy_(product);
   } else if (accumulate) {
     c.addmm_(a, b);

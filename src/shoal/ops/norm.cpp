@@ -2,9 +2,12 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_fused_rms_norm.h>
+#include <ATen/ops/_fused_rms_norm_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -61,8 +64,43 @@ NormGradients plain_backward(const at::Tensor& dy, const at::Tensor& x, const at
           bias ? dy.reshape({-1, width}).sum(0) : at::Tensor()};
 }
 
+/// LibTorch's fused kernels for devices, in float32.
+bool has_device_kernel(const at::Tensor& x, const at::Tensor& weight) {
+  return !x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
+}
+
+Statistics device_forward(NormKind kind, const at::Tensor& x, const at::Tensor& weight,
+                          const at::Tensor& bias, double epsilon) {
+  const std::int64_t width = x.size(-1);
+  if (kind == NormKind::kRms && !bias.defined()) {
+    const auto [y, rstd] = at::_fused_rms_norm(x, width, weight, epsilon);
+    return {y, {}, rstd};
+  }
+  if (kind == NormKind::kRms) return plain_forward(kind, x, weight, bias, epsilon);
+  const auto [y, mean, rstd] = at::native_layer_norm(x, width, weight, bias, epsilon);
+  return {y, mean, rstd};
+}
+
+NormGradients device_backward(NormKind kind, const at::Tensor& dy, const at::Tensor& x,
+                              const at::Tensor& weight, const at::Tensor& mean,
+                              const at::Tensor& rstd, bool bias) {
+  const std::int64_t width = x.size(-1);
+  if (kind == NormKind::kRms && !bias) {
+    const auto [dx, dw] =
+        at::_fused_rms_norm_backward(dy.contiguous(), x, width, rstd, weight, {true, true});
+    return {dx, dw, {}};
+  }
+  if (kind == NormKind::kRms) return plain_backward(dy, x, weight, mean, rstd, bias);
+  // The kernel reads no bias; it wants one where it makes its gradient.
+  const at::Tensor like_bias = bias ? at::zeros_like(weight) : at::Tensor();
+  const auto [dx, dw, db] = at::native_layer_norm_backward(dy.contiguous(), x, width, mean, rstd,
+                                                           weight, like_bias, {true, true, bias});
+  return {dx, dw, db};
+}
+
 Statistics forward(NormKind kind, const at::Tensor& x, const at::Tensor& weight,
                    const at::Tensor& bias, double epsilon) {
+  if (has_device_kernel(x, weight)) return device_forward(kind, x, weight, bias, epsilon);
   if (!has_kernel(x, weight)) return plain_forward(kind, x, weight, bias, epsilon);
   const auto shape = shape_of(kind, x, epsilon);
   const at::Tensor mean =
@@ -80,7 +118,9 @@ NormGradients backward(NormKind kind, const at::Tensor& dy, const at::Tensor& d_
                        const at::Tensor& x, const at::Tensor& weight, const at::Tensor& mean,
                        const at::Tensor& rstd, bool bias) {
   if (!has_kernel(x, weight)) {
-    NormGradients gradients = plain_backward(dy, x, weight, mean, rstd, bias);
+    NormGradients gradients = has_device_kernel(x, weight)
+                                  ? device_backward(kind, dy, x, weight, mean, rstd, bias)
+                                  : plain_backward(dy, x, weight, mean, rstd, bias);
     if (d_residual.defined()) gradients.x = gradients.x + d_residual;
     return gradients;
   }

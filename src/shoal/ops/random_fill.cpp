@@ -1,7 +1,7 @@
 #include "shoal/ops/random_fill.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 
 #include "shoal/base/check.h"
 #include "shoal/ops/random_kernels.h"
@@ -47,9 +47,10 @@ void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_sha
     box.fill_(init == model::Init::kOnes ? 1 : 0);
     return;
   }
-  // 16-bit weights are the fp32 values rounded: a run in bf16 starts from the same model.
-  const bool direct = box.scalar_type() == at::kFloat;
-  const at::Tensor values = direct ? box : at::empty_like(box, box.options().dtype(at::kFloat));
+  // 16-bit weights are the fp32 values rounded: a run in bf16 starts from the same model. So does
+  // one on another device, which gets what the CPU has drawn.
+  const bool direct = box.scalar_type() == at::kFloat && box.is_cpu();
+  const at::Tensor values = direct ? box : at::empty(box.sizes(), at::kFloat);
   float* out = values.mutable_data_ptr<float>();
   for_runs(
       box.sizes(), global_shape, begin,

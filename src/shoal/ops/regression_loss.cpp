@@ -19,7 +19,7 @@ void check_shapes(const at::Tensor& x, const at::Tensor& target) {
 at::Tensor squared_error(const at::Tensor& x, const at::Tensor& target, double scale) {
   check_shapes(x, target);
   return differentiable("squared_error", {x}, [&](const Wanted&) {
-    const at::Tensor difference = x - target;
+    const at::Tensor difference = x - target.to(x.device());
     // The difference stays in the closure: it is neither input nor output, so that no cycle arises.
     return Recorded{{difference.square().sum() * scale},
                     {},
@@ -33,7 +33,7 @@ at::Tensor squared_error(const at::Tensor& x, const at::Tensor& target, double s
 at::Tensor absolute_error(const at::Tensor& x, const at::Tensor& target, double scale) {
   check_shapes(x, target);
   return differentiable("absolute_error", {x}, [&](const Wanted&) {
-    const at::Tensor difference = x - target;
+    const at::Tensor difference = x - target.to(x.device());
     return Recorded{{difference.abs().sum() * scale},
                     {},
                     [difference, scale](const Tensors&, const Tensors& upstream) {

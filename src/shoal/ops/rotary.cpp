@@ -1,6 +1,7 @@
 #include "shoal/ops/rotary.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -71,8 +72,38 @@ void turn(const Shape& shape, const T* from, T* to, const float* table, std::int
   }
 }
 
+/// The plain path, any floating type and device: `turn` as operators on whole tensors.
+at::Tensor plain_turned(const at::Tensor& x, const Shape& shape, const at::Tensor& table,
+                        const at::Tensor& positions, std::int64_t begin, int direction) {
+  const std::int64_t half = shape.head_size / 2;
+  const std::int64_t turned = shape.heads_per_group + 1;
+  const at::Tensor rows =  // [2, T, 1, 1, head_size / 2]
+      (positions.defined() ? table.index_select(1, positions.to(table.device()))
+                           : table.narrow(1, begin, shape.columns))
+          .unsqueeze(2)
+          .unsqueeze(2);
+  const at::Tensor cosine = rows.select(0, 0).to(x.options());
+  const at::Tensor sine = rows.select(0, 1).to(x.options()) * direction;
+  const auto by_head = [&](const at::Tensor& tensor) {
+    return tensor.view({shape.batch, shape.columns, shape.groups, turned + 1, shape.head_size});
+  };
+  const at::Tensor y = at::empty_like(x);
+  const at::Tensor from = by_head(x);
+  const at::Tensor to = by_head(y);
+  const auto half_of = [&](const at::Tensor& tensor, std::int64_t first) {
+    return tensor.narrow(3, 0, turned).narrow(4, first, half);
+  };
+  const at::Tensor p = half_of(from, 0);
+  const at::Tensor q = half_of(from, half);
+  half_of(to, 0).copy_(p * cosine - q * sine);
+  half_of(to, half).copy_(q * cosine + p * sine);
+  to.select(3, turned).copy_(from.select(3, turned));
+  return y;
+}
+
 at::Tensor turned(const at::Tensor& x, const Shape& shape, const at::Tensor& table,
                   const at::Tensor& positions, std::int64_t begin, int direction) {
+  if (!x.is_cpu()) return plain_turned(x, shape, table, positions, begin, direction);
   const at::Tensor y = at::empty_like(x);
   const std::int64_t* position =
       positions.defined() ? positions.const_data_ptr<std::int64_t>() : nullptr;

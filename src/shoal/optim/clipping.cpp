@@ -4,6 +4,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/comm/group.h"
+#include "shoal/optim/device_update.h"
 #include "shoal/optim/stored_update.h"
 
 namespace shoal::optim {
@@ -13,6 +14,7 @@ constexpr std::int64_t kPiece =
     64 * kSumBlock;  // elements of one task; whole blocks, so that pieces sum as the whole does
 
 double squares_of(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) return device_sum_of_squares(tensor);
   const ElementType type = comm::element_type(tensor.scalar_type());
   SHOAL_USER_CHECK(
       tensor.is_contiguous() &&

@@ -8,6 +8,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/comm/group.h"
+#include "shoal/optim/device_update.h"
 #include "shoal/optim/require.h"
 #include "shoal/optim/state_file.h"
 #include "shoal/optim/stored_update.h"
@@ -74,6 +75,7 @@ class AdamW final : public Optimizer {
   void step(at::ArrayRef<at::Tensor> gradients, double learning_rate,
             double gradient_scale) override {
     check(gradients);
+    DeviceAdamW device;
     for (std::size_t i = 0; i < slices_.size(); ++i) {
       if (!gradients[i].defined()) continue;
       // A slice counts its own updates: the bias correction of a parameter that was unused for a
@@ -87,8 +89,19 @@ class AdamW final : public Optimizer {
                                  .correction1 = 1 - std::pow(options_.beta1, t),
                                  .correction2 = 1 - std::pow(options_.beta2, t),
                                  .gradient_scale = gradient_scale};
-      update(i, gradients[i], factors);
+      if (slices_[i].parameter.is_cpu()) {
+        update(i, gradients[i], factors);
+      } else {
+        const bool apart = !masters_[i].is_same(slices_[i].parameter);
+        device.add({.parameter = masters_[i],
+                    .copy = apart ? slices_[i].parameter : at::Tensor(),
+                    .gradient = gradients[i],
+                    .exp_avg = exp_avg_[i],
+                    .exp_avg_sq = exp_avg_sq_[i]},
+                   factors);
+      }
     }
+    device.update();
   }
 
  private:
@@ -158,6 +171,11 @@ class Sgd final : public Optimizer {
                                // are a buffer too.
                                .first = updates_[i]++ == 0,
                                .gradient_scale = gradient_scale};
+      if (!slices_[i].parameter.is_cpu()) {
+        device_sgd_update(slices_[i].parameter, gradients[i],
+                          buffer_.empty() ? at::Tensor() : buffer_[i], factors);
+        continue;
+      }
       float* p = slices_[i].parameter.data_ptr<float>();
       const float* g = gradients[i].const_data_ptr<float>();
       float* b = buffer_.empty() ? nullptr : buffer_[i].data_ptr<float>();
@@ -190,6 +208,15 @@ Optimizer::Optimizer(std::vector<Slice> slices, const Storage& storage)
                   fmt::format("{} is float16 and has no master weights", slice.name))
           .hint("float16 parameters need float32 masters; bfloat16 ones do without");
     }
+    const bool rounds = (is_half(slice.parameter) && !storage.master) ||
+                        storage.moments != at::kFloat || !storage.folder.empty();
+    if (!slice.parameter.is_cpu() && rounds) {
+      throw Error(ErrorKind::kConfig, "optimizer",
+                  fmt::format("{} lies on {}: there stochastic rounding and states in files do not "
+                              "exist",
+                              slice.name, slice.parameter.device().str()))
+          .hint("keep float32 masters and moments");
+    }
   }
   make_masters();
 }
@@ -201,7 +228,9 @@ std::vector<at::Tensor> Optimizer::flat_views(at::ScalarType type,
     if (wanted[i]) total += aligned(slices_[i].parameter.numel(), type);
   // One allocation for all slices. Views keep it alive, so it lives as long as any state does.
   const ScopedCategory category(MemoryCategory::kOptimizer);
-  const at::Tensor flat = storage_.folder.empty() ? at::zeros({total}, type)
+  const auto options = at::TensorOptions(type).device(
+      slices_.empty() ? at::Device(at::kCPU) : slices_.front().parameter.device());
+  const at::Tensor flat = storage_.folder.empty() ? at::zeros({total}, options)
                                                   : zeros_in_file(storage_.folder, total, type);
   std::vector<at::Tensor> views(slices_.size());
   std::int64_t offset = 0;

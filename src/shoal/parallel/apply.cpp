@@ -18,6 +18,7 @@ Applied apply(nn::Model& model, const mesh::Mesh& mesh, const ApplyOptions& opti
   place_experts(model, mesh);
   split_sequence(model, mesh, options.context_method);
   if (options.set_types) options.set_types(model);
+  for (const auto& parameter : model.parameters()) parameter->set_device(options.device);
   if (!options.kept.empty()) checkpoint_activations(model, options.kept);
   Applied applied;
   if (options.table.ranks() > 0) {

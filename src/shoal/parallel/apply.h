@@ -21,6 +21,7 @@ namespace shoal::parallel {
 struct ApplyOptions {
   Recipe recipe;  ///< rules in front of default_recipe(), for the axis tp
   ContextMethod context_method = ContextMethod::kRing;  ///< how ranks along cp compute attention
+  at::Device device = at::kCPU;                         ///< where parameters will lie
   /// Is called while parameters are on the meta device, where their types can be chosen; empty:
   /// they keep theirs.
   std::function<void(nn::Model&)> set_types;

@@ -32,7 +32,7 @@ void add(Sums& sums, nn::Model& model, const Batch& batch, const parallel::Batch
   if (task == Task::kTokens) return;
   // The loss came without outputs; a second pass without labels gives them. Tables are small.
   context.labels = at::Tensor();
-  const at::Tensor outputs = model(inputs, context);  // [B, outputs]
+  const at::Tensor outputs = model(inputs, context).cpu();  // [B, outputs]
   if (task == Task::kClasses) {
     sums.correct += outputs.argmax(-1).eq(batch.labels).sum().item<double>();
   } else {

@@ -25,7 +25,7 @@ at::Tensor last_logits(nn::Model& model, std::span<const std::uint32_t> tokens,
   context.position_begin = position;
   context.cache = cache;
   const at::Tensor logits = model(row_of(tokens), context);  // [1, T, V]
-  return logits.select(1, logits.size(1) - 1).to(at::kFloat).contiguous();
+  return logits.select(1, logits.size(1) - 1).to(at::kFloat).cpu().contiguous();
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ struct Run {
   comm::Group group;    ///< all ranks
   mesh::Mesh mesh;      ///< the ranks that train one model: all, or those of this rank's member
   comm::Group members;  ///< JobRanks::members
-  parallel::BatchShare share;  ///< the samples and rows of this rank
+  parallel::BatchShare share;    ///< the samples and rows of this rank
+  at::Device device = at::kCPU;  ///< where this rank computes
   RunDirectory directory;
   std::shared_ptr<const DataSource> data;
   BatchPlan batch;

@@ -15,6 +15,7 @@
 #include "shoal/checkpoint/format/manifest.h"
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/comm/allocator.h"
+#include "shoal/comm/nccl_communicator.h"
 #include "shoal/forecast/estimator.h"
 #include "shoal/parallel/pipeline/forward_through.h"
 #include "shoal/parallel/pipeline/pipeline_events.h"
@@ -26,6 +27,7 @@
 #include "shoal/train/config/planned.h"
 #include "shoal/train/config/source_weights.h"
 #include "shoal/train/config/validate.h"
+#include "shoal/train/device.h"
 #include "shoal/train/fault.h"
 #include "shoal/train/instruction_set_notes.h"
 #include "shoal/train/job_options.h"
@@ -39,6 +41,8 @@ RunSetup::RunSetup(const RunOptions& options, Run& run)
     : job_(options.job), config_(options.job.config), run_(run) {}
 
 void RunSetup::open() {
+  // First: where there is no such device nothing else matters.
+  choose_device();
   // Headers alone: sizes are needed now, checksums by rank 0 later.
   run_.data = open_data(job_, false);
   JobRanks ranks = job_ranks(job_, run_.group);
@@ -62,6 +66,22 @@ void RunSetup::open() {
   if (const auto note = describe_unequal_sets(sets)) run_.notes.push_back(*note);
   note_members();
   resume_from_newest();
+}
+
+void RunSetup::choose_device() {
+  const RankDevice chosen = device_of_rank(config_.parallelism.device, run_.group);
+  run_.device = chosen.device;
+  if (run_.device.is_cpu()) return;
+  if (chosen.own) {
+    run_.group = comm::with_nccl(run_.group, run_.device, longest_wait(config_));
+    run_.notes.push_back("Device: a GPU for each rank; NCCL carries what they exchange.");
+  } else if (run_.group.size() > 1) {
+    run_.notes.push_back(
+        "Device: ranks share a GPU, so that what they exchange goes through the host: NCCL wants a "
+        "GPU for each rank.");
+  } else {
+    run_.notes.push_back("Device: a GPU.");
+  }
 }
 
 std::string RunSetup::describe_members() const {
@@ -261,6 +281,7 @@ parallel::ApplyOptions RunSetup::apply_options() const {
   parallel::ApplyOptions options{
       .recipe = job_recipe(job_),
       .context_method = context_method(config_),
+      .device = run_.device,
       .set_types =
           [this](nn::Model& model) { train::set_types(model, job_, run_.record.precision); },
       // The plan decided which blocks are recomputed, so that memory is what was planned.

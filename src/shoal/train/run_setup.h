@@ -44,6 +44,7 @@ class RunSetup {
   /// `owned`: what the optimizer updates, and what is frozen.
   void make_exchange(const std::vector<parallel::OwnedRange>& owned);
   /// Returns e.g. "2 of 4 ranks, dp_shard 2, tp 2"; empty without members.
+  void choose_device();
   std::string describe_members() const;
   void note_members();
   /// New weights are drawn: there is neither a checkpoint to go on from nor a model to start from.

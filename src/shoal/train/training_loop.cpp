@@ -15,6 +15,7 @@
 #include "shoal/checkpoint/format/store.h"
 #include "shoal/model/model_spec.h"
 #include "shoal/optim/schedule.h"
+#include "shoal/train/device.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/machine_peak.h"
 #include "shoal/train/peak_flops.h"
@@ -137,7 +138,12 @@ void TrainingLoop::show(RunPhase phase) {
 
 void TrainingLoop::plan_trace() {
   // Too short for a peak of the machine, long enough for a utilisation.
-  plain_flops_ = run_.group.sum(measure_plain_flops(std::chrono::milliseconds(5)));
+  const auto budget = std::chrono::milliseconds(run_.device.is_cpu() ? 5 : 50);
+  plain_flops_ = run_.group.sum(
+      run_.device.is_cpu() ? measure_plain_flops(budget)
+                           : measure_peak_flops(run_.record.precision, budget, run_.device));
+  // Its matrices are none of the job.
+  reset_peak_device_memory(run_.device);
   const auto& steps = config_.metrics.trace_steps;
   if (steps.empty()) return;
   run_.trace.plan({.job = config_.job.name,
@@ -184,6 +190,12 @@ bool TrainingLoop::save_is_asked() {
   return is_new;
 }
 
+/// Ranks that are threads have one allocator, of which the first tells.
+double TrainingLoop::own_device_bytes() const {
+  const bool tells = run_.group.rank() == 0 || !config_.parallelism.in_process;
+  return tells ? peak_device_memory(run_.device) : 0;
+}
+
 /// Reads this rank's samples of a step, and starts the one small all-reduce that keeps ranks
 /// together: all divide by the same count of labels, and all save or stop before the same step
 /// although a signal reaches each at another time.
@@ -200,10 +212,10 @@ TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
   const MemoryPeak& peak = run_.memory.peak();
   StepSums own;
   own.labels = labels_of(prepared.batch);
-  own.peak_bytes = peak.total;
+  own.peak_bytes = run_.device.is_cpu() ? peak.total : own_device_bytes();
   own.saves_asked = save_is_asked();
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) own.signals[i] = signal == kStopSignals[i];
-  own.peak = peak.categories;
+  if (run_.device.is_cpu()) own.peak = peak.categories;
   prepared.has_waits = waits_.has_value();
   if (waits_) {
     own.data_wait_s = waits_->data;
@@ -457,9 +469,12 @@ void TrainingLoop::finish() {
   totals.seconds = to_seconds(Clock::now() - began_);
   totals.steps = run_.record.step - first_step_;
   totals.tokens = run_.record.tokens - first_tokens_;
+  // Before the matrices of the next line.
+  const double device_bytes = run_.group.sum(own_device_bytes());
   totals.peak_flops = total_peak_flops(totals.seconds);
   // Everything collective happens here, before the report, which only rank 0 writes.
   totals.memory = run_.memory.of_all_ranks();
+  totals.device_bytes = device_bytes;
   if (report_.draws_sample()) totals.sample = draw_sample();
   report_.finish(totals);
 }
@@ -506,7 +521,7 @@ double TrainingLoop::total_peak_flops(double run_seconds) const {
   const std::chrono::duration<double> some(std::clamp(run_seconds / 20, 0.001, 0.2));
   const auto budget = std::chrono::duration_cast<Duration>(some);
   run_.group.barrier();
-  return run_.group.sum(measure_peak_flops(run_.record.precision, budget));
+  return run_.group.sum(measure_peak_flops(run_.record.precision, budget, run_.device));
 }
 
 }  // namespace shoal::train

@@ -52,6 +52,7 @@ class TrainingLoop {
     comm::Work member_work;
   };
 
+  double own_device_bytes() const;
   Prepared prepare(std::int64_t first_sample);
   Agreement agreed_in(Prepared& prepared) const;
   double labels_of(const RankBatch& batch) const;

@@ -270,6 +270,10 @@ bool HierarchicalCommunicator::test(Handle handle) {
   return complete(handle);
 }
 
+void HierarchicalCommunicator::look_for_failure() {
+  guarded([&] { world_->look_for_failure(); });
+}
+
 void HierarchicalCommunicator::poll(Duration budget) {
   const Deadline end = Deadline::in(budget);
   guarded([&] {

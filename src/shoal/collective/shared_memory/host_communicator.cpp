@@ -307,6 +307,15 @@ Duration HostCommunicator::timeout_of(Handle handle) const {
   return message ? message->timeout : options_.timeout;
 }
 
+void HostCommunicator::look_for_failure() {
+  if (failure_) std::rethrow_exception(failure_);
+  try {
+    world_->check();
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
 void HostCommunicator::poll(Duration) {
   if (idle()) return;
   if (failure_) std::rethrow_exception(failure_);

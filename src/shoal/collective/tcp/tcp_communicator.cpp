@@ -333,6 +333,11 @@ bool TcpCommunicator::test(Handle handle) {
   return complete(handle);
 }
 
+void TcpCommunicator::look_for_failure() {
+  peers_->wait_for_event(peers_->events(), Duration::zero());
+  peers_->check();
+}
+
 void TcpCommunicator::wait(Handle handle, Deadline deadline) {
   SHOAL_CHECK(handle <= started_, "operation #{} was never started; #{} was the last", handle,
               started_);

@@ -9,7 +9,7 @@ namespace shoal::parallel {
 
 DividedAttention::DividedAttention(const nn::AttentionCore& original, comm::Group ranks,
                                    mesh::Placement::Cut cut)
-    : AttentionCore(original.shape()), ranks_(std::move(ranks)), cut_(cut) {}
+    : AttentionCore(original.shape(), original.projection()), ranks_(std::move(ranks)), cut_(cut) {}
 
 at::Tensor DividedAttention::forward(const at::Tensor& x, const nn::Context& context) {
   const bool divided = context.sequence.divided();

@@ -111,7 +111,9 @@ class DataParallel final : public GradientReduction {
     for (Bucket& bucket : buckets_) {
       std::int64_t count = 0;
       for (const std::size_t i : bucket.members) count += parameters_[i]->tensor().numel();
-      bucket.flat = at::zeros({count}, parameters_[bucket.members.front()]->gradient_type());
+      const nn::Parameter& first = *parameters_[bucket.members.front()];
+      bucket.flat =
+          at::zeros({count}, at::TensorOptions(first.gradient_type()).device(first.device()));
       std::int64_t at = 0;
       for (const std::size_t i : bucket.members) {
         const std::int64_t size = parameters_[i]->tensor().numel();

@@ -47,6 +47,7 @@ std::vector<FlatUnit> flat_units(const std::string& name,
                   .members = {},
                   .type = type,
                   .gradient_type = gradient_type,
+                  .device = members.front()->device(),
                   .trained = !frozen,
                   .ranks = ranks};
     std::int64_t end = 0;

@@ -24,6 +24,7 @@ struct FlatUnit {
   std::vector<Member> members;
   at::ScalarType type = at::kFloat;
   at::ScalarType gradient_type = at::kFloat;
+  at::Device device = at::kCPU;
   bool trained = true;    ///< frozen parameters are in units of their own, which have no gradient
   bool adjusted = false;  ///< a rule changes some of these frozen parameters after each step
   int ranks = 1;
@@ -33,6 +34,10 @@ struct FlatUnit {
   /// Returns the range [begin, end) of elements of a member, counted from its first, that lie in
   /// the shard of `rank`; begin == end when there are none.
   std::pair<std::int64_t, std::int64_t> range(const Member& member, int rank) const;
+  at::TensorOptions options() const { return at::TensorOptions(type).device(device); }
+  at::TensorOptions gradient_options() const {
+    return at::TensorOptions(gradient_type).device(device);
+  }
   /// Returns the offset at which that range begins in the shard.
   std::int64_t place(const Member& member, int rank) const;
 };

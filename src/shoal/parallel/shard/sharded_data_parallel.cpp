@@ -242,14 +242,16 @@ class ShardedDataParallel final : public Sharding {
     std::size_t bytes = 0;
     for (const FlatUnit& unit : units_)
       bytes += static_cast<std::size_t>(unit.size()) * c10::elementSize(unit.type);
-    if (options_.copies != Copies::kCopied && bytes > 0) {
+    const bool on_host = units_.empty() || units_.front().device.is_cpu();
+    if (options_.copies != Copies::kCopied && bytes > 0 && on_host) {
       const ScopedCategory category(MemoryCategory::kParameters);
       buffer_ = shard_.shared_buffer(bytes);
       one_copy_ = buffer_ != nullptr;
       if (!one_copy_) share_on_hosts(bytes);
     }
     SHOAL_USER_CHECK(buffer_ || slots_ || options_.copies != Copies::kShared || bytes == 0,
-                     "sharding", "the ranks share no memory");
+                     "sharding", "the ranks share no memory{}",
+                     on_host ? "" : ": parameters lie on a device");
     std::size_t offset = 0;
     for (const FlatUnit& unit : units_) {
       UnitMemory::Options memory{.shared = {},

@@ -71,7 +71,7 @@ void UnitGradients::wait_for_room() {
 void UnitGradients::make_flat(std::size_t u) {
   const FlatUnit& unit = *units_[u];
   const ScopedCategory category(MemoryCategory::kGradients);
-  states_[u].flat = at::empty({unit.size()}, unit.gradient_type);
+  states_[u].flat = at::empty({unit.size()}, unit.gradient_options());
   for (const FlatUnit::Member& member : unit.members) {
     member.parameter->set_sink(states_[u]
                                    .flat.narrow(0, member.offset, member.count)
@@ -111,7 +111,7 @@ void UnitGradients::send(std::size_t u) {
   } else {
     const ScopedCategory category(MemoryCategory::kGradients);
     flight.sum = options_.in_place ? state.flat.narrow(0, shard_.rank() * unit.shard, unit.shard)
-                                   : at::empty({unit.shard}, unit.gradient_type);
+                                   : at::empty({unit.shard}, unit.gradient_options());
     flight.work = shard_.reduce_scatter(flight.sum, state.flat, {.async = true});
   }
   flights_.push_back(std::move(flight));

@@ -3,6 +3,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Allocator.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,16 +24,16 @@ UnitMemory::UnitMemory(FlatUnit unit, comm::Group group, Options options)
   if (unit_.type != at::kFloat) options_.transfer_type = unit_.type;
   const ScopedCategory category(MemoryCategory::kParameters);
   // Padding is zero, so that no uninitialised value is ever sent.
-  full_ = options_.shared.defined() ? options_.shared : at::zeros({unit_.size()}, unit_.type);
+  full_ = options_.shared.defined() ? options_.shared : at::zeros({unit_.size()}, unit_.options());
   for (const FlatUnit::Member& member : unit_.members) {
     member.parameter->set_tensor(
         full_.narrow(0, member.offset, member.count).view(member.parameter->tensor().sizes()));
   }
-  own_ = apart() ? at::zeros({unit_.shard}, unit_.type)
+  own_ = apart() ? at::zeros({unit_.shard}, unit_.options())
                  : full_.narrow(0, group_.rank() * unit_.shard, unit_.shard);
   // The parameters, and tensors that autograd saves, are views of this storage. They outlast its
   // memory and are valid again once the storage has memory.
-  if (!options_.resident) at::native::resize_bytes_cpu(full_.storage().unsafeGetStorageImpl(), 0);
+  if (!options_.resident) resize(0);
 }
 
 /// Runs `body`. Errors that mean that ranks were not at the same unit get the unit's name.
@@ -57,6 +58,15 @@ void UnitMemory::with_unit_name(Body&& body) const {
   }
 }
 
+void UnitMemory::resize(std::size_t bytes) {
+  c10::StorageImpl* const storage = full_.storage().unsafeGetStorageImpl();
+  if (unit_.device.is_cpu()) return at::native::resize_bytes_cpu(storage, bytes);
+  // LibTorch has the same for devices in headers that want their toolkit. Contents need not stay.
+  storage->set_data_ptr_noswap(bytes > 0 ? c10::GetAllocator(unit_.device.type())->allocate(bytes)
+                                         : c10::DataPtr(nullptr, unit_.device));
+  storage->set_nbytes(bytes);
+}
+
 void UnitMemory::take() {
   if (gathered_) return;
   const ScopedCategory category(MemoryCategory::kParameters);
@@ -69,7 +79,7 @@ void UnitMemory::take() {
         c10::DataPtr(slot_->data(), new HostSlots::Slot(slot_), free_slot, c10::Device(c10::kCPU)));
     storage->set_nbytes(bytes());
   } else {
-    at::native::resize_bytes_cpu(storage, bytes());
+    resize(bytes());
   }
   gathered_ = true;
 }
@@ -93,7 +103,7 @@ void UnitMemory::fetch() {
                                           c10::elementSize(options_.transfer_type));
     transfer_ = transfer_slot_->tensor(0, {unit_.size()}, options_.transfer_type);
   } else {
-    transfer_ = at::empty({unit_.size()}, options_.transfer_type);
+    transfer_ = at::empty({unit_.size()}, unit_.options().dtype(options_.transfer_type));
   }
   // The group keeps the rounded copy of `own_` until every rank has read it.
   with_unit_name(
@@ -134,7 +144,7 @@ void UnitMemory::release() {
     storage->set_nbytes(0);
     options_.slots->give_back(std::exchange(slot_, nullptr));
   } else {
-    at::native::resize_bytes_cpu(storage, 0);
+    resize(0);
   }
   gathered_ = false;
 }

@@ -59,6 +59,7 @@ class UnitMemory {
     return static_cast<std::size_t>(unit_.size()) * c10::elementSize(unit_.type);
   }
   void fetch();
+  void resize(std::size_t bytes);  ///< gives `full` so many bytes of memory, or none
   void widen();
   template <class Body>
   void with_unit_name(Body&& body) const;

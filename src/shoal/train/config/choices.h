@@ -25,6 +25,8 @@ enum class OptimizerKind { kAdamW, kSgd };
 /// kAuto is a choice of precision.type alone, and kFp16 of weights alone.
 enum class Precision { kFp32, kBf16, kFp16, kAuto };
 enum class SchedulerKind { kConstant, kLinear, kCosine, kWarmupStableDecay };
+/// Where a rank computes.
+enum class DeviceKind { kCpu, kCuda };
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 /// How context-parallel ranks compute attention: keys and values travel, or columns become heads.
 enum class ContextParallelMethod { kRing, kHeads };
@@ -92,6 +94,10 @@ struct ChoiceNames<Precision> {
 template <>
 struct ChoiceNames<SchedulerKind> {
   static constexpr std::array names{"constant", "linear", "cosine", "wsd"};
+};
+template <>
+struct ChoiceNames<DeviceKind> {
+  static constexpr std::array names{"cpu", "cuda"};
 };
 template <>
 struct ChoiceNames<Transport> {

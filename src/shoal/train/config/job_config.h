@@ -116,9 +116,10 @@ struct SchedulerSection {
 struct ParallelismSection {
   std::int64_t ranks = 1;   ///< Shoal's launcher starts so many; another launcher's number counts
   bool in_process = false;  ///< ranks are threads of one process
-  std::int64_t threads_per_rank = 0;  ///< 0: cores / ranks on the host
-  bool pin_cores = false;             ///< each rank keeps to its own cores
-  bool arena = true;                  ///< tensors live in memory that all ranks of the host map
+  DeviceKind device = DeviceKind::kCpu;  ///< where parameters lie and ranks compute
+  std::int64_t threads_per_rank = 0;     ///< 0: cores / ranks on the host
+  bool pin_cores = false;                ///< each rank keeps to its own cores
+  bool arena = true;                     ///< tensors live in memory that all ranks of the host map
   double memory_limit_mb = 0;  ///< limit of one rank's tensors; 0: its share of the free memory
   Transport transport = Transport::kAuto;
   std::string interface;    ///< TCP: name or address prefix; empty: the one that leads to rank 0

@@ -12,6 +12,9 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
            "launcher its number counts")
       .key("in_process", &P::in_process, any(),
            "ranks are threads of one process instead of processes (--in-process)")
+      .key("device", &P::device,
+           "where ranks compute; cuda: each on a GPU of its host (its number there modulo the "
+           "number of GPUs), with a LibTorch that has CUDA")
       .key("threads_per_rank", &P::threads_per_rank, between(0, 4096),
            "threads that compute in one rank; 0: cores of the host / its ranks")
       .key("pin_cores", &P::pin_cores, any(), "each rank keeps to its own cores")

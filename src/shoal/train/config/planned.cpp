@@ -151,7 +151,9 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
 bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
-  return config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
+  // On a device other operators take other memory.
+  return config.parallelism.device == DeviceKind::kCpu &&
+         config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
          config.precision.gathers == Precision::kFp32 && blocks;
 }
 

@@ -14,6 +14,7 @@
 #include "shoal/plan/training.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/degrees.h"
+#include "shoal/train/config/device.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/train/config/members.h"
@@ -251,7 +252,8 @@ void validate_transport(const Job& job, bool one_host) {
   }
   // Ranks that share the arena read all parameters in place (Sharding in parallel/shard). A file
   // that a run wrote names every key, so defaults are accepted.
-  if (p.arena && !tcp && !mpi) {
+  const bool in_place = reads_in_place(job.config, one_host);
+  if (in_place) {
     const char* const why =
         "no parameters are gathered: all ranks are on one host and read them in place "
         "(parallelism.arena)";
@@ -276,7 +278,7 @@ void validate_transport(const Job& job, bool one_host) {
   check("parallelism.link_costs", [&] {
     if (!p.link_costs.empty()) read_link_costs(p.link_costs);
   });
-  if (p.in_process || (p.arena && !tcp && !mpi)) {
+  if (in_place || (p.in_process && p.device == DeviceKind::kCpu)) {
     reject_if_set(job, {"parallelism.bucket_mb"},
                   "gradients are reduced where they lie, without buckets, as all ranks see them "
                   "(parallelism.arena)");
@@ -450,6 +452,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   validate_sharding(job, data);
   if (job.config.parallelism.expert_parallel_degree > 1) job_degrees(job, ranks);
   validate_transport(job, one_host);
+  validate_device(job, spec);
   // Without the data's sizes: the number of blocks does not depend on them.
   validate_activation_checkpoint(job, spec);
 }

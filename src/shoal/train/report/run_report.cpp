@@ -16,6 +16,7 @@
 #include "shoal/train/evaluation.h"
 #include "shoal/train/generation.h"
 #include "shoal/train/job_options.h"
+#include "shoal/train/peak_flops.h"
 #include "shoal/train/precision.h"
 #include "shoal/train/report/memory_timeline.h"
 
@@ -240,7 +241,10 @@ void RunReport::finish(const RunTotals& totals) {
                       scale->state().skipped));
   }
   print(describe_work(tokens / totals.seconds, totals.peak_flops));
-  if (!totals.memory.empty()) print_memory(totals.memory);
+  if (run_.device.is_cpu() && !totals.memory.empty()) print_memory(totals.memory);
+  if (!run_.device.is_cpu())
+    print(fmt::format("Tensors took {} of GPU memory at the peak.",
+                      format_si(totals.device_bytes, "B")));
   if (!totals.sample.empty()) {
     print(
         fmt::format("A sample of {} tokens:\n{}", config_.validation.sample_tokens, totals.sample));
@@ -267,9 +271,9 @@ std::string RunReport::describe_work(double tokens_per_s, double peak_flops) con
       fmt::format("{} a {} (6 x weights that multiply it{}): {}", format_si(flops, "FLOPs"),
                   text ? "token" : "row", text ? " + 6 x layers x heads x head size x context" : "",
                   format_si(rate, "FLOP/s"));
-  const std::string best =
-      fmt::format("{} that {} products of 1024 x 1024 matrices reach here now",
-                  format_si(peak_flops, "FLOP/s"), name_of(run_.record.precision));
+  const std::string best = fmt::format(
+      "{} that {} products of {} x {} matrices reach here now", format_si(peak_flops, "FLOP/s"),
+      name_of(run_.record.precision), peak_size(run_.device), peak_size(run_.device));
   // The peak was measured after training, on a machine that others may use.
   if (rate > peak_flops) {
     return fmt::format("{}, more than the {}: something else is busy on this machine.", work, best);

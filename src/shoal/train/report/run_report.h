@@ -20,6 +20,7 @@ struct RunTotals {
   std::int64_t tokens = 0;
   double peak_flops = 0;           ///< FLOP/s that the ranks reach together
   std::vector<MemoryPeak> memory;  ///< by rank; empty: not known
+  double device_bytes = 0;         ///< tensors on GPUs at their peaks, of all ranks; 0: on CPU
   std::string sample;              ///< text that the model wrote; empty: none was asked for
 };
 
