@@ -8,10 +8,12 @@ set(CMAKE_CXX_VISIBILITY_PRESET default)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-# -g1: line tables, so that a stack trace names its lines; with sanitizers too, where -g takes a quarter of the compiler's time.
+# -g1: line tables, so that a stack trace names its lines; with sanitizers too, where -g takes a
+# quarter of the compiler's time. There -Og also takes it less than -O1 does: a fifth under
+# ThreadSanitizer, a third under AddressSanitizer.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
 if(SHOAL_SANITIZE)
-  set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")
+  set(CMAKE_CXX_FLAGS_DEBUG "-Og -g1")
 else()
   set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
 endif()

@@ -22,7 +22,8 @@ WARNING = re.compile(r"^(\S+?):(\d+):\d+: (?:warning|error): (.*)$", re.MULTILIN
 PRECOMPILED = re.compile(r"-include (\S+/cmake_pch\.hxx)")
 # Options of gcc that clang 14 does not know, those that belong to gcc's precompiled headers, and
 # OpenMP, whose header clang has in a package of its own.
-FOREIGN = re.compile(r"-fopenmp|-fpch-preprocess|-Winvalid-pch|-Werror|-Wno-stringop-\S+|-Wno-restrict")
+FOREIGN = re.compile(r"-fopenmp|-fpch-preprocess|-Winvalid-pch|-Werror|-Wno-stringop-\S+"
+                     r"|-Wno-restrict|-Wno-maybe-\S+")
 
 
 def tool(name):

@@ -1,9 +1,17 @@
 #!/usr/bin/env bash
-# Builds and tests the named presets of CMakePresets.json (default: the rooms without Torch under both sets of sanitizers). While the tests
-# of one run, which wait most of the time, the next is built.
+# sanitize.sh [PRESET ...] [-- COMMAND ...]
+# Builds and tests the named presets of CMakePresets.json (default: the rooms without Torch under both
+# sets of sanitizers). While the tests of one run, which wait most of the time, the next is built;
+# beside those of the last runs the command, and it runs when there is none to run beside, too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-((${#@})) || set -- tsan-rooms asan-rooms
+presets=()
+while (($#)) && [[ $1 != -- ]]; do
+  presets+=("$1")
+  shift
+done
+readonly beside=("${@:2}")
+((${#presets[@]})) || presets=(tsan-rooms asan-rooms)
 jobs=$(nproc)
 failed=()
 testing= # the preset whose tests run, and their process
@@ -21,7 +29,7 @@ end_tests() {
 }
 
 # All presets run, whichever fail: what one of them finds says nothing about the others.
-for preset in "$@"; do
+for preset in "${presets[@]}"; do
   printf '== build of %s\n' "$preset"
   # The tests go first: some of them measure time.
   if cmake --preset "$preset" >/dev/null && nice -n 19 cmake --build --preset "$preset" --parallel "$jobs"; then
@@ -33,5 +41,9 @@ for preset in "$@"; do
     failed+=("$preset")
   fi
 done
+if ((${#beside[@]})); then
+  printf '== %s\n' "${beside[*]}"
+  nice -n 19 "${beside[@]}" || failed+=("${beside[*]}")
+fi
 end_tests
-((${#failed[@]} == 0)) || { printf 'failed: %s\n' "${failed[*]}" >&2; exit 1; }
+((${#failed[@]} == 0)) || { printf 'failed: %s\n' "${failed[@]}" >&2; exit 1; }

@@ -72,12 +72,11 @@ def hand_made_tokenizer():
     return tokenizer
 
 
-def check_generated(what, source, model, tokens):
-    """`shoal generate` of `source` beside transformers' model of the same weights."""
+def check_generated(what, source, tokens, new, rows):
+    """`shoal generate` of `source` beside what transformers_oracle.greedy() has of its weights."""
     words = ("--prompt", PROMPT, "--tokens", TOKENS, "--temperature", 0, "--probabilities", 1000, "--json")
     told = json.loads(shoal("generate", "--checkpoint", source, *words))
     check(told["prompt_tokens"] == tokens, f"{what}: tokens of the prompt {told['prompt_tokens']}, not {tokens}")
-    new, rows = transformers_oracle.greedy(model, tokens, TOKENS)
     check([token["token"] for token in told["tokens"]] == new, f"{what}: another greedy text: {told['text']}")
     entries = [(row, entry) for row, token in zip(rows, told["tokens"]) for entry in token["most_probable"]]
     apart = max(abs(entry["log_probability"] - float(row[entry["token"]])) for row, entry in entries)
@@ -106,7 +105,8 @@ def main():
         check_tokens(tokenizer, folder, int(float(sys.argv[2]) * 1e6))
         weights = Path(WEIGHTS)
         theirs = transformers.AutoModelForCausalLM.from_pretrained(weights.parent, gguf_file=weights.name, dtype=torch.float32).eval()
-        check_generated("SmolLM2 from GGUF", WEIGHTS, theirs, tokens)
+        expected = transformers_oracle.greedy(theirs, tokens, TOKENS)
+        check_generated("SmolLM2 from GGUF", WEIGHTS, tokens, *expected)
         del theirs
 
         job = Path(folder) / "job.toml"
@@ -124,13 +124,14 @@ def main():
         tuned = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).eval()
         read = transformers.AutoTokenizer.from_pretrained(exported)
         check(read(PROMPT)["input_ids"] == tokens, "the exported tokenizer gives other tokens")
-        said = check_generated("fine-tuned", f"{folder}/run", tuned, tokens)
+        expected = transformers_oracle.greedy(tuned, tokens, TOKENS)
+        said = check_generated("fine-tuned", f"{folder}/run", tokens, *expected)
         tuned.generation_config.eos_token_id = None  # as many tokens as here
         with torch.no_grad():
             theirs = tuned.generate(torch.tensor([tokens]), max_new_tokens=TOKENS, do_sample=False)[0].tolist()
         check(read.decode(theirs, skip_special_tokens=False) == said, f"transformers' generate says {read.decode(theirs)!r}")
         shoal("ckpt", "export", f"{folder}/run", file, "--type", "f32")
-        check_generated("fine-tuned, through GGUF", file, tuned, tokens)
+        check_generated("fine-tuned, through GGUF", file, tokens, *expected)
 
 
 if __name__ == "__main__":
