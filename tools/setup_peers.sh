@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Brings what figures are compared with: `tools/setup_peers.sh torch` the full PyTorch 2.11.0 in .venv-peers (2.7 GB to download, 7 GB on disk),
-# `tools/setup_peers.sh mpi` Open MPI from Debian; and `tools/setup_peers.sh slurm` the Slurm on which a test runs the page's script. The first two when
-# nothing is named. The measuring programs call it when a case needs one; says nothing when all is there, needs no network then, and may be
-# interrupted and run again.
+# `tools/setup_peers.sh mpi` Open MPI from Debian; and for tests `slurm`, on which the page's script runs, and `promtool`,
+# which reads our metrics. The first two when nothing is named. The measuring programs call it when a case needs one; says nothing when all is there,
+# needs no network then, and may be interrupted and run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -52,6 +52,17 @@ setup_mpi() {
   setup_debian "Open MPI" openmpi-bin libopenmpi-dev
 }
 
+# Unpacked and not installed: the package would start a server.
+setup_promtool() {
+  local folder=build/peers/prometheus
+  { command -v promtool || [[ -x $folder/usr/bin/promtool ]]; } >/dev/null && return
+  command -v apt-get >/dev/null || fail "promtool is missing, and this is not Debian: install it by hand"
+  say "unpacking promtool (19 MB to download)"
+  rm -rf "$folder" && mkdir -p "$folder"
+  (cd "$folder" && apt-get download --quiet --quiet prometheus && dpkg --extract prometheus_*.deb . && rm prometheus_*.deb) >&2 ||
+    fail "apt-get could not download prometheus (its words are above); after 'apt-get update' it may"
+}
+
 # Daemons lie where root alone looks for programs.
 setup_slurm() {
   local PATH=$PATH:/usr/sbin
@@ -65,6 +76,7 @@ for peer in "$@"; do
     torch) setup_torch ;;
     mpi) setup_mpi ;;
     slurm) setup_slurm ;;
-    *) fail "no peer '$peer': torch, mpi or slurm" ;;
+    promtool) setup_promtool ;;
+    *) fail "no peer '$peer': torch, mpi, slurm or promtool" ;;
   esac
 done
