@@ -146,6 +146,11 @@ class Tree:
             return shorter + (["--factor", "1024"] if "--bytes" in words and "--factor" not in words else [])
         return [re.sub(r"step-(\d+)$", lambda step: f"step-{int(step[1]) * STEPS // self.documented_steps}", word) for word in words]
 
+    def as_typed(self, words):
+        """What checks the documented job and trains nothing."""
+        start = words.index(SHORTER[1]) - 1
+        return [*words[:start], *words[start + len(SHORTER):], "--print-config"]
+
     def here(self, words):
         """What is run for a documented command, and a pattern that its output must contain; None where it cannot run."""
         program, rest = words[0], words[1:]
@@ -261,6 +266,10 @@ def main():
                     continue
                 begin = time.monotonic()
                 for _ in range(4):
+                    # A job that is shortened might hide that the one on the page is refused.
+                    done = tree.run(tree.as_typed(words)) if SHORTER[1] in words else None
+                    if done and done.returncode:
+                        break
                     done = tree.run(words)
                     # Gloo's own end, about 1 in 15, as the page says.
                     if not ("--keep-gloo" in documented and "terminate called without an active exception" in done.stderr):
