@@ -25,6 +25,7 @@ SECTIONS = (
     ("codec/*", "Codecs and memcpy", "fp32 that is encoded or decoded on one core, and copied; `error` is the error of normal values, in percent of their size"),
     ("train_step/*", "Training steps and PyTorch", "GPT-2 124M on two ranks; the last number of a case is the tokens of a rank; `fsdp_over_ddp` compares Shoal's own two"),
     ("parallel_step/*", "Tensor and pipeline parallel steps and PyTorch", "GPT-2 124M on two ranks"),
+    ("unchanged/*", "Programs on Gloo, unchanged, and the same on Shoal", "two ranks of one thread train a small model, as [the programs](../tests/python/programs) are written"),
     ("train_memory/*", "Memory of training", "beside PyTorch's FSDP2 over Gloo, or beside what Shoal planned"),
     ("checkpoint/*", "Checkpoints", "beside torch.save, or beside training without saving"),
     ("plan/*", "What the planner predicts and what was measured", "ours is the prediction"),

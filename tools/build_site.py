@@ -20,6 +20,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import check_docs  # noqa: E402
 
 
+# Whoever searches for the words of an error wants this page, though another one has a word of them in a heading, which counts a thousand times.
+FOUND_FIRST = "---\nsearch:\n  boost: 100000\n---\n\n"
+
+
 def target_of(page, link):
     return (page.parent / link.partition("#")[0]).resolve()
 
@@ -30,13 +34,16 @@ def copy_pages(root, source):
     files = set(found)
     for page in found:
         prose, _ = check_docs.split_page(page)
-        for link in (link for _, line in prose for link in check_docs.LINK.findall(line)):
+        for _, link in check_docs.links(prose):
             if not re.match(r"\w+:", link) and target_of(page, link).is_file():
                 files.add(target_of(page, link))
     for file in files:
         copy = source / file.relative_to(root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
+    errors = source / "docs" / "reference" / "errors.md"
+    if errors.exists():
+        errors.write_text(FOUND_FIRST + errors.read_text())
     return found
 
 

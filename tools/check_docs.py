@@ -35,6 +35,13 @@ def split_page(path):
     return prose, commands
 
 
+def links(prose):
+    """(line, target) of each link. The words of a link may go on in the next line."""
+    text = "\n".join(line for _, line in prose)
+    for link in LINK.finditer(text):
+        yield prose[text.count("\n", 0, link.start())][0], link[1]
+
+
 def anchors(path):
     """The names that GitHub gives to the headings of a page."""
     names = set()
@@ -46,16 +53,15 @@ def anchors(path):
 
 
 def check_links(root, path, prose):
-    for number, line in prose:
-        for target in LINK.findall(line):
-            if re.match(r"\w+:", target):
-                continue
-            name, _, anchor = target.partition("#")
-            file = (path.parent / name).resolve() if name else path
-            if not file.exists():
-                yield f"{path.relative_to(root)}:{number}: {target} does not exist"
-            elif anchor and file.suffix == ".md" and anchor not in anchors(file):
-                yield f"{path.relative_to(root)}:{number}: {name or path.name} has no heading #{anchor}"
+    for number, target in links(prose):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if not file.exists():
+            yield f"{path.relative_to(root)}:{number}: {target} does not exist"
+        elif anchor and file.suffix == ".md" and anchor not in anchors(file):
+            yield f"{path.relative_to(root)}:{number}: {name or path.name} has no heading #{anchor}"
 
 
 def make_targets(root):

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Brings what figures are compared with: `tools/setup_peers.sh torch` the full PyTorch 2.11.0 in .venv-peers (2.7 GB to download, 7 GB on disk),
-# `tools/setup_peers.sh mpi` Open MPI from Debian. Both when nothing is named. The measuring programs call it when a case needs one; says nothing
-# when all is there, needs no network then, and may be interrupted and run again.
+# `tools/setup_peers.sh mpi` Open MPI from Debian; and for tests `slurm`, on which the page's script runs, and `promtool`,
+# which reads our metrics. The first two when nothing is named. The measuring programs call it when a case needs one; says nothing when all is there,
+# needs no network then, and may be interrupted and run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -30,19 +31,43 @@ setup_torch() {
   echo "$sum" >"$stamp"
 }
 
-setup_mpi() {
-  command -v mpicc >/dev/null && command -v mpirun >/dev/null && return
-  local as_root=()
+# setup_debian PURPOSE PACKAGE...: installs Debian's packages.
+setup_debian() {
+  local purpose=$1 as_root=()
+  shift
   if ((EUID != 0)); then
     { command -v sudo >/dev/null && sudo -n true 2>/dev/null; } ||
-      fail "Open MPI is missing and needs the administrator:" "  sudo apt-get install --yes --no-install-recommends openmpi-bin libopenmpi-dev"
+      fail "$purpose is missing and needs the administrator:" "  sudo apt-get install --yes --no-install-recommends $*"
     as_root=(sudo -n)
   fi
-  command -v apt-get >/dev/null || fail "Open MPI is missing (mpicc, mpirun), and this is not Debian: install it by hand"
-  say "installing openmpi-bin and libopenmpi-dev"
+  command -v apt-get >/dev/null || fail "$purpose is missing, and this is not Debian: install it by hand"
+  say "installing $*"
   "${as_root[@]}" apt-get update --quiet --quiet || say "apt-get update failed; trying with the package list at hand"
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes --no-install-recommends openmpi-bin libopenmpi-dev >&2 ||
-    fail "apt-get could not install openmpi-bin and libopenmpi-dev (its words are above)"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --quiet --quiet --yes --no-install-recommends "$@" >&2 ||
+    fail "apt-get could not install $* (its words are above)"
+}
+
+setup_mpi() {
+  command -v mpicc >/dev/null && command -v mpirun >/dev/null && return
+  setup_debian "Open MPI" openmpi-bin libopenmpi-dev
+}
+
+# Unpacked and not installed: the package would start a server.
+setup_promtool() {
+  local folder=build/peers/prometheus
+  { command -v promtool || [[ -x $folder/usr/bin/promtool ]]; } >/dev/null && return
+  command -v apt-get >/dev/null || fail "promtool is missing, and this is not Debian: install it by hand"
+  say "unpacking promtool (19 MB to download)"
+  rm -rf "$folder" && mkdir -p "$folder"
+  (cd "$folder" && apt-get download --quiet --quiet prometheus && dpkg --extract prometheus_*.deb . && rm prometheus_*.deb) >&2 ||
+    fail "apt-get could not download prometheus (its words are above); after 'apt-get update' it may"
+}
+
+# Daemons lie where root alone looks for programs.
+setup_slurm() {
+  local PATH=$PATH:/usr/sbin
+  command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v srun >/dev/null && command -v munged >/dev/null && return
+  setup_debian Slurm slurmctld slurmd slurm-client munge
 }
 
 (($#)) || set -- torch mpi
@@ -50,6 +75,8 @@ for peer in "$@"; do
   case $peer in
     torch) setup_torch ;;
     mpi) setup_mpi ;;
-    *) fail "no peer '$peer': torch or mpi" ;;
+    slurm) setup_slurm ;;
+    promtool) setup_promtool ;;
+    *) fail "no peer '$peer': torch, mpi, slurm or promtool" ;;
   esac
 done

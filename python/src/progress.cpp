@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "python/src/signals.h"
 #include "shoal/base/check.h"
 #include "shoal/base/duration.h"
 
@@ -21,6 +22,8 @@ constexpr Duration kShortSlice = microseconds(100);
 /// How long the thread that asks for a future tries itself, before it wakes the helper.
 constexpr Duration kBackgroundTrial = milliseconds(1);
 constexpr Duration kHelperPeriod = microseconds(200);
+/// A thread that waits looks so often for signals: Ctrl-C ends a wait for a rank that never comes.
+constexpr Duration kSignalPeriod = milliseconds(100);
 /// The helper sleeps after so many periods without work.
 constexpr int kHelperQuietPeriods = 100;
 /// A group that closes gives its operations this long to complete.
@@ -50,6 +53,19 @@ class Progress::EngineLock {
     if (progress_.contenders_.load() == 0) return;
     progress_.mutex_.unlock();
     std::this_thread::sleep_for(microseconds(20));
+    take();
+  }
+  /// Calls `function` without the lock: threads may hold Python's global lock while they wait for
+  /// this one.
+  template <typename Function>
+  void unlocked(const Function& function) {
+    progress_.mutex_.unlock();
+    try {
+      function();
+    } catch (...) {
+      take();
+      throw;
+    }
     take();
   }
 
@@ -136,7 +152,16 @@ void Progress::start(const c10::intrusive_ptr<HostWork>& work,
       std::rethrow_exception(work->channel_->failed(error));
     }
     if (blocking) {
-      wait_held(lock, *work, Duration::zero());
+      try {
+        wait_held(lock, *work, Duration::zero());
+      } catch (...) {
+        // A signal's handler has raised. The other ranks count on this one: the work goes on.
+        if (!work->settled()) {
+          open_.push_back(work);
+          wake_helper();
+        }
+        throw;
+      }
     } else {
       work->step(Duration::zero());
       if (!work->settled()) {
@@ -238,6 +263,8 @@ void Progress::wait_held(EngineLock& lock, HostWork& work, Duration limit) {
   // `limit` is what the caller gives this wait, and its end is no failure. The work's own timeout
   // counts from its start, and its end fails the whole group.
   const auto begin = Clock::now();
+  auto listened = begin;
+  const bool listens = runs_signal_handlers();
   while (!work.settled()) {
     const bool share = others_busy(communicator) || contenders_.load() > 0;
     Duration slice = share ? kShortSlice : kLongSlice;
@@ -248,7 +275,27 @@ void Progress::wait_held(EngineLock& lock, HostWork& work, Duration limit) {
     const auto now = Clock::now();
     if (limit > Duration::zero() && now - begin >= limit) return;
     if (now - work.started_ >= work.timeout_) work.time_out();
+    if (listens && !work.settled() && now - listened >= kSignalPeriod) {
+      listened = now;
+      listen(lock, work);
+    }
     lock.let_others_in();
+  }
+}
+
+// Somebody who interrupts a cell of a notebook wants to know why it did not end. Elsewhere the
+// exception ends the program, and the launcher says why.
+void Progress::listen(EngineLock& lock, const HostWork& work) {
+  try {
+    lock.unlocked(run_signal_handlers);
+  } catch (...) {
+    bool explain = false;
+    lock.unlocked([&] { explain = at_a_prompt(); });
+    if (explain && !work.settled()) {
+      const std::string report = work.channel_->communicator->report();
+      lock.unlocked([&] { print_error("shoal: the operation goes on; " + report); });
+    }
+    throw;
   }
 }
 

@@ -53,11 +53,12 @@ class Progress : public std::enable_shared_from_this<Progress> {
   void remove(collective::Communicator* communicator);
 
   /// Starts `operations` as `work`. With `blocking` it returns when they are complete, and throws
-  /// the error of one that fails.
+  /// the error of one that fails. Where the handler of a signal raises meanwhile (Ctrl-C), it
+  /// throws that, and the operations go on.
   void start(const c10::intrusive_ptr<HostWork>& work,
              const std::vector<collective::Operation>& operations, bool blocking);
   /// Throws the work's error, or Error(timeout) after `limit` (zero: the work's own timeout, which
-  /// ends the whole group).
+  /// ends the whole group). Signals as for `start`.
   void wait(HostWork& work, Duration limit);
   /// Makes progress. Returns true when the work has settled, with success or not.
   bool test(HostWork& work);
@@ -85,6 +86,7 @@ class Progress : public std::enable_shared_from_this<Progress> {
   void begin(EngineLock& lock, HostWork& work,
              const std::vector<collective::Operation>& operations);
   void wait_held(EngineLock& lock, HostWork& work, Duration limit);
+  void listen(EngineLock& lock, const HostWork& work);
   void poll_all();
   bool others_busy(const collective::Communicator& but) const;
   Works sweep();

@@ -229,7 +229,7 @@ TEST_F(LauncherTest, AWarningSavesAndAsksSlurmToGoOn) {
       EXPECT_EQ(outcome.code, 128 + SIGUSR1) << outcome.err;
       EXPECT_TRUE(folder.has("run/saved-0"));
       EXPECT_EQ(folder.has("run/saved-1"), *ranks == '2');
-      EXPECT_EQ(outcome.out.find("Slurm starts job") != std::string::npos, in_slurm);
+      EXPECT_EQ(outcome.out.find("Slurm is asked to start job") != std::string::npos, in_slurm);
     }
   }
   EXPECT_EQ(folder.read("asked-slurm"), "requeue 71\nrequeue 72\n");

@@ -5,6 +5,7 @@ import collections
 import json
 import pathlib
 import re
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -198,6 +199,29 @@ class Trace:
                 # Calls of less than a microsecond have no span.
                 self.check(-0.02 * told - 50 <= told - total <= 0.05 * told + 1000, f"step {step}: {key} is {told} us, and the spans have {total}")
 
+    def check_query(self):
+        """The query of the page, on tables as Perfetto makes them, finds for every operation how long its rank computed beside it."""
+        tables = sqlite3.connect(":memory:")
+        tables.executescript("create table slice (id, ts, dur, track_id, category, name); create table thread_track (id, utid);"
+                             "create table thread (utid, upid); create table process (upid, name)")
+        # Keys of one table mean nothing in another.
+        tables.executemany("insert into process values (?, ?)", [(50 + rank, f"rank {rank}") for rank in range(self.ranks)])
+        for number, (rank, _) in enumerate(self.by_thread):
+            tables.execute("insert into thread values (?, ?)", (200 + number, 50 + rank))
+            tables.execute("insert into thread_track values (?, ?)", (900 + number, 200 + number))
+        tracks = {place: 900 + number for number, place in enumerate(self.by_thread)}
+        tables.executemany("insert into slice values (?, ?, ?, ?, ?, ?)",
+                           [(number, 1e3 * one["ts"], 1e3 * one["dur"], tracks[one["pid"], one["tid"]], one["cat"], one["name"])
+                            for number, one in enumerate(self.slices)])
+        (sql,) = re.findall(r"^```sql\n(.*?)^```", (SOURCE / "docs/how_to/see_a_run.md").read_text(), re.M | re.S)
+        found = sorted(tables.execute(sql).fetchall())
+        expected = sorted((one["name"], f"rank {one['pid']}", one["dur"],
+                           sum(max(0, min(one["end"], span["end"]) - max(one["ts"], span["ts"])) for span in self.spans[one["pid"]]
+                               if span["cat"] in ("matmul", "attention"))) for one in self.transfers)
+        self.check(len(found) == len(expected), f"the query finds {len(found)} operations of {len(expected)}")
+        for row, right in zip(found, expected):
+            self.check(row[:2] == right[:2] and abs(row[2] - right[2]) < 0.01 and abs(row[3] - right[3]) < 0.01, f"the query says {row}, and it is {right}")
+
     def check_profile(self, run):
         profile = json.loads(subprocess.run([PROGRAM, "profile", run, "--json"], capture_output=True, text=True, check=True).stdout)
         durations = [step["dur"] for rank in range(self.ranks) for step in self.steps[rank]]
@@ -233,6 +257,7 @@ with tempfile.TemporaryDirectory() as scratch:
     two.check_work(run)
     two.check_times(run)
     text = two.check_profile(run)
+    two.check_query()
     kinds = {event["cat"] for event in two.slices}
     check({"evaluation", "checkpoint", "report", "forward", "backward", "unit", "operator"} <= kinds, f"two: kinds are {kinds}")
     # A trace changes no bits.

@@ -14,7 +14,7 @@ def obstacle():
         import shoal  # noqa: F401
     except (ImportError, OSError) as error:
         return f"{type(error).__name__}: {error}"
-    for name in ("accelerate", "cloudpickle", "transformers"):
+    for name in ("accelerate", "cloudpickle", "ipyparallel", "jupyter_distributed", "pytorch_lightning", "transformers"):
         if not importlib.util.find_spec(name):
             return f"there is no {name}"
     return None if torch.distributed.is_available() else "this torch has no torch.distributed"

@@ -9,6 +9,7 @@ import unittest
 
 from launched import PROGRAMS, records, run, run_timed, start
 
+FRAMEWORKS = ("with_accelerate.py", "with_trainer.py", "with_lightning.py")
 # PyTorch 2.11 with a model that outlives destroy_process_group, about 1 in 15 at the exit, also under torchrun: Gloo's threads are still there.
 GLOO_ABORTS = "terminate called without an active exception"
 
@@ -53,14 +54,31 @@ class UnchangedPrograms(unittest.TestCase):
         for name in ("ddp", "fsdp2", "tensor parallel"):
             self.check_losses(shoal[name], gloo[name], name)
 
-    def test_accelerate_and_transformers(self):
-        shoal, gloo = self.on_both("hugging_face.py")
-        self.assertEqual((shoal["size"], shoal["backend"]), (2, "cpu:shoal"))
-        for name in ("accelerate", "Trainer"):
-            self.check_losses(shoal[name], gloo[name], name)
+    def test_losses_of_frameworks_are_those_of_gloo(self):
+        for program in FRAMEWORKS:
+            with self.subTest(program):
+                shoal, gloo = self.on_both(program)
+                self.assertEqual((shoal["size"], shoal["backend"], gloo["size"]), (2, "cpu:shoal", 2))
+                self.check_losses(shoal["losses"], gloo["losses"], program)
 
-    def check_failure(self, way, size, code, cause):
-        got, lines = run_timed("--nproc", size, PROGRAMS / "fails.py", way)
+    def test_accelerates_own_test(self):
+        """What `accelerate test` runs: splits of every kind of value, data loaders, training."""
+        code, output = run("--nproc", 2, "-m", "accelerate.test_utils.scripts.test_script", ACCELERATE_USE_CPU="true")
+        self.assertEqual(code, 0, output)
+        self.assertIn("run on shoal", output)
+        self.assertIn("**Training integration test**", output)
+
+    def test_a_rank_of_a_framework_that_fails(self):
+        """A killed one is named at once; an exception with its own words, though Lightning catches it on its way."""
+        for program in FRAMEWORKS:
+            with self.subTest(program):
+                self.check_killed(program)
+        text = (PROGRAMS / "step_watch.py").read_text()
+        line = text[:text.index("raise ValueError")].count("\n") + 1
+        self.check_failure("raise", 2, 1, f"rank 1 of 2 failed at step_watch.py:{line}: ValueError: the data is empty", "with_lightning.py")
+
+    def check_failure(self, way, size, code, cause, program="fails.py"):
+        got, lines = run_timed("--nproc", size, PROGRAMS / program, way)
         output = "\n".join(line for _, line in lines)
         self.assertEqual(got, code, output)
         [end] = re.findall(r"^\[1\] the end (\S+)$", output, re.M)
@@ -92,9 +110,12 @@ class UnchangedPrograms(unittest.TestCase):
                 self.assertRegex(output.splitlines()[-1], r"ValueError: the data is empty \(fails.py:16\) \(rank 1 of 2\)$")
 
     def test_a_killed_rank_is_named_within_a_second(self):
+        self.check_killed("fails.py")
+
+    def check_killed(self, program):
         """In one of three runs: on a busy machine the launcher itself may not get a core in time."""
         for _ in range(3):
-            seconds, _ = self.check_failure("kill", 2, 128 + signal.SIGKILL, "rank 1 of 2 was killed by signal 9 (Killed)")
+            seconds, _ = self.check_failure("kill", 2, 128 + signal.SIGKILL, "rank 1 of 2 was killed by signal 9 (Killed)", program)
             if seconds < 1.0:
                 return
         self.fail(f"named after {seconds:.1f} s")

@@ -56,6 +56,9 @@ class DocsTest(project.ProjectTest):
     def test_planted(self):
         self.assert_fails(self.check_page("docs/tour.md", "docs/tuor.md"), "README.md:2", "docs/tuor.md")
         self.assert_fails(self.check_page("#second-stop", "#third-stop"), "README.md:2", "#third-stop")
+        self.write("docs/index.md", "# All\n[the\ntour](tuor.md), [tour](tour.md)\n")
+        self.assert_fails(self.check_page(), "docs/index.md:2", "tuor.md")
+        (self.root / "docs/index.md").unlink()
         self.assert_fails(self.check_page("make build", "make biuld"), "README.md:4", "'biuld'")
         self.assert_fails(self.check_page("shoal train", "shoal rain"), "README.md:5", "'rain'")
         self.assert_fails(self.check_page("shoal train", "build/release/bin/shoal train"), "README.md:5", "pages say shoal")

@@ -23,6 +23,8 @@ class SiteTest(project.ProjectTest):
         self.write("docs/index.md", "# All\n[one](one.md)\n\n## Start\n\n[two](sub/two.md#part), [one](one.md)\n\n## More\n\n[Shoal](../README.md), [two](sub/two.md)\n")
         self.write("docs/one.md", "# Page one\n![picture](one.svg)\n")
         self.write("docs/one.svg", "<svg/>")
+        self.write("docs/reference/errors.md", "# Errors\nSee [the\nother source](../../src/c.h).\n")
+        self.write("src/c.h", "int c;\n")
         self.write("docs/sub/two.md", "# Page two\n## Part\n[web](https://example.org/x.md)\n")
 
     def build(self, code=0):
@@ -34,7 +36,8 @@ class SiteTest(project.ProjectTest):
         self.assert_passes(self.build())
         built = self.root / "build" / "site"
         copied = sorted(str(path.relative_to(built / "source")) for path in (built / "source").rglob("*") if path.is_file())
-        self.assertEqual(copied, ["README.md", "docs/index.md", "docs/one.md", "docs/one.svg", "docs/sub/two.md", "src/a.h"])
+        self.assertEqual(copied, ["README.md", "docs/index.md", "docs/one.md", "docs/one.svg", "docs/reference/errors.md", "docs/sub/two.md", "src/a.h", "src/c.h"])
+        self.assertTrue((built / "source/docs/reference/errors.md").read_text().startswith("---\nsearch:\n  boost: "))
         settings = json.loads((built / "mkdocs.yml").read_text())
         # A page that is named twice stands where it is first; anchors do not count.
         self.assertEqual(settings["nav"], [{"All pages": "docs/index.md"}, {"Start": [{"Page two": "docs/sub/two.md"}, {"Page one": "docs/one.md"}]},

@@ -9,6 +9,7 @@
 namespace shoal::train::validate_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(BatchPlan, MicroBatchAndAccumulationFollowFromTheGlobalBatch) {
@@ -177,7 +178,8 @@ TEST(TotalSteps, TheScheduleFitsIntoTheRunWhateverItsLengthIsGivenIn) {
                   of({"lr_scheduler.name=wsd", "lr_scheduler.decay_fraction=1.0",
                       "lr_scheduler.warmup_steps=1"});
                 }),
-                HasSubstr("lr_scheduler.decay_fraction = 1.0: falls over 10 steps"));
+                AllOf(HasSubstr("lr_scheduler.decay_fraction = 1.0: the rate falls over 10 steps"),
+                      HasSubstr("Hint: in a trial run, --set lr_scheduler.warmup_steps=0")));
   }
   EXPECT_THAT(refusal([] {
                 validate(job_with({"training.tokens=1536", "lr_scheduler.warmup_steps=2"}), 1);

@@ -166,11 +166,12 @@ void check_length(const Job& job, std::int64_t steps) {
   if (scheduler.name != SchedulerKind::kWarmupStableDecay) return;
   const std::int64_t decay = std::llround(scheduler.decay_fraction * static_cast<double>(steps));
   if (scheduler.warmup_steps + decay > steps) {
-    throw config_error(
-        job, "lr_scheduler.decay_fraction",
-        fmt::format("falls over {} steps, and lr_scheduler.warmup_steps = {} and they "
-                    "are longer than the run: {}",
-                    decay, scheduler.warmup_steps, length));
+    throw config_error(job, "lr_scheduler.decay_fraction",
+                       fmt::format("the rate falls over {} steps, which with "
+                                   "lr_scheduler.warmup_steps = {} are more than the run has: {}",
+                                   decay, scheduler.warmup_steps, length))
+        .hint(fmt::format("in a trial run, --set lr_scheduler.warmup_steps={}",
+                          std::min(steps / 10, steps - decay)));
   }
 }
 
