@@ -52,9 +52,11 @@ TEST(Elastic, WhatCannotBeLostIsRefused) {
   EXPECT_THAT(refused({"parallelism.transport=tcp"}), HasSubstr("use TCP: \"auto\""));
   EXPECT_THAT(refused({"precision.type=auto"}), HasSubstr("all of an elastic group"));
   EXPECT_THAT(refused({"optimizer.state_folder=states"}), HasSubstr("keeps a copy"));
-  EXPECT_THAT(refused({"elastic.listen=10.0.0.2"}),
-              HasSubstr("elastic.key_file = \"\": members that other hosts reach (elastic.listen = "
-                        "\"10.0.0.2\") need a secret"));
+  EXPECT_THAT(
+      refused({"elastic.listen=10.0.0.2"}),
+      HasSubstr(
+          "elastic.key_file = \"\" (default): members that other hosts reach (elastic.listen = "
+          "\"10.0.0.2\") need a secret"));
   EXPECT_THAT(refused({"elastic.members=13"}), HasSubstr("a step has 12 micro-batches"));
   EXPECT_THAT(refused({"training.micro_batch=0"}), HasSubstr("set training.micro_batch"));
   EXPECT_THAT(refused({"elastic.join=[\"7000\"]"}), HasSubstr("elastic.join"));

@@ -32,9 +32,10 @@ std::string key_in(const std::string& file) {
   std::ifstream in(file);
   std::string key{std::istreambuf_iterator<char>(in), {}};
   while (!key.empty() && std::isspace(static_cast<unsigned char>(key.back()))) key.pop_back();
-  if (!in)
+  if (!in) {
     throw system_error(ErrorKind::kInputMissing, "elastic",
                        "elastic.key_file: cannot read " + file);
+  }
   if (key.empty()) {
     throw Error(ErrorKind::kConfig, "elastic", fmt::format("elastic.key_file: {} is empty", file))
         .hint("head -c 32 /dev/urandom | base64 > key, copied to each host");
