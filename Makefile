@@ -14,7 +14,7 @@ JOB ?= examples/03_gpt_on_headers/job.toml
 CONFIGURE := cmake --preset release >/dev/null
 NINJA := cmake --build --preset release --parallel $(JOBS)
 
-.PHONY: help setup build all train test check layout layers tidy headers warnings format docs site bench sanitize fuzz fuzzers install clean
+.PHONY: help setup build all train test check layout layers tidy headers warnings format docs site bench sanitize fuzz fuzzers soak install clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,11 @@ sanitize: setup ## everything that can run under AddressSanitizer, UBSan and Thr
 
 fuzz: fuzzers ## every parser of bytes from outside under libFuzzer, SECONDS=30 each; TARGETS="..." chooses
 	@SECONDS_EACH=$(or $(SECONDS),30) tools/fuzz.sh $(TARGETS)
+
+soak: setup ## kill, stop and add members of an elastic job for SECONDS=600, and replay what they did; SEED=N repeats one
+	@$(CONFIGURE)
+	@$(NINJA) --target churn_test
+	@SHOAL_CHURN_SECONDS=$(or $(SECONDS),600) SHOAL_CHURN_SEED=$(or $(SEED),$$(date +%s)) $(BUILD)/bin/churn_test
 
 install: build ## put the program shoal on your PATH, and headers and libraries beside it: into PREFIX (default ~/.local)
 	@cmake --install $(BUILD) --prefix $(INSTALLED) >/dev/null

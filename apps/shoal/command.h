@@ -11,6 +11,8 @@ namespace shoal::apps {
 // as long as the program.
 
 void add_train_command(CLI::App& program, int& exit_code);
+/// `shoal replay`: leaves exit code 1 where a step differs.
+void add_replay_command(CLI::App& program, int& exit_code);
 void add_generate_command(CLI::App& program, int& exit_code);
 void add_eval_command(CLI::App& program, int& exit_code);
 /// `shoal data prepare | peek | stats | verify`.

@@ -37,6 +37,7 @@ int run_command_line(int argc, char** argv) {
   program.require_subcommand(1);
   int exit_code = 0;
   add_train_command(program, exit_code);
+  add_replay_command(program, exit_code);
   add_generate_command(program, exit_code);
   add_eval_command(program, exit_code);
   add_data_command(program);

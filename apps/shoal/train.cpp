@@ -23,6 +23,7 @@
 #include "shoal/model/model_json.h"
 #include "shoal/train/config/job_inputs.h"
 #include "shoal/train/config/planned.h"
+#include "shoal/train/config/toml_text.h"
 #include "shoal/train/config/validate.h"
 #include "shoal/wire/host_memory.h"
 
@@ -34,6 +35,8 @@ struct TrainOptions {
   std::vector<std::string> sets;
   int ranks = 0;  ///< 0: what the job says
   bool in_process = false;
+  bool elastic = false;
+  std::vector<std::string> join;  ///< members of the elastic group
   std::string run_directory;
   bool fresh = false;
   bool print_config = false;
@@ -44,6 +47,8 @@ train::Job read_job(const TrainOptions& options) {
   if (options.ranks != 0)
     train::set_key(job, "parallelism.ranks", fmt::format("{}", options.ranks));
   if (options.in_process) train::set_key(job, "parallelism.in_process", "true");
+  if (options.elastic) train::set_key(job, "elastic.enabled", "true");
+  if (!options.join.empty()) train::set_key(job, "elastic.join", train::toml_text(options.join));
   return job;
 }
 
@@ -320,6 +325,13 @@ void add_train_command(CLI::App& program, int& exit_code) {
       ->check(CLI::Range(1, 4096));
   command->add_flag("--in-process", options->in_process,
                     "Ranks are threads of one process (parallelism.in_process)");
+  command->add_flag("--elastic", options->elastic,
+                    "This process is one member of a group whose processes come and go "
+                    "(elastic.enabled)");
+  command
+      ->add_option("--join", options->join,
+                   "HOST:PORT of a member of the group to join (elastic.join); may be repeated")
+      ->allow_extra_args(false);
   command->add_option("--run-dir", options->run_directory,
                       "Where the run writes; default runs/<job name>");
   command->add_flag("--fresh", options->fresh,

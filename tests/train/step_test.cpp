@@ -110,6 +110,50 @@ TEST(TrainingStep, OneStepIsTheClosedForm) {
   EXPECT_NEAR(bias->tensor().data_ptr<float>()[0], b - 0.05 * gb, 1e-6);
 }
 
+// The halves of a step: parts that others have computed are added up between them.
+TEST(TrainingStep, AStepInPartsIsTheWholeStep) {
+  const Plane data;
+  const auto whole = linear_model();
+  const auto parts = linear_model();
+  const StepInput input{.step = 0, .learning_rate = 0.05, .clip_norm = 0.5, .labels = 8};
+  StepResult results[2];
+  for (const auto& model : {whole, parts}) {
+    const auto optimizer = optim::make_optimizer(slices_of(*model), optim::SgdOptions{});
+    const auto reduction = parallel::reduce_after_backward(*model, {});
+    TrainingStep step(*model, *optimizer, *reduction, {}, Key(2));
+    const RankBatch batch =
+        rank_batch(data, 0, {.global = 8, .micro_batch = 2, .accumulation = 4}, 0);
+    if (model == whole) {
+      results[0] = step.run(batch, input);
+      continue;
+    }
+    StepSum sum;
+    for (const std::size_t i : {0, 3, 1, 2}) {
+      RankBatch part{{batch.micro_batches[i]}, static_cast<std::int64_t>(2 * i)};
+      const StepSum one = step.accumulate(part, input);
+      sum.loss += one.loss;
+      if (sum.gradients.empty()) {
+        for (const at::Tensor& gradient : one.gradients) sum.gradients.push_back(gradient.clone());
+      } else {
+        for (std::size_t g = 0; g < sum.gradients.size(); ++g)
+          sum.gradients[g].add_(one.gradients[g]);
+      }
+      model->clear_gradients();
+    }
+    const StepSum nothing = step.accumulate({}, input);
+    EXPECT_EQ(nothing.loss, 0);
+    for (const at::Tensor& gradient : nothing.gradients) EXPECT_FALSE(gradient.defined());
+    results[1] = step.update(std::move(sum), input);
+  }
+  // Float additions in another order.
+  EXPECT_NEAR(results[1].loss, results[0].loss, 1e-6 * results[0].loss);
+  EXPECT_NEAR(results[1].grad_norm, results[0].grad_norm, 1e-5 * results[0].grad_norm);
+  const auto weight = [](const auto& model) {
+    return model->find_parameter("layers.0.weight")->tensor().detach();
+  };
+  EXPECT_TRUE(weight(parts).allclose(weight(whole), 1e-6, 1e-7));
+}
+
 TEST(TrainingStep, ClippingScalesTheUpdate) {
   const Plane data;
   const auto free = linear_model();

@@ -76,9 +76,13 @@ const Paths kOfStreaming{"low_communication.fragments", "low_communication.overl
 const Paths kOfAnOuterOptimizer{"low_communication.learning_rate", "low_communication.momentum"};
 const Paths kOfMembers = both(both(kOfStreaming, kOfAnOuterOptimizer),
                               {"low_communication.every", "low_communication.codec"});
+const Paths kOfElasticJobs{"elastic.join",           "elastic.listen",
+                           "elastic.ports",          "elastic.key_file",
+                           "elastic.members",        "elastic.suspect_after_s",
+                           "elastic.on_quorum_loss", "elastic.quorum_patience_s"};
 /// What has no effect in a busy job whatever its data is.
-const Paths kElsewhere =
-    both(both(kOfSgd, kOfMembers), {"parallelism.bucket_mb", "activation_checkpoint.budget_mb"});
+const Paths kElsewhere = both(both(kOfSgd, both(kOfMembers, kOfElasticJobs)),
+                              {"parallelism.bucket_mb", "activation_checkpoint.budget_mb"});
 
 TEST(Conditions, OfTheData) {
   JobConfig job = busy_job();
@@ -159,6 +163,12 @@ TEST(Conditions, OfMembers) {
   EXPECT_EQ(of(LowCommunication::kLocalSgd), both(busy, both(kOfStreaming, kOfAnOuterOptimizer)));
   EXPECT_EQ(of(LowCommunication::kDiLoCo), both(busy, kOfStreaming));
   EXPECT_EQ(of(LowCommunication::kStreamingDiLoCo), busy);
+}
+
+TEST(Conditions, OfElasticJobs) {
+  JobConfig job = busy_job();
+  job.elastic.enabled = true;
+  EXPECT_EQ(without_effect(job), except(without_effect(busy_job()), kOfElasticJobs));
 }
 
 /// A value of the key as a job file would have it.
@@ -259,8 +269,8 @@ TEST(Ranges, AreSaidInWords) {
   EXPECT_EQ(of("data", "weights"), "a list of numbers above 0");
   EXPECT_EQ(of("job", "name"), "a text");
   const auto sections = section_names();
-  EXPECT_EQ(sections.size(), 14u);
-  EXPECT_EQ(std::set<std::string>(sections.begin(), sections.end()).size(), 14u);
+  EXPECT_EQ(sections.size(), 15u);
+  EXPECT_EQ(std::set<std::string>(sections.begin(), sections.end()).size(), 15u);
 }
 
 }  // namespace

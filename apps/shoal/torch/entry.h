@@ -71,6 +71,10 @@ struct EvalArguments {
   int threads = 0;                   ///< 0: all cores
 };
 
+struct ReplayArguments {
+  std::string run_directory;
+};
+
 struct BenchArguments {
   int rank = -1;  ///< -1: the process that starts the ranks
   int world = 2;
@@ -122,6 +126,8 @@ extern "C" {
 int shoal_rank_main(const shoal::apps::RankArguments* arguments);
 int shoal_generate_main(const shoal::apps::GenerateArguments* arguments);
 int shoal_eval_main(const shoal::apps::EvalArguments* arguments);
+/// Returns 1 where a step differs.
+int shoal_replay_main(const shoal::apps::ReplayArguments* arguments);
 int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments);
 int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments);
 /// Returns Torch's version and how it was built, a line each, for `shoal env`.

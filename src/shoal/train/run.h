@@ -30,6 +30,8 @@
 
 namespace shoal::train {
 
+class ElasticMember;
+
 /// The planner's answer for this rank, before the model is allocated.
 struct MemoryPlan {
   plan::Training training;  ///< the job as the planner sees it
@@ -47,13 +49,13 @@ struct MemoryPlan {
 /// The state of one training run on one rank. RunSetup builds it, TrainingLoop advances it and
 /// RunReport describes it. Hooks of the model point into it, so it is neither copied nor moved.
 struct Run {
-  Run(comm::Group world, std::string run_directory, bool in_process)
-      : group(std::move(world)),
-        directory(std::move(run_directory)),
-        memory(group, in_process),
-        trace(group) {}
+  Run(comm::Group world, std::string run_directory, bool in_process);
+  ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
+
+  /// Returns what the record is when the step that begins at `record` is complete.
+  RunRecord record_after_step() const;
 
   comm::Group group;    ///< all ranks
   mesh::Mesh mesh;      ///< the ranks that train one model: all, or those of this rank's member
@@ -85,6 +87,7 @@ struct Run {
   std::optional<TrainingStep> step;
   MemoryWatch memory;
   RunTrace trace;
+  std::unique_ptr<ElasticMember> elastic;  ///< of an elastic job
   /// Present where checkpoints are written behind training. Its thread reads tensors of the
   /// members above, so it is the last member and is destroyed first.
   std::optional<checkpoint::Saver> saver;

@@ -38,7 +38,7 @@
 namespace shoal::train {
 
 RunSetup::RunSetup(const RunOptions& options, Run& run)
-    : job_(options.job), config_(options.job.config), run_(run) {}
+    : options_(options), job_(options.job), config_(options.job.config), run_(run) {}
 
 void RunSetup::open() {
   // First: where there is no such device nothing else matters.
@@ -112,7 +112,9 @@ void RunSetup::resume_from_newest() {
   // Rank 0 alone looks, so that all ranks resume from the same checkpoint.
   const std::string folder = run_.directory.checkpoints();
   std::int64_t step = -1;
-  if (run_.group.rank() == 0) {
+  if (options_.from_step) {
+    step = *options_.from_step > 0 ? *options_.from_step : -1;
+  } else if (run_.group.rank() == 0) {
     if (const auto newest = checkpoint::format::newest_step(folder)) step = newest->step;
   }
   const at::Tensor agreed = at::zeros({1}, at::kLong);

@@ -53,6 +53,7 @@ class RunSetup {
   void load_other_members();
   void load_source();
 
+  const RunOptions& options_;
   const Job& job_;
   const JobConfig& config_;
   Run& run_;

@@ -104,16 +104,22 @@ void TrainingStep::run_through(parallel::Pipeline& pipeline, const parallel::Tie
   owned_ = tied.mark(std::move(owned_));
 }
 
-StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
+StepSum TrainingStep::accumulate(const RankBatch& batch, const StepInput& input) {
   step_ = input.step;
-  const double local = run_micro_batches(batch, input);
+  StepSum sum;
+  if (!batch.micro_batches.empty()) sum.loss = run_micro_batches(batch, input);
+  sum.gradients = finish_gradients();
+  return sum;
+}
+
+StepResult TrainingStep::update(StepSum sum, const StepInput& input) {
   StepResult result;
   // Each rank has summed its own labels' losses over the global count: the sum is the mean over
   // all. Of the gradient it squares the part that nobody else counts. One exchange for both, in
   // which every rank takes part whatever it holds: all run as many steps.
-  const std::vector<at::Tensor> gradients = finish_gradients();
-  if (undo_ && input.may_end_early && !clipped_) return update_early(local, gradients, input);
-  const auto [loss, squares] = sum_over_ranks(local, own_squares(gradients));
+  if (undo_ && input.may_end_early && !clipped_)
+    return update_early(sum.loss, std::move(sum.gradients), input);
+  const auto [loss, squares] = sum_over_ranks(sum.loss, own_squares(sum.gradients));
   result.loss = loss;
 
   // Gradients still carry the loss scale; the factor takes it off, together with clipping, while
@@ -132,13 +138,13 @@ StepResult TrainingStep::run(const RankBatch& batch, const StepInput& input) {
   } else {
     const double clip = optim::clip_factor(result.grad_norm, input.clip_norm);
     clipped_ = clip != 1;
-    write_update(gradients, input.learning_rate, factor * clip);
+    write_update(sum.gradients, input.learning_rate, factor * clip);
   }
   {
     const ScopedSpan span(SpanKind::kOptimizer, "clear gradients");
     model_.clear_gradients();
   }
-  if (members_ > 1) sum_loss(local, input, result);
+  if (members_ > 1) sum_loss(sum.loss, input, result);
   return result;
 }
 
@@ -181,7 +187,7 @@ void TrainingStep::write_update(const std::vector<at::Tensor>& gradients, double
   // Ranks may share one copy of the parameters: none may still read while owners write, and none
   // may read on before all have written.
   reduction_.begin_update();
-  update(gradients, learning_rate, factor);
+  step_optimizer(gradients, learning_rate, factor);
   if (balance_ && balances) balance_->update();
   reduction_.end_update();
 }
@@ -267,8 +273,8 @@ double TrainingStep::own_squares(const std::vector<at::Tensor>& gradients) const
   return optim::sum_of_squares(parts);
 }
 
-void TrainingStep::update(const std::vector<at::Tensor>& gradients, double learning_rate,
-                          double factor) {
+void TrainingStep::step_optimizer(const std::vector<at::Tensor>& gradients, double learning_rate,
+                                  double factor) {
   const ScopedSpan span(SpanKind::kOptimizer, "update");
   if (span.recorded()) {
     double bytes = bytes_of(gradients);

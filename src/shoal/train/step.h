@@ -65,6 +65,14 @@ struct StepResult {
   bool skipped = false;  ///< the gradient overflowed: no update, and the loss scale is halved
 };
 
+/// What the micro-batches of a step come to: those of one process, or the sum over several.
+struct StepSum {
+  double loss = 0;  ///< sum over the valid labels, divided by the labels of the global batch
+  /// Of the trained ranges that this rank owns, with the loss scale; undefined where no micro-batch
+  /// uses the parameter.
+  std::vector<at::Tensor> gradients;
+};
+
 /// Counts the valid labels of the micro-batches that this rank reports; for a regression, their
 /// values.
 double count_labels(const std::vector<Batch>& micro_batches,
@@ -86,7 +94,15 @@ class TrainingStep {
                parallel::GradientReduction& reduction, comm::Group group, Key key,
                optim::LossScale* scale = nullptr, const parallel::BatchShare& share = {});
 
-  StepResult run(const RankBatch& batch, const StepInput& input);
+  StepResult run(const RankBatch& batch, const StepInput& input) {
+    return update(accumulate(batch, input), input);
+  }
+  /// The first half of `run`: forward and backward. The gradients may be those of the model, which
+  /// the second half clears. Without micro-batches it returns zero and no gradients.
+  StepSum accumulate(const RankBatch& batch, const StepInput& input);
+  /// The second half of `run`: the norm, clipping and the update, with the sum of all parts of the
+  /// step.
+  StepResult update(StepSum sum, const StepInput& input);
 
   /// From now on micro-batches go through a pipeline of several ranks, of which this one has some
   /// stages; its events begin and end the reduction's passes (parallel::pipeline_events). Both must
@@ -186,7 +202,8 @@ class TrainingStep {
   /// Returns the sum of squares of what this rank counts of the gradient.
   double own_squares(const std::vector<at::Tensor>& gradients) const;
   /// Lets the optimizer update what this rank owns.
-  void update(const std::vector<at::Tensor>& gradients, double learning_rate, double factor);
+  void step_optimizer(const std::vector<at::Tensor>& gradients, double learning_rate,
+                      double factor);
   /// Returns true when the optimizer may use gradients of this norm, which still carry the scale.
   bool accepted(double scaled_norm, const StepInput& input);
   double scale() const { return scale_ ? scale_->scale() : 1; }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "shoal/base/out_of_memory.h"
+#include "shoal/train/elastic/elastic_member.h"
 #include "shoal/train/report/run_report.h"
 #include "shoal/train/run.h"
 #include "shoal/train/run_setup.h"
@@ -25,6 +26,11 @@ int train_to_end(const RunOptions& options) {
   setup.plan_memory();
   try {
     setup.build();
+    if (options.job.config.elastic.enabled) {
+      run.elastic = std::make_unique<ElasticMember>(options, run);
+      const auto notes = run.elastic->take_notes();
+      run.notes.insert(run.notes.end(), notes.begin(), notes.end());
+    }
     report.begin();
     return TrainingLoop(options, run, report).run();
   } catch (Error& error) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "shoal/base/log.h"
@@ -21,6 +22,8 @@ struct RunOptions {
   /// Standard output is a terminal: the progress line is rewritten in place.
   bool terminal = false;
   Log log;
+  /// The step of the checkpoint to go on from; 0: it begins anew. Empty: the newest checkpoint.
+  std::optional<std::int64_t> from_step{};
   /// Holds 0, or the signal that asks the run to stop after the current step; may be null.
   const std::atomic<int>* stop_signal = nullptr;
   /// The rank writes there how far it is, and reads what other terminals ask of the run; may be

@@ -16,6 +16,7 @@
 #include "shoal/model/model_spec.h"
 #include "shoal/optim/schedule.h"
 #include "shoal/train/device.h"
+#include "shoal/train/elastic/elastic_member.h"
 #include "shoal/train/job_options.h"
 #include "shoal/train/machine_peak.h"
 #include "shoal/train/peak_flops.h"
@@ -51,6 +52,7 @@ int TrainingLoop::run() {
   if (run_.checkpoint) saved_step_ = run_.record.step;
   plan_trace();
   begin_board();
+  if (run_.elastic) run_.elastic->wait_for_members();
   while (run_.record.step < run_.total_steps) {
     const std::int64_t step = run_.record.step + 1;
     begin_step_on_board(step);
@@ -85,6 +87,8 @@ int TrainingLoop::run() {
     begin_memory(step);
     StepMetrics metrics = one_step(prepared.batch, agreed.labels, poison, begin);
     whole.reset();
+    // Its samples were known when the members were.
+    if (run_.elastic) prepared.data_wait_s = run_.elastic->data_wait_s();
     waits_ = Waits{prepared.data_wait_s, to_seconds(run_.trace.take_communication_time())};
     metrics.data_wait_s = agreed.data_wait_s;
     metrics.comm_exposed_s = agreed.comm_exposed_s;
@@ -168,6 +172,7 @@ void TrainingLoop::begin_memory(std::int64_t step) {
 
 void TrainingLoop::report_step(const StepMetrics& metrics) {
   const ScopedSpan span(SpanKind::kReport, "report");
+  if (run_.elastic) report_.notes(run_.elastic->take_notes());
   report_.step(metrics);
 }
 
@@ -201,7 +206,8 @@ double TrainingLoop::own_device_bytes() const {
 /// although a signal reaches each at another time.
 TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
   Prepared prepared;
-  {
+  // Which samples a member of an elastic group has depends on who makes the attempt with it.
+  if (!run_.elastic) {
     const ScopedSpan span(SpanKind::kData, "data");
     const auto begin = Clock::now();
     // The samples follow from the position alone, which every rank and a resumed run know.
@@ -275,13 +281,13 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
   RunRecord& record = run_.record;
   // The position advances only after the step: an error leaves the record at the last complete one.
   const double lr = optim::learning_rate(run_.schedule, record.step);
-  const StepResult result =
-      run_.step->run(batch, {.step = record.step,
-                             .learning_rate = lr,
-                             .clip_norm = config_.optimizer.clip_norm,
-                             .labels = labels,
-                             .poison = poison,
-                             .may_end_early = may_end_early(record.step + 1)});
+  const StepInput input{.step = record.step,
+                        .learning_rate = lr,
+                        .clip_norm = config_.optimizer.clip_norm,
+                        .labels = labels,
+                        .poison = poison,
+                        .may_end_early = may_end_early(record.step + 1)};
+  const StepResult result = run_.elastic ? run_.elastic->step(input) : run_.step->run(batch, input);
   // The step before this one was validated within it.
   report_validated();
   if (run_.exchange) {
@@ -289,15 +295,13 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
     run_.exchange->after_step(record.step + 1);
   }
   // The record is what a checkpoint of this step keeps.
-  if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
-  // The position counts samples of all ranks: it means the same on any number of them.
+  record = run_.record_after_step();
   const std::int64_t tokens = run_.batch.global * run_.data->tokens_per_sample();
-  record.step += 1;
-  record.samples += run_.batch.global;
-  record.tokens += tokens;
   const double seconds = to_seconds(Clock::now() - begin);
+  // The peak is that of the ranks of this run, of which an elastic member is the only one.
+  const double share = run_.elastic ? run_.elastic->share() : 1;
   const double model_flops =
-      static_cast<double>(tokens) *
+      share * static_cast<double>(tokens) *
       model::training_flops_per_token(record.model, run_.data->tokens_per_sample(), true);
   StepMetrics metrics{
       .step = record.step,
@@ -309,6 +313,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
       .step_s = seconds,
       .mfu = plain_flops_ > 0 ? std::optional(model_flops / seconds / plain_flops_) : std::nullopt,
       .loss_scale = result.loss_scale,
+      .members = run_.elastic ? std::optional(run_.elastic->members()) : std::nullopt,
       .skipped = result.skipped,
       .evaluation = std::nullopt};
   if (!result.validated) unvalidated_ = metrics;
@@ -442,6 +447,12 @@ std::string TrainingLoop::save() {
 }
 
 int TrainingLoop::stop(int signal) {
+  std::string other_member;
+  if (run_.elastic) {
+    // The others go on at once, and need not wait until this one has saved.
+    other_member = run_.elastic->other_member();
+    run_.elastic->leave();
+  }
   report_validated();
   show(RunPhase::kSaving);
   if (run_.trace.finish()) report_.traced(run_.trace.path());
@@ -451,12 +462,13 @@ int TrainingLoop::stop(int signal) {
   const std::string path =
       saved ? checkpoint::format::step_path(run_.directory.checkpoints(), saved_step_) : save();
   show(RunPhase::kEnding);
-  report_.stopped(signal, path);
+  report_.stopped(signal, path, other_member);
   return 128 + signal;
 }
 
 void TrainingLoop::finish() {
   show(RunPhase::kEnding);
+  if (run_.elastic) run_.elastic->leave();
   // The last step that the job wants to see may never come.
   if (run_.trace.finish()) report_.traced(run_.trace.path());
   // What is still being written behind training belongs to the run.

@@ -139,6 +139,10 @@ void TrainingState::start_saving(checkpoint::Saver& saver, const std::string& di
 
 void TrainingState::load(const std::string& path) {
   checkpoint::load(path, items(), group_);
+  take_filled();
+}
+
+void TrainingState::take_filled() {
   const auto* counts = updates_.const_data_ptr<std::int64_t>();
   optimizer_.set_updates(std::vector<std::int64_t>(counts, counts + updates_.numel()));
   const bool saved = scale_ && *scale_state_.const_data_ptr<double>() > 0;

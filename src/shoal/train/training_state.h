@@ -49,13 +49,20 @@ class TrainingState {
   /// member; null: there is none. `load_parameters` must have been called before, and before the
   /// exchanges were made.
   void load_other_members(const std::string& path, const RunRecord& saved, optim::LossScale* scale);
+
+  /// Returns the tensors that a checkpoint of this moment has, as views.
+  std::vector<checkpoint::StateItem> items_to_save() const;
+  /// Returns tensors to fill with other values; `take_filled` then brings into effect what they
+  /// hold.
+  std::vector<checkpoint::StateItem> items_to_fill() { return items(); }
+  void take_filled();
+
   /// Collective. Fills the parameters alone, from a checkpoint of any run: the optimizer stays
   /// fresh. Throws as checkpoint::load.
   void load_parameters(const std::string& path);
 
  private:
   std::vector<checkpoint::StateItem> items() const;
-  std::vector<checkpoint::StateItem> items_to_save() const;
   std::vector<checkpoint::StateItem> member_items() const;
 
   std::vector<parallel::OwnedRange> owned_;

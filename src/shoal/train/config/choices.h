@@ -34,6 +34,8 @@ enum class ContextParallelMethod { kRing, kHeads };
 enum class StagesBy { kCost, kCount };
 /// How data-parallel members that exchange no gradients bring their parameters together.
 enum class LowCommunication { kNone, kLocalSgd, kDiLoCo, kStreamingDiLoCo };
+/// What the members of an elastic group do that have lost the majority of the keepers.
+enum class OnQuorumLoss { kStop, kSurvivors };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
 using RecomputeMode = model::RecomputePolicy::Mode;
 enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow };
@@ -122,6 +124,10 @@ struct ChoiceNames<LowCommunication> {
 template <>
 struct ChoiceNames<collective::Codec> {
   static constexpr std::array names = collective::kCodecNames;
+};
+template <>
+struct ChoiceNames<OnQuorumLoss> {
+  static constexpr std::array names{"stop", "survivors"};
 };
 template <>
 struct ChoiceNames<ShardUnits> {

@@ -156,6 +156,11 @@ std::string of_members(const JobConfig& job) {
   return "says how members exchange parameters, and low_communication.method is \"none\"";
 }
 
+std::string of_elastic_jobs(const JobConfig& job) {
+  if (job.elastic.enabled) return {};
+  return "belongs to a member of an elastic group, and elastic.enabled is false (--elastic)";
+}
+
 std::string of_an_outer_optimizer(const JobConfig& job) {
   if (job.low_communication.method != LowCommunication::kLocalSgd) return {};
   return "belongs to an outer optimizer, and low_communication.method is \"local_sgd\", which "

@@ -25,6 +25,7 @@ void validate_device(const Job& job, const model::ModelSpec& spec) {
          "ranks divide data and state (parallelism.zero_stage)");
   refuse(spec.experts > 0, "model.experts", "models are dense");
   refuse(has_members(config), "low_communication.method", "ranks exchange gradients");
+  refuse(config.elastic.enabled, "elastic.enabled", "all ranks stay to the end");
   refuse(!config.optimizer.state_folder.empty(), "optimizer.state_folder",
          "states lie in the memory of the device");
   refuse(!config.precision.master_weights, "precision.master_weights",

@@ -172,6 +172,19 @@ struct LowCommunicationSection {
   double mix = 0.5;  ///< streaming_diloco: what a member keeps of its own parameters at an exchange
 };
 
+/// This process is one member, of one rank, of a group of processes that come and go.
+struct ElasticSection {
+  bool enabled = false;
+  std::vector<std::string> join;     ///< HOST:PORT of members; empty: it begins a group
+  std::string listen = "127.0.0.1";  ///< where the others find this member
+  std::string ports = "0";
+  std::string key_file;        ///< has the secret of the group; empty: none, on one host
+  std::int64_t members = 1;    ///< that the first step of this start waits for
+  double suspect_after_s = 2;  ///< a member that is silent for so long is removed
+  OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
+  double quorum_patience_s = 10;  ///< before that
+};
+
 struct ActivationCheckpointSection {
   RecomputeMode mode = RecomputeMode::kNone;
   std::int64_t every_k = 2;  ///< kEveryK: blocks k, 2k, 3k ... are recomputed
@@ -222,6 +235,7 @@ struct JobConfig {
   SchedulerSection lr_scheduler;
   ParallelismSection parallelism;
   LowCommunicationSection low_communication;
+  ElasticSection elastic;
   ActivationCheckpointSection activation_checkpoint;
   CheckpointSection checkpoint;
   MetricsSection metrics;

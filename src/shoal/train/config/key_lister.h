@@ -95,6 +95,7 @@ void list_model_keys(std::vector<ConfigKey>& keys);        ///< job, model
 void list_learning_keys(std::vector<ConfigKey>& keys);     ///< data, training, optimizer, precision
 void list_parallelism_keys(std::vector<ConfigKey>& keys);  ///< parallelism
 void list_low_communication_keys(std::vector<ConfigKey>& keys);
+void list_elastic_keys(std::vector<ConfigKey>& keys);
 void list_run_keys(std::vector<ConfigKey>& keys);  ///< activation_checkpoint to debug
 
 }  // namespace shoal::train

@@ -20,6 +20,7 @@ std::vector<ConfigKey> list_keys() {
   list_learning_keys(keys);
   list_parallelism_keys(keys);
   list_low_communication_keys(keys);
+  list_elastic_keys(keys);
   list_run_keys(keys);
   return keys;
 }

@@ -1,19 +1,17 @@
 #include "shoal/train/config/metrics.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "shoal/base/system_error.h"
+#include "shoal/base/error.h"
 
 namespace shoal::train {
 namespace {
+
+constexpr const char* kMetrics = "metrics";
 
 void put(std::string& out, const char* key, double value) {
   if (!std::isfinite(value))
@@ -42,31 +40,13 @@ std::optional<double> number(const nlohmann::json& object, const char* key) {
   return object.at(key).get<double>();
 }
 
+std::optional<std::int64_t> whole_number(const nlohmann::json& object, const char* key) {
+  if (!object.contains(key)) return std::nullopt;
+  return object.at(key).get<std::int64_t>();
+}
+
 std::string memory_key(std::size_t category) {
   return fmt::format("memory_{}_bytes", name(static_cast<MemoryCategory>(category)));
-}
-
-StepMetrics parse_line(const std::string& path, std::int64_t number, const std::string& line) {
-  try {
-    return parse_metrics(line);
-  } catch (const Error& error) {
-    throw Error(ErrorKind::kData, "metrics",
-                fmt::format("{}:{}: {}", path, number, error.message()))
-        .hint("--fresh moves the old run aside and starts anew");
-  }
-}
-
-/// Calls `visit(metrics, end)` for every line that ends; `end` is the offset behind it.
-template <class Visit>
-void for_each_line(const std::string& path, Visit visit) {
-  std::ifstream file(path, std::ios::binary);
-  std::int64_t end = 0;
-  std::int64_t number = 0;
-  // A last line without its end was cut off: getline then stops at the end of the file.
-  for (std::string line; std::getline(file, line) && !file.eof();) {
-    end += static_cast<std::int64_t>(line.size()) + 1;
-    if (!visit(parse_line(path, ++number, line), end)) return;
-  }
 }
 
 }  // namespace
@@ -96,6 +76,7 @@ std::string to_json(const StepMetrics& m) {
   put(out, "data_wait_s", m.data_wait_s);
   put(out, "comm_exposed_s", m.comm_exposed_s);
   put(out, "loss_scale", m.loss_scale);
+  if (m.members) put(out, "members", *m.members);
   put(out, "memory_bytes", m.memory_bytes);
   for (std::size_t c = 0; c < m.memory.size() && m.memory_bytes; ++c)
     put(out, memory_key(c).c_str(), m.memory[c]);
@@ -126,6 +107,7 @@ StepMetrics parse_metrics(const std::string& line) {
                   .data_wait_s = number(object, "data_wait_s"),
                   .comm_exposed_s = number(object, "comm_exposed_s"),
                   .loss_scale = number(object, "loss_scale"),
+                  .members = whole_number(object, "members"),
                   .memory_bytes = number(object, "memory_bytes"),
                   .skipped = object.value("skipped", false),
                   .evaluation = std::nullopt};
@@ -142,47 +124,23 @@ StepMetrics parse_metrics(const std::string& line) {
     }
     return m;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::kData, "metrics",
-                fmt::format("not a line of metrics: {}", error.what()));
+    throw Error(ErrorKind::kData, kMetrics, fmt::format("not a line of metrics: {}", error.what()));
   }
 }
 
 std::vector<StepMetrics> read_metrics(const std::string& path) {
   std::vector<StepMetrics> all;
-  for_each_line(path, [&](const StepMetrics& metrics, std::int64_t) {
-    all.push_back(metrics);
+  StepLines::read(path, kMetrics, [&](const std::string& line) {
+    all.push_back(parse_metrics(line));
     return true;
   });
   return all;
 }
 
-MetricsFile::MetricsFile(const std::string& path, std::int64_t step) : path_(path) {
-  // A run resumes from its last checkpoint, and steps behind it are trained again: their lines go,
-  // as does a line that a crash cut off.
-  std::int64_t keep = 0;
-  for_each_line(path, [&](const StepMetrics& metrics, std::int64_t end) {
-    if (metrics.step > step) return false;
-    keep = end;
-    return true;
-  });
-  descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw system_error(ErrorKind::kOutput, "metrics", "cannot open " + path);
-  if (::ftruncate(descriptor_, keep) != 0)
-    throw system_error(ErrorKind::kOutput, "metrics", "cannot cut " + path);
-}
+MetricsFile::MetricsFile(const std::string& path, std::int64_t step)
+    : lines_(path, kMetrics,
+             [step](const std::string& line) { return parse_metrics(line).step <= step; }) {}
 
-MetricsFile::~MetricsFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-void MetricsFile::append(const StepMetrics& metrics) {
-  const std::string line = to_json(metrics) + "\n";
-  // One write a line: a reader finds whole lines, also after this process was killed.
-  const ssize_t written = ::write(descriptor_, line.data(), line.size());
-  // A write to a file falls short only when the disk is full.
-  if (written >= 0 && written != static_cast<ssize_t>(line.size())) errno = ENOSPC;
-  if (written != static_cast<ssize_t>(line.size()))
-    throw system_error(ErrorKind::kOutput, "metrics", "cannot write " + path_);
-}
+void MetricsFile::append(const StepMetrics& metrics) { lines_.append(to_json(metrics)); }
 
 }  // namespace shoal::train

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shoal/base/memory_category.h"
+#include "shoal/train/config/step_lines.h"
 
 namespace shoal::train {
 
@@ -39,11 +40,12 @@ struct StepMetrics {
   /// Seconds of the step before, means over the ranks: in which a rank read its samples, and in
   /// which it was busy with communication instead of computing. Empty in the first step of a start.
   std::optional<double> data_wait_s{}, comm_exposed_s{};
-  std::optional<double> loss_scale{};    ///< fp16: by which the loss of this step was multiplied
-  std::optional<double> memory_bytes{};  ///< most that tensors of all ranks took together in the
-                                         ///< steps before; empty: not known
-  MemoryByCategory memory{};             ///< bytes of that by category
-  bool skipped = false;                  ///< fp16: the gradient overflowed, and there was no update
+  std::optional<double> loss_scale{};     ///< fp16: by which the loss of this step was multiplied
+  std::optional<std::int64_t> members{};  ///< of an elastic group, that made this step
+  std::optional<double> memory_bytes{};   ///< most that tensors of all ranks took together in the
+                                          ///< steps before; empty: not known
+  MemoryByCategory memory{};              ///< bytes of that by category
+  bool skipped = false;  ///< fp16: the gradient overflowed, and there was no update
   std::optional<Evaluation> evaluation{};  ///< after the update
 };
 
@@ -59,22 +61,17 @@ StepMetrics parse_metrics(const std::string& line);
 /// file. Throws Error(data) with file and line for a line that is broken.
 std::vector<StepMetrics> read_metrics(const std::string& path);
 
-/// Writes metrics.jsonl: one line a step, each appended by one write, so that a crash can tear the
-/// last line at most.
+/// Writes metrics.jsonl: one line a step.
 class MetricsFile {
  public:
   /// Opens `path` and cuts off every line after `step` (what was trained after the checkpoint that
   /// a run resumes from) and a torn last one. Throws Error(output), Error(data) with file and line.
   MetricsFile(const std::string& path, std::int64_t step);
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
-  ~MetricsFile();
 
   void append(const StepMetrics& metrics);  ///< throws Error(output)
 
  private:
-  std::string path_;
-  int descriptor_ = -1;
+  StepLines lines_;
 };
 
 }  // namespace shoal::train

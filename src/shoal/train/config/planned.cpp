@@ -147,14 +147,14 @@ RecomputePolicy recompute_policy(const JobConfig& config) {
 }
 
 // The plan counts all blocks by what they are: exceptions by name and units of other sizes are
-// beyond it.
+// beyond it, and the copies that a member of an elastic group keeps.
 bool is_counted(const JobConfig& config) {
   const bool blocks =
       config.parallelism.zero_stage == 0 || config.parallelism.shard_units == ShardUnits::kBlock;
   // On a device other operators take other memory.
   return config.parallelism.device == DeviceKind::kCpu &&
          config.precision.type != Precision::kAuto && config.precision.parameters.empty() &&
-         config.precision.gathers == Precision::kFp32 && blocks;
+         config.precision.gathers == Precision::kFp32 && blocks && !config.elastic.enabled;
 }
 
 std::shared_ptr<const model::TensorDivision> planned_division(const Job& job,

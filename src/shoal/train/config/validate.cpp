@@ -15,6 +15,7 @@
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/degrees.h"
 #include "shoal/train/config/device.h"
+#include "shoal/train/config/elastic.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/train/config/members.h"
@@ -446,6 +447,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   const std::int64_t pp = job.config.parallelism.pipeline_parallel_degree;
   if (pp > 1) stage_sizes(job, spec, job_schedule(job, pp, batch.accumulation).stages());
   validate_members(job, spec, ranks, data);
+  validate_elastic(job, spec, ranks, batch);
   validate_optimizer(job);
   validate_metrics(job);
   validate_precision(job);

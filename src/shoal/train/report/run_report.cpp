@@ -218,12 +218,23 @@ void RunReport::plot_losses() const {
                         read_metrics(run_.directory.metrics())));
 }
 
-void RunReport::stopped(int signal, const std::string& path) {
+void RunReport::notes(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    options_.log.info("{}", line);
+    if (writes()) print(line);
+  }
+}
+
+void RunReport::stopped(int signal, const std::string& path, const std::string& other_member) {
   if (!writes()) return;
   progress_->finish();
-  print(
-      fmt::format("Stopped by SIG{} after step {}; saved {}. The same command goes on from there.",
-                  ::sigabbrev_np(signal), run_.record.step, path));
+  const std::string next =
+      other_member.empty()
+          ? "The same command goes on from there."
+          : fmt::format("The other members go on: --elastic --join {} comes back to them.",
+                        other_member);
+  print(fmt::format("Stopped by SIG{} after step {}; saved {}. {}", ::sigabbrev_np(signal),
+                    run_.record.step, path, next));
 }
 
 void RunReport::finish(const RunTotals& totals) {

@@ -42,8 +42,12 @@ class RunReport {
   void write_memory_timeline() const;
   /// Reports that the trace `path` is complete.
   void traced(const std::string& path);
+  /// Prints and logs lines about the members of an elastic group.
+  void notes(const std::vector<std::string>& lines);
   /// Reports that the run ends early because of `signal`; its state is in the checkpoint `path`.
-  void stopped(int signal, const std::string& path);
+  /// `other_member`: HOST:PORT of a member of the elastic group, which goes on; empty: there is
+  /// none.
+  void stopped(int signal, const std::string& path, const std::string& other_member);
   /// Lets the model continue the prompt of the job; empty without token data, or when the job wants
   /// none. Needs all parameters. Collective among the ranks that run the same samples.
   std::string draw_sample() const;

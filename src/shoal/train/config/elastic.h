@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shoal/model/model_spec.h"
+#include "shoal/train/config/job_config.h"
+#include "shoal/train/config/job_file.h"
+#include "shoal/train/config/validate.h"
+
+namespace shoal::train {
+
+/// Throws Error(config) for what an elastic job cannot have: several ranks, or state that is cut or
+/// that only one member knows. `batch`: the step as one member would run it.
+void validate_elastic(const Job& job, const model::ModelSpec& spec, int ranks,
+                      const BatchPlan& batch);
+
+/// Lists the keys that all members of an elastic group must set alike and that have other values in
+/// `own` than in `group`: those that decide what a step computes, but for the model and the names
+/// of files.
+std::vector<std::string> keys_that_differ(const JobConfig& group, const JobConfig& own);
+
+}  // namespace shoal::train

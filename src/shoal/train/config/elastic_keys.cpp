@@ -1,0 +1,42 @@
+#include "shoal/train/config/conditions.h"
+#include "shoal/train/config/key_lister.h"
+
+namespace shoal::train {
+
+void list_elastic_keys(std::vector<ConfigKey>& keys) {
+  using E = ElasticSection;
+  Lister<E>(keys, "elastic", &JobConfig::elastic)
+      .key("enabled", &E::enabled, any(),
+           "this process is one member, of one rank, of a group of processes that may join, leave "
+           "and die at any step (--elastic)")
+      .key("join", &E::join, any(),
+           "HOST:PORT of members, of which one that answers is enough (--join); empty: this "
+           "process begins the group")
+      .only_with({of_elastic_jobs})
+      .key("listen", &E::listen, any(),
+           "the address of this host at which the other members find this one")
+      .only_with({of_elastic_jobs})
+      .key("ports", &E::ports, any(),
+           "on which ports it listens, \"7000-7100\": the first ones that are free, one for "
+           "agreement and one for gradients; 0: whichever the system gives")
+      .only_with({of_elastic_jobs})
+      .key("key_file", &E::key_file, any(),
+           "a file with the secret that all members share; only members on one host (listen = "
+           "\"127.0.0.1\") may do without")
+      .only_with({of_elastic_jobs})
+      .key("members", &E::members, between(1, 4096),
+           "so many members are waited for before the first step after a start of this process")
+      .only_with({of_elastic_jobs})
+      .key("suspect_after_s", &E::suspect_after_s, {0, 86400, true, {}},
+           "seconds of silence after which a member is taken for dead, and removed")
+      .only_with({of_elastic_jobs})
+      .key("on_quorum_loss", &E::on_quorum_loss,
+           "what members do that hear less than half of the members that keep decisions: they "
+           "stop, or go on by themselves, where the others are surely dead")
+      .only_with({of_elastic_jobs})
+      .key("quorum_patience_s", &E::quorum_patience_s, {0, 86400, true, {}},
+           "seconds that they wait before that")
+      .only_with({of_elastic_jobs});
+}
+
+}  // namespace shoal::train

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/train/config/step_lines.h"
+
+namespace shoal::train {
+
+/// What one member of an elastic group did in a step.
+struct LineageMember {
+  std::string id;
+  std::int64_t first_sample = 0;  ///< training samples [first, first + samples)
+  std::int64_t samples = 0;
+  std::int64_t threads = 1;  ///< with which it computed: they decide the last bits
+  bool operator==(const LineageMember&) const = default;
+};
+
+/// A committed step of an elastic group: all that it takes to repeat it.
+struct LineageStep {
+  std::int64_t step = 0;               ///< counted from 1, as in metrics.jsonl
+  std::int64_t epoch = 0;              ///< of the view that has committed it
+  std::vector<LineageMember> members;  ///< in the order in which their gradients were added
+  std::string state;                   ///< SHA-256 of the state behind the step, as hex digits
+  bool operator==(const LineageStep&) const = default;
+};
+
+/// Returns one JSON object without a line end.
+std::string to_json(const LineageStep& step);
+/// Throws Error(data) when `line` is no such object.
+LineageStep parse_lineage(const std::string& line);
+/// Reads every line of a lineage that is whole, in order; nothing when there is no file. Throws
+/// Error(data) with file and line for a line that is broken, or does not follow the one before.
+std::vector<LineageStep> read_lineage(const std::string& path);
+
+/// Writes lineage.jsonl: one line a committed step.
+class LineageFile {
+ public:
+  /// Opens `path` and cuts off every line after `step`; all of them where they do not lead to
+  /// `step`, because this member was away. Throws Error(output), Error(data).
+  LineageFile(const std::string& path, std::int64_t step);
+  void append(const LineageStep& step);  ///< throws Error(output)
+
+ private:
+  StepLines lines_;
+};
+
+}  // namespace shoal::train

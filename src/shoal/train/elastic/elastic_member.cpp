@@ -1,0 +1,265 @@
+#include "shoal/train/elastic/elastic_member.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cctype>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "shoal/base/duration.h"
+#include "shoal/base/hex.h"
+#include "shoal/base/span_recorder.h"
+#include "shoal/base/system_error.h"
+#include "shoal/train/elastic/member_batch.h"
+#include "shoal/train/job_options.h"
+
+namespace shoal::train {
+namespace {
+
+namespace elastic = collective::elastic;
+using collective::Communicator;
+using collective::Kind;
+
+/// A group without a key_file is on one host, where whoever reaches it may join.
+constexpr const char* kKeyOnOneHost = "members on one host";
+
+std::string key_in(const std::string& file) {
+  if (file.empty()) return kKeyOnOneHost;
+  std::ifstream in(file);
+  std::string key{std::istreambuf_iterator<char>(in), {}};
+  while (!key.empty() && std::isspace(static_cast<unsigned char>(key.back()))) key.pop_back();
+  if (!in) {
+    throw system_error(ErrorKind::kInputMissing, "elastic",
+                       "elastic.key_file: cannot read " + file);
+  }
+  if (key.empty()) {
+    throw Error(ErrorKind::kConfig, "elastic", fmt::format("elastic.key_file: {} is empty", file))
+        .hint("head -c 32 /dev/urandom | base64 > key, copied to each host");
+  }
+  return key;
+}
+
+elastic::LetterCarrier::Options network_options(const JobConfig& config) {
+  const ElasticSection& section = config.elastic;
+  elastic::LetterCarrier::Options options;
+  options.key = key_in(section.key_file);
+  options.cluster = config.job.name;
+  options.host = section.listen;
+  options.ports = wire::parse_port_range(section.ports);
+  options.membership.suspect_after = from_seconds(section.suspect_after_s);
+  options.membership.quorum_patience = from_seconds(section.quorum_patience_s);
+  options.membership.on_quorum_loss = section.on_quorum_loss == OnQuorumLoss::kSurvivors
+                                          ? collective::membership::OnQuorumLoss::kSurvivors
+                                          : collective::membership::OnQuorumLoss::kStop;
+  return options;
+}
+
+/// Waits for an operation, in the time that RunTrace counts as communication.
+void carry_out(Communicator& group, const collective::Operation& operation, const char* name) {
+  const ScopedCommunication time(name);
+  group.wait(group.start(operation));
+}
+
+/// Returns `count` numbers of each member, in the order of ranks.
+std::vector<double> gather(Communicator& group, std::span<const double> own) {
+  std::vector<double> all(own.size() * static_cast<std::size_t>(group.size()));
+  carry_out(group,
+            {.kind = Kind::kAllGather,
+             .type = ElementType::kF64,
+             .buffer = {.input = own.data(), .output = all.data(), .count = own.size()}},
+            "gather");
+  return all;
+}
+
+}  // namespace
+
+ElasticMember::ElasticMember(const RunOptions& options, Run& run)
+    : options_(options),
+      section_(options.job.config.elastic),
+      run_(run),
+      state_(*run.state),
+      undo_(*run.optimizer),
+      sum_(run.optimizer->slices()) {
+  std::vector<wire::Endpoint> contacts;
+  for (const std::string& contact : section_.join)
+    contacts.push_back(wire::parse_endpoint(contact));
+  if (contacts.empty()) {
+    group_ = elastic::ElasticGroup::found(group_options());
+  } else {
+    group_ = elastic::ElasticGroup::join(group_options(), contacts);
+    run_.checkpoint.reset();
+    notes_.push_back(fmt::format("Joined the group behind step {}.", run_.record.step));
+  }
+  for (const auto& member : group_->view().members) known_.push_back(member.id);
+  notes_.push_back(fmt::format("Member {}: others join with --elastic --join {}.",
+                               group_->self().text(), group_->endpoint().text()));
+  lineage_.emplace(run_.directory.lineage(), run_.record.step);
+  write_address();
+}
+
+elastic::ElasticGroup::Options ElasticMember::group_options() {
+  elastic::ElasticGroup::Options options;
+  options.network = network_options(options_.job.config);
+  options.world.timeout = longest_wait(options_.job.config);
+  options.state.write = [this] { return write(); };
+  options.state.read = [this](std::span<const std::byte> bytes) { read(bytes); };
+  options.state.digest = RunState::digest_of;
+  options.on_fault = [log = options_.log](const Error& error) { log.warning("{}", error.what()); };
+  return options;
+}
+
+/// At this address the others find this member, and scripts.
+void ElasticMember::write_address() const {
+  write_whole(run_.directory.address(),
+              fmt::format("{}\n{}\n", group_->endpoint().text(), group_->self().text()));
+}
+
+void ElasticMember::wait_for_members() {
+  const auto members = static_cast<std::size_t>(section_.members);
+  // People start the others.
+  if (members > 1) group_->wait_for_members(members, Deadline::in(std::chrono::hours(24)));
+}
+
+RunRecord ElasticMember::record() const {
+  RunRecord record = run_.record;
+  if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
+  return record;
+}
+
+std::vector<std::byte> ElasticMember::write() {
+  take_back();
+  return state_.write(record());
+}
+
+void ElasticMember::read(std::span<const std::byte> bytes) {
+  const std::int64_t own_step = run_.record.step;
+  const RunRecord group = state_.read(bytes, run_.record);
+  if (run_.checkpoint && own_step > group.step) {
+    throw Error(ErrorKind::kConfig, "elastic",
+                fmt::format("{} is of a later step than that of the group, {}", *run_.checkpoint,
+                            group.step))
+        .hint("--run-dir DIR takes another directory for this member");
+  }
+  run_.record.step = group.step;
+  run_.record.samples = group.samples;
+  run_.record.tokens = group.tokens;
+  run_.record.loss_scale = group.loss_scale;
+  if (run_.loss_scale && group.loss_scale) run_.loss_scale->restore(*group.loss_scale);
+}
+
+/// Makes the state what it was before an attempt that is not committed.
+void ElasticMember::take_back() {
+  if (!std::exchange(tried_, false)) return;
+  undo_.restore();
+  if (scale_before_) run_.loss_scale->restore(*scale_before_);
+}
+
+elastic::Attempt ElasticMember::attempt(Communicator& group, const elastic::Roster& roster,
+                                        StepInput input) {
+  take_back();
+  // Another attempt may have left its gradients.
+  run_.model->clear_gradients();
+  const auto begin = Clock::now();
+  const RankBatch batch =
+      member_batch(*run_.data, run_.record.samples, run_.batch, roster.rank, roster.size);
+  data_wait_s_ = to_seconds(Clock::now() - begin);
+  const double own[2] = {count_labels(batch.micro_batches, run_.share),
+                         static_cast<double>(at::get_num_threads())};
+  const std::vector<double> of_all = gather(group, own);
+  parts_.clear();
+  input.labels = 0;
+  for (std::size_t i = 0; i < of_all.size(); i += 2) {
+    parts_.push_back({of_all[i], of_all[i + 1]});
+    input.labels += of_all[i];
+  }
+  StepSum sum = run_.step->accumulate(batch, input);
+  sum_.set(sum.gradients);
+  const std::span<float> values = sum_.values();
+  carry_out(group,
+            {.kind = Kind::kAllReduce,
+             .type = ElementType::kF32,
+             .buffer = {.input = values.data(), .output = values.data(), .count = values.size()}},
+            "all_reduce");
+  const std::vector<double> losses = gather(group, std::span(&sum.loss, 1));
+  sum.loss = 0;
+  for (const double loss : losses) sum.loss += loss;
+  sum.gradients = sum_.gradients();
+  undo_.record();
+  if (run_.loss_scale) scale_before_ = run_.loss_scale->state();
+  tried_ = true;
+  result_ = run_.step->update(std::move(sum), input);
+  const SampleRange samples = samples_of_member(run_.batch, roster.rank, roster.size);
+  share_ = static_cast<double>(samples.count) / static_cast<double>(run_.batch.global);
+  return {.state = state_.digest(run_.record_after_step()),
+          .samples = static_cast<std::uint64_t>(samples.count)};
+}
+
+StepResult ElasticMember::step(const StepInput& input) {
+  const elastic::StepResult committed = group_->step(
+      group_->next_step(),
+      [&](const std::shared_ptr<Communicator>& group, const elastic::Roster& roster) {
+        return attempt(*group, roster, input);
+      },
+      [this] { tried_ = false; });
+  note_members(committed.view);
+  write_lineage(committed);
+  return result_;
+}
+
+void ElasticMember::note_members(const elastic::View& view) {
+  members_ = static_cast<std::int64_t>(view.members.size());
+  std::vector<elastic::MemberId> now;
+  for (const auto& member : view.members) now.push_back(member.id);
+  if (now == known_) return;
+  const auto missing_in = [](const auto& ids, const auto& others) {
+    std::vector<std::string> missing;
+    for (const auto& id : ids)
+      if (!collective::membership::contains(others, id)) missing.push_back(id.text());
+    return missing;
+  };
+  std::string note = fmt::format("Members: {} from step {} on", now.size(), run_.record.step + 1);
+  if (const auto gone = missing_in(known_, now); !gone.empty())
+    note += fmt::format("; gone: {}", fmt::join(gone, ", "));
+  if (const auto come = missing_in(now, known_); !come.empty())
+    note += fmt::format("; new: {}", fmt::join(come, ", "));
+  notes_.push_back(note + ".");
+  known_ = std::move(now);
+}
+
+void ElasticMember::write_lineage(const elastic::StepResult& committed) {
+  LineageStep line{.step = run_.record.step + 1,
+                   .epoch = static_cast<std::int64_t>(committed.view.epoch),
+                   .members = {},
+                   .state = hex(committed.state)};
+  const auto& members = committed.view.members;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const SampleRange samples =
+        samples_of_member(run_.batch, static_cast<std::int64_t>(i), members_);
+    line.members.push_back({.id = members[i].id.text(),
+                            .first_sample = run_.record.samples + samples.first,
+                            .samples = samples.count,
+                            .threads = static_cast<std::int64_t>(parts_[i].threads)});
+  }
+  lineage_->append(line);
+}
+
+std::vector<std::string> ElasticMember::take_notes() { return std::exchange(notes_, {}); }
+
+std::string ElasticMember::other_member() const {
+  for (const auto& member : group_->view().members) {
+    if (member.id != group_->self() && !member.endpoints.empty())
+      return member.endpoints.front().text();
+  }
+  return "";
+}
+
+void ElasticMember::leave() {
+  if (!group_->leave())
+    options_.log.warning("the others have not agreed to leaving in time: they find out by silence");
+}
+
+}  // namespace shoal::train

@@ -1,0 +1,275 @@
+// Members of an elastic job as threads: what they train, what they write, and what a replay finds.
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "shoal/base/clock.h"
+#include "shoal/base/error.h"
+#include "shoal/train/config/lineage.h"
+#include "shoal/train/elastic/member_batch.h"
+#include "shoal/train/elastic/replay.h"
+#include "tests/train/small_job.h"
+#include "tests/train/temporary_folder.h"
+
+namespace shoal::train::elastic_job_test {
+namespace {
+
+using testing::HasSubstr;
+
+class ElasticJob : public testing::Test {
+ protected:
+  void SetUp() override {
+    at::set_num_threads(1);
+    prepare_small_text(path("data"));
+  }
+  std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+
+  /// Trains in the folder `name`, and returns the exit code.
+  int train_in(const std::string& name, const Sets& sets, std::atomic<int>* stop = nullptr) const {
+    std::filesystem::create_directories(path(name));
+    RunOptions options;
+    options.job = parse_job(small_job(path("data"), 12), "small.toml",
+                            Sets{"training.micro_batch=1", "lr_scheduler.warmup_steps=0"} + sets);
+    options.run_directory = path(name);
+    options.console = false;
+    options.stop_signal = stop;
+    return train(options);
+  }
+  std::future<int> start(const std::string& name, const Sets& sets,
+                         std::atomic<int>* stop = nullptr) const {
+    return std::async(std::launch::async, [=, this] {
+      return train_in(name, Sets{"elastic.enabled=true", "elastic.suspect_after_s=2"} + sets, stop);
+    });
+  }
+  /// Makes a member join the one in the folder `name`, once that is there.
+  Sets joining(const std::string& name) const {
+    const std::string file = RunDirectory(path(name)).address();
+    for (const Deadline end = Deadline::in(std::chrono::minutes(5)); !end.passed();
+         std::this_thread::sleep_for(std::chrono::milliseconds(10))) {
+      std::ifstream in(file);
+      std::string address;
+      if (std::getline(in, address)) return {"elastic.join=[\"" + address + "\"]"};
+    }
+    throw Error(ErrorKind::kTimeout, "test", "no " + file);
+  }
+  std::vector<StepMetrics> metrics(const std::string& name) const {
+    return read_metrics(RunDirectory(path(name)).metrics());
+  }
+  std::vector<LineageStep> lineage(const std::string& name) const {
+    return read_lineage(RunDirectory(path(name)).lineage());
+  }
+  Replayed replay_of(const std::string& name) const { return replay(path(name)); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST(MemberBatch, MembersShareTheMicroBatchesWhateverTheirNumber) {
+  const BatchPlan plan{.global = 24, .micro_batch = 3, .accumulation = 8};
+  for (std::int64_t members = 1; members <= 10; ++members) {
+    std::int64_t next = 0;
+    for (std::int64_t member = 0; member < members; ++member) {
+      const SampleRange samples = samples_of_member(plan, member, members);
+      EXPECT_EQ(samples.first, next);
+      EXPECT_EQ(samples.count % 3, 0);
+      EXPECT_LE(samples.count, (8 + members - 1) / members * 3);
+      next += samples.count;
+    }
+    EXPECT_EQ(next, 24);
+  }
+}
+
+TEST_F(ElasticJob, AMemberAloneTrainsAsARunThatIsNotElastic) {
+  ASSERT_EQ(train_in("plain", {}), 0);
+  ASSERT_EQ(start("elastic", {}).get(), 0);
+  const auto plain = metrics("plain");
+  const auto elastic = metrics("elastic");
+  ASSERT_EQ(plain.size(), 12u);
+  ASSERT_EQ(elastic.size(), 12u);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_EQ(elastic[i].loss, plain[i].loss) << "step " << i + 1;
+    EXPECT_EQ(elastic[i].grad_norm, plain[i].grad_norm) << "step " << i + 1;
+    EXPECT_EQ(elastic[i].members, 1);
+  }
+  EXPECT_EQ(elastic.back().evaluation->loss, plain.back().evaluation->loss);
+}
+
+TEST_F(ElasticJob, ThreeMembersTrainTheSamplesOfOneRun) {
+  ASSERT_EQ(train_in("plain", {}), 0);
+  auto first = start("a", {"elastic.members=3"});
+  auto second = start("b", joining("a"));
+  auto third = start("c", joining("a"));
+  EXPECT_EQ(first.get() + second.get() + third.get(), 0);
+
+  const auto steps = lineage("a");
+  ASSERT_EQ(steps.size(), 12u);
+  EXPECT_EQ(lineage("b"), steps);
+  EXPECT_EQ(lineage("c"), steps);
+  for (const LineageStep& step : steps) {
+    ASSERT_EQ(step.members.size(), 3u);
+    std::int64_t next = 8 * (step.step - 1);
+    for (const LineageMember& member : step.members) {
+      EXPECT_EQ(member.first_sample, next);
+      next += member.samples;
+    }
+    EXPECT_EQ(next, 8 * step.step);
+  }
+  const auto plain = metrics("plain");
+  for (const char* name : {"a", "b", "c"}) {
+    const auto own = metrics(name);
+    ASSERT_EQ(own.size(), plain.size());
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      // Gradients are added up in another order, which costs float32 its last bits.
+      EXPECT_NEAR(own[i].loss, plain[i].loss, 1e-4 * plain[i].loss) << name << " step " << i + 1;
+      EXPECT_NEAR(own[i].grad_norm, plain[i].grad_norm, 1e-3 * plain[i].grad_norm);
+      EXPECT_EQ(own[i].members, 3);
+    }
+    const Replayed replayed = replay_of(name);
+    EXPECT_FALSE(replayed.differs);
+    EXPECT_EQ(replayed.first, 1);
+    EXPECT_EQ(replayed.last, 12);
+  }
+}
+
+// Dropout, bf16 weights with fp32 masters, clipping: all that a step changes is in the digest.
+TEST_F(ElasticJob, AReplayHasTheBitsOfBf16WeightsToo) {
+  const Sets sets{"precision.type=bf16", "optimizer.clip_norm=0.5"};
+  auto first = start("a", sets + Sets{"elastic.members=2"});
+  auto second = start("b", sets + joining("a"));
+  EXPECT_EQ(first.get() + second.get(), 0);
+  EXPECT_EQ(lineage("a"), lineage("b"));
+  EXPECT_FALSE(replay_of("a").differs);
+}
+
+TEST_F(ElasticJob, AReplayNamesTheFirstStepThatDiffers) {
+  ASSERT_EQ(start("a", {}).get(), 0);
+  auto steps = lineage("a");
+  const std::string right = steps[6].state;
+  steps[6].state[0] = right[0] == '0' ? '1' : '0';
+  const auto write = [&] {
+    std::ofstream out(RunDirectory(path("a")).lineage());
+    for (const LineageStep& step : steps) out << to_json(step) << "\n";
+  };
+  write();
+  const Replayed replayed = replay_of("a");
+  ASSERT_TRUE(replayed.differs);
+  EXPECT_EQ(replayed.differs->step, 7);
+  EXPECT_EQ(replayed.state, right);
+
+  // A sample that is left out.
+  steps[6].state = right;
+  steps[3].members[0].first_sample += 1;
+  write();
+  try {
+    replay_of("a");
+    ADD_FAILURE() << "a lineage with other samples is accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("step 4: member 1 of 1 has samples 25 to 33"));
+  }
+}
+
+TEST_F(ElasticJob, AMemberThatFailsInTheMiddleOfAStepCostsTheOthersAnAttempt) {
+  auto first = start("a", {"elastic.members=3"});
+  auto second = start("b", joining("a"));
+  auto third = start("c", joining("a") + Sets{"debug.fault=error", "debug.fault_step=5",
+                                              "debug.fault_action=0B1"});
+  EXPECT_THROW(third.get(), Error);
+  EXPECT_EQ(first.get() + second.get(), 0);
+  const auto steps = lineage("a");
+  ASSERT_EQ(steps.size(), 12u);
+  EXPECT_EQ(lineage("b"), steps);
+  EXPECT_EQ(steps[3].members.size(), 3u);
+  EXPECT_EQ(steps[4].members.size(), 2u);
+  EXPECT_FALSE(replay_of("a").differs);
+}
+
+TEST_F(ElasticJob, AMemberThatIsStoppedSavesAndTheOthersGoOn) {
+  std::atomic<int> stop = 0;
+  std::atomic<int> stop_other = 0;
+  const Sets forever{"training.steps=100000", "elastic.members=2", "validation.interval=0"};
+  auto first = start("a", forever, &stop);
+  auto second = start("b", joining("a") + forever, &stop_other);
+  const auto wait_for = [&](const char* name, auto&& fits) {
+    for (const Deadline end = Deadline::in(std::chrono::minutes(5)); !end.passed();
+         std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+      const auto steps = lineage(name);
+      if (!steps.empty() && fits(steps.back())) return;
+    }
+    ADD_FAILURE() << "the group does not get there";
+  };
+  wait_for("b", [](const LineageStep& step) { return step.step > 3; });
+  stop = SIGTERM;
+  EXPECT_EQ(first.get(), 128 + SIGTERM);
+  const std::int64_t left_behind = lineage("a").back().step;
+  wait_for("b", [&](const LineageStep& step) { return step.step > left_behind + 3; });
+  // It comes back from where the others are, not from its checkpoint.
+  stop = 0;
+  auto again =
+      start("a", joining("b") + Sets{"training.steps=100000", "validation.interval=0"}, &stop);
+  wait_for("b", [&](const LineageStep& step) {
+    return step.step > left_behind + 3 && step.members.size() == 2;
+  });
+  wait_for("a", [&](const LineageStep& step) { return step.members.size() == 2; });
+  stop = SIGTERM;
+  EXPECT_EQ(again.get(), 128 + SIGTERM);
+  stop_other = SIGTERM;
+  EXPECT_EQ(second.get(), 128 + SIGTERM);
+  // Its steps from the second start on: what it missed is not in its lineage.
+  EXPECT_GT(lineage("a").front().step, left_behind);
+  EXPECT_FALSE(replay_of("b").differs);
+  EXPECT_EQ(replay_of("b").first, 1);
+}
+
+TEST_F(ElasticJob, AGroupThatEndedGoesOnFromTheCheckpointOfAMember) {
+  const Sets even{"lr_scheduler.name=constant"};
+  ASSERT_EQ(start("a", even + Sets{"training.steps=6", "checkpoint.interval=3"}).get(), 0);
+  std::filesystem::remove_all(path("a") + "/checkpoints/step-6");
+  std::filesystem::remove(RunDirectory(path("a")).address());
+  auto first = start("a", even + Sets{"elastic.members=2"});
+  auto second = start("b", even + joining("a"));
+  EXPECT_EQ(first.get() + second.get(), 0);
+  const auto steps = lineage("a");
+  ASSERT_EQ(steps.size(), 12u);
+  EXPECT_EQ(steps[2].members.size(), 1u);
+  EXPECT_EQ(steps[3].members.size(), 2u) << "step 4 is trained again, by two";
+  EXPECT_FALSE(replay_of("a").differs);
+  // The second member began behind step 3.
+  EXPECT_EQ(lineage("b").front().step, 4);
+  try {
+    std::filesystem::remove_all(path("b") + "/checkpoints");
+    replay_of("b");
+    ADD_FAILURE() << "there is nothing that the replay could begin with";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has steps 4 to 12, and there is no checkpoint"));
+  }
+}
+
+TEST_F(ElasticJob, WhoTrainsAnotherJobIsRefused) {
+  std::atomic<int> stop = 0;
+  auto group = start("a", {"training.steps=100000", "validation.interval=0"}, &stop);
+  const auto refusal = [&](const Sets& sets) -> std::string {
+    try {
+      start("other", joining("a") + Sets{"training.steps=100000"} + sets).get();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kConfig);
+      return error.what();
+    }
+    return "it is let in";
+  };
+  EXPECT_THAT(refusal({"optimizer.learning_rate=0.5"}),
+              HasSubstr("optimizer.learning_rate is 0.003 there and 0.5 here"));
+  EXPECT_THAT(refusal({"model.hidden=64"}), HasSubstr("model.hidden is 32 there and 64 here"));
+  stop = SIGTERM;
+  EXPECT_EQ(group.get(), 128 + SIGTERM);
+  EXPECT_FALSE(replay_of("a").differs);
+}
+
+}  // namespace
+}  // namespace shoal::train::elastic_job_test

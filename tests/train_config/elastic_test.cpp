@@ -1,0 +1,118 @@
+#include "shoal/train/config/elastic.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "shoal/train/config/lineage.h"
+#include "shoal/train/config/validate.h"
+#include "tests/train/temporary_folder.h"
+#include "tests/train_config/jobs.h"
+
+namespace shoal::train::elastic_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Job elastic(std::vector<std::string> sets) {
+  sets.insert(sets.begin(), {"elastic.enabled=true", "training.micro_batch=2"});
+  return job_with(sets);
+}
+
+TEST(Elastic, OneRankWithTheWholeModelIsAMember) {
+  validate(elastic({}), 1);
+  validate(elastic({"elastic.members=12", "precision.type=bf16", "elastic.ports=7000-7009",
+                    "elastic.join=[\"10.0.0.1:7000\", \"node3:7000\"]"}),
+           1);
+  validate(elastic({"elastic.listen=10.0.0.2", "elastic.key_file=key"}), 1);
+  validate(elastic({"elastic.on_quorum_loss=survivors"}), 1);
+}
+
+TEST(Elastic, WhatCannotBeLostIsRefused) {
+  const auto refused = [](const std::vector<std::string>& sets, int ranks = 1) {
+    return refusal([&] { validate(elastic(sets), ranks); });
+  };
+  EXPECT_THAT(refused({"parallelism.zero_stage=1"}),
+              HasSubstr("parallelism.zero_stage = 1: cuts the state, and every member of an "
+                        "elastic group (elastic.enabled) holds the whole model on one rank"));
+  EXPECT_THAT(refused({"parallelism.tensor_parallel_degree=2"}, 2), HasSubstr("cuts the matrices"));
+  EXPECT_THAT(refused({"parallelism.context_parallel_degree=2"}, 2),
+              HasSubstr("cuts the sequences"));
+  EXPECT_THAT(refused({"parallelism.pipeline_parallel_degree=2"}, 2),
+              HasSubstr("cuts the model in stages"));
+  EXPECT_THAT(refused({"model.name=moe-tiny", "parallelism.expert_parallel_degree=2"}, 2),
+              HasSubstr("cuts the experts"));
+  EXPECT_THAT(refused({"parallelism.ranks=2"}, 2),
+              HasSubstr("a member of an elastic group (elastic.enabled) is one rank"));
+  EXPECT_THAT(refused({"low_communication.method=diloco", "low_communication.every=2"}, 2),
+              HasSubstr("(elastic.enabled)"));
+  EXPECT_THAT(refused({"parallelism.transport=tcp"}), HasSubstr("use TCP: \"auto\""));
+  EXPECT_THAT(refused({"precision.type=auto"}), HasSubstr("all of an elastic group"));
+  EXPECT_THAT(refused({"optimizer.state_folder=states"}), HasSubstr("keeps a copy"));
+  EXPECT_THAT(
+      refused({"elastic.listen=10.0.0.2"}),
+      HasSubstr(
+          "elastic.key_file = \"\" (default): members that other hosts reach (elastic.listen = "
+          "\"10.0.0.2\") need a secret"));
+  EXPECT_THAT(refused({"elastic.members=13"}), HasSubstr("a step has 12 micro-batches"));
+  EXPECT_THAT(refused({"training.micro_batch=0"}), HasSubstr("set training.micro_batch"));
+  EXPECT_THAT(refused({"elastic.join=[\"7000\"]"}), HasSubstr("elastic.join"));
+  EXPECT_THAT(refused({"elastic.ports=x"}), HasSubstr("elastic.ports"));
+}
+
+TEST(Elastic, ItsKeysBelongToElasticJobs) {
+  for (const char* key :
+       {"elastic.join=[\"a:1\"]", "elastic.members=2", "elastic.suspect_after_s=1"}) {
+    EXPECT_THAT(refusal([key] { validate(job_with({key}), 1); }),
+                HasSubstr("elastic.enabled is false (--elastic)"));
+  }
+}
+
+TEST(Elastic, WhatAStepComputesIsSetAlike) {
+  const Job group = elastic({"optimizer.learning_rate=0.1", "debug.seed=3"});
+  const Job own = elastic({"optimizer.learning_rate=0.2", "debug.seed=3", "checkpoint.interval=7",
+                           "elastic.join=[\"a:1\"]", "parallelism.threads_per_rank=2",
+                           "validation.interval=9", "data.folders=[\"elsewhere\"]"});
+  EXPECT_THAT(keys_that_differ(group.config, own.config),
+              ElementsAre("optimizer.learning_rate is 0.1 there and 0.2 here"));
+  EXPECT_THAT(keys_that_differ(group.config, group.config), ElementsAre());
+}
+
+LineageStep step(std::int64_t number) {
+  return {.step = number,
+          .epoch = 2,
+          .members = {{"m1", 8 * number, 6, 2}, {"m2", 8 * number + 6, 2, 1}},
+          .state = "00ff"};
+}
+
+TEST(Lineage, LinesReadBack) {
+  EXPECT_EQ(parse_lineage(to_json(step(3))), step(3));
+  EXPECT_THROW(parse_lineage("{\"step\": 3}"), Error);
+}
+
+TEST(Lineage, KeepsTheStepsThatLeadToTheOneThatItGoesOnFrom) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/lineage.jsonl";
+  {
+    LineageFile file(path, 0);
+    for (const std::int64_t number : {1, 2, 3, 4}) file.append(step(number));
+  }
+  LineageFile(path, 3).append(step(4));
+  EXPECT_THAT(read_lineage(path), ElementsAre(step(1), step(2), step(3), step(4)));
+  // This member was away from step 5 to step 9.
+  LineageFile(path, 9).append(step(10));
+  EXPECT_THAT(read_lineage(path), ElementsAre(step(10)));
+  std::ofstream(path, std::ios::app) << to_json(step(12)) << "\n";
+  try {
+    read_lineage(path);
+    ADD_FAILURE() << "a lineage with a gap is accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("lineage.jsonl:2: step 12 follows step 10"));
+  }
+}
+
+}  // namespace
+}  // namespace shoal::train::elastic_test
