@@ -17,6 +17,9 @@ TEST(OutOfMemory, IsToldFromOtherExceptions) {
       "you tried to allocate 400 bytes.\nframe #0: c10::alloc_cpu");
   EXPECT_EQ(out_of_memory(torch), "can't allocate memory: you tried to allocate 400 bytes.");
   EXPECT_EQ(out_of_memory(std::runtime_error("x: can't allocate memory")), "can't allocate memory");
+  EXPECT_EQ(
+      out_of_memory(std::runtime_error("CUDA out of memory. Tried to allocate 2 MiB.\nException")),
+      "CUDA out of memory. Tried to allocate 2 MiB.");
   EXPECT_EQ(out_of_memory(std::runtime_error("the loss is not a number")), std::nullopt);
 }
 

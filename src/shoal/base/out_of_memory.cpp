@@ -9,7 +9,8 @@ std::optional<std::string> out_of_memory(const std::exception& error) {
   // c10::Error is no bad_alloc, and this room cannot include it: LibTorch's allocators are known by
   // their text.
   const std::string text = error.what();
-  const auto at = text.find("can't allocate memory");
+  auto at = text.find("can't allocate memory");
+  if (at == std::string::npos) at = text.find("CUDA out of memory");
   if (at == std::string::npos) return std::nullopt;
   return text.substr(at, text.find('\n', at) - at);
 }

@@ -73,6 +73,10 @@ int reduction_number(Reduction reduction) {
   }
 }
 
+bool is_good(int result) {
+  return result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress;
+}
+
 /// What carries elements that are not reduced: NCCL's own type, or their bytes.
 struct Carried {
   int type;
@@ -135,7 +139,7 @@ NcclCommunicator::NcclCommunicator(std::shared_ptr<const NcclLibrary> nccl,
                                    std::unique_ptr<DeviceQueue> queue, Duration timeout)
     : nccl_(std::move(nccl)), host_(std::move(host)), queue_(std::move(queue)), timeout_(timeout) {
   // Here and not in the first operation: that may be one which returns at once, before a peer that
-  // this rank is about to send something has come to it.
+  // this rank is about to send something has come to it (see NcclLibrary::load, too).
   meet(Clock::now() + timeout);
 }
 
@@ -174,6 +178,9 @@ Handle NcclCommunicator::start(const Operation& operation) {
   queue_->follow_current();
   call(operation);
   settle(operation.kind, give_up);
+  // Of those that nobody has waited for.
+  while (!in_flight_.empty() && in_flight_.begin()->second.end->passed())
+    in_flight_.erase(in_flight_.begin());
   ++started_;
   in_flight_.emplace(started_, InFlight{operation.kind, queue_->mark(), give_up});
   return kOnDevice | started_;
@@ -202,46 +209,44 @@ void NcclCommunicator::call(const Operation& o) {
                             communicator_),
           o.kind);
   }
-  // One launch for all.
+  // One launch for all. What was begun is ended whatever happens in it: NCCL counts groups by
+  // thread, and would put off all that this thread calls later.
   check(nccl_->group_start(), o.kind);
-  for (const Buffer& buffer : buffers) call_one(o, buffer, reduction);
-  check(nccl_->group_end(), o.kind);
+  int result = NcclLibrary::kSuccess;
+  for (const Buffer& buffer : buffers)
+    if (is_good(result)) result = call_one(o, buffer, reduction);
+  const int ended = nccl_->group_end();
+  check(is_good(result) ? ended : result, o.kind);
   if (collective::reduces(o.kind) && o.reduction == Reduction::kPremulSum)
     check(nccl_->drop_operation(reduction, communicator_), o.kind);
 }
 
-void NcclCommunicator::call_one(const Operation& o, const Buffer& b, int reduction) {
+int NcclCommunicator::call_one(const Operation& o, const Buffer& b, int reduction) {
   void* const stream = queue_->native();
   const Carried moved = carried(o.type);
   const int type = type_number(o.type);
   switch (o.kind) {
     case Kind::kAllReduce:
-      return check(
-          nccl_->all_reduce(b.input, b.output, b.count, type, reduction, communicator_, stream),
-          o.kind);
+      return nccl_->all_reduce(b.input, b.output, b.count, type, reduction, communicator_, stream);
     case Kind::kReduce:
-      return check(
-          nccl_->reduce(b.input, b.output, b.count, type, reduction, o.peer, communicator_, stream),
-          o.kind);
+      return nccl_->reduce(b.input, b.output, b.count, type, reduction, o.peer, communicator_,
+                           stream);
     case Kind::kReduceScatter:
-      return check(
-          nccl_->reduce_scatter(b.input, b.output, b.count, type, reduction, communicator_, stream),
-          o.kind);
+      return nccl_->reduce_scatter(b.input, b.output, b.count, type, reduction, communicator_,
+                                   stream);
     case Kind::kBroadcast:
-      return check(nccl_->broadcast(b.input, b.output, b.count * moved.each, moved.type, o.peer,
-                                    communicator_, stream),
-                   o.kind);
+      return nccl_->broadcast(b.input, b.output, b.count * moved.each, moved.type, o.peer,
+                              communicator_, stream);
     case Kind::kAllGather:
-      return check(nccl_->all_gather(b.input, b.output, b.count * moved.each, moved.type,
-                                     communicator_, stream),
-                   o.kind);
+      return nccl_->all_gather(b.input, b.output, b.count * moved.each, moved.type, communicator_,
+                               stream);
     default:
       return exchange(o, b);
   }
 }
 
 /// Gathers, scatters and all-to-alls are messages; NCCL carries those of a group together.
-void NcclCommunicator::exchange(const Operation& o, const Buffer& b) {
+int NcclCommunicator::exchange(const Operation& o, const Buffer& b) {
   void* const stream = queue_->native();
   const Carried moved = carried(o.type);
   const std::size_t element = size_of(o.type);
@@ -249,29 +254,29 @@ void NcclCommunicator::exchange(const Operation& o, const Buffer& b) {
   const bool receives = o.kind != Kind::kGather || o.peer == rank();
   std::size_t sent = 0;
   std::size_t received = 0;
-  for (int r = 0; r < size(); ++r) {
+  int result = NcclLibrary::kSuccess;
+  for (int r = 0; r < size() && is_good(result); ++r) {
     const auto place = static_cast<std::size_t>(r);
     const std::size_t out = o.send_counts.empty() ? b.count : o.send_counts[place];
     const std::size_t in = o.receive_counts.empty() ? b.count : o.receive_counts[place];
     if (sends && (o.kind != Kind::kGather || r == o.peer) && out > 0) {
       const std::size_t from = o.kind == Kind::kGather ? 0 : sent;
-      check(nccl_->send(at(b.input, from * element), out * moved.each, moved.type, r, communicator_,
-                        stream),
-            o.kind);
+      result = nccl_->send(at(b.input, from * element), out * moved.each, moved.type, r,
+                           communicator_, stream);
     }
-    if (receives && (o.kind != Kind::kScatter || r == o.peer) && in > 0) {
+    if (is_good(result) && receives && (o.kind != Kind::kScatter || r == o.peer) && in > 0) {
       const std::size_t to = o.kind == Kind::kScatter ? 0 : received;
-      check(nccl_->receive(at(b.output, to * element), in * moved.each, moved.type, r,
-                           communicator_, stream),
-            o.kind);
+      result = nccl_->receive(at(b.output, to * element), in * moved.each, moved.type, r,
+                              communicator_, stream);
     }
     sent += out;
     received += in;
   }
+  return result;
 }
 
 void NcclCommunicator::check(int result, Kind kind) {
-  if (result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress) return;
+  if (is_good(result)) return;
   const char* const last = nccl_->last_error(communicator_);
   fail(kind,
        fmt::format("NCCL: {}{}{}", nccl_->error_string(result), last && *last ? ": " : "",
@@ -310,8 +315,9 @@ void NcclCommunicator::look_for_failures(Kind kind, Clock::time_point give_up, D
 void NcclCommunicator::fail(Kind kind, const std::string& what, ErrorKind type) {
   Error error(type, name(kind), what);
   error.at(rank(), size()).in(started_ + 1).awaiting("any rank");
-  drop();
+  // The others first: ending NCCL may take long where a peer is gone.
   abort(error);
+  drop();
   // The other communicator knows the first cause.
   host_->look_for_failure();
   throw error;

@@ -65,9 +65,10 @@ class NcclCommunicator final : public collective::Communicator {
 
   void meet(Clock::time_point give_up);
   void call(const collective::Operation& operation);
-  void call_one(const collective::Operation& operation, const collective::Buffer& buffer,
-                int reduction);
-  void exchange(const collective::Operation& operation, const collective::Buffer& buffer);
+  // Both return NCCL's result.
+  int call_one(const collective::Operation& operation, const collective::Buffer& buffer,
+               int reduction);
+  int exchange(const collective::Operation& operation, const collective::Buffer& buffer);
   /// Throws for a result that is an error.
   void check(int result, collective::Kind kind);
   /// Waits until what was called is with the device.

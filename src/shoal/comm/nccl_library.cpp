@@ -34,6 +34,9 @@ NcclLibrary::Config::Config()
 std::shared_ptr<const NcclLibrary> NcclLibrary::load(const std::string& given) {
   const char* const named = std::getenv("SHOAL_NCCL");
   const std::string path = !given.empty() ? given : named ? named : "libnccl.so.2";
+  // All connections are made when ranks meet: later a rank would wait in the first operation of a
+  // kind for peers that may wait for it in another group.
+  ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   // Never closed: its threads may outlive every communicator.
   void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (!library) {

@@ -19,6 +19,9 @@
 namespace shoal::optim {
 namespace {
 
+/// Of slices that are updated together: scaled gradients and roots take 8 bytes each meanwhile.
+constexpr std::int64_t kMostElements = 32 << 20;
+
 /// Another tensor over the same memory, with a count of changes of its own.
 at::Tensor over(const at::Tensor& tensor) { return tensor.variable_data(); }
 
@@ -38,6 +41,8 @@ at::Tensor scaled(const at::Tensor& gradient, double scale) {
 
 void DeviceAdamW::add(const DeviceSlice& slice, const AdamWFactors& factors) {
   if (slice.parameter.numel() == 0) return;
+  if (elements_ > kMostElements) update();
+  elements_ += slice.parameter.numel();
   auto found = std::find_if(alike_.begin(), alike_.end(), [&](const Alike& alike) {
     return same_update(alike.factors, factors);
   });
@@ -71,6 +76,7 @@ void DeviceAdamW::update() {
     if (!alike.copies.empty()) at::_foreach_copy_(alike.copies, alike.copied);
   }
   alike_.clear();
+  elements_ = 0;
 }
 
 void device_sgd_update(const at::Tensor& parameter, const at::Tensor& gradient,

@@ -23,7 +23,8 @@ struct DeviceSlice {
 class DeviceAdamW {
  public:
   void add(const DeviceSlice& slice, const AdamWFactors& factors);
-  /// Updates all that was added.
+  /// Updates all that was added and is not updated yet: `add` does so too when its temporary
+  /// tensors would take much.
   void update();
 
  private:
@@ -33,6 +34,7 @@ class DeviceAdamW {
     std::vector<at::Tensor> copies, copied;  ///< and the parameters from which they are made
   };
   std::vector<Alike> alike_;
+  std::int64_t elements_ = 0;  ///< added since the last update
 };
 
 /// `sgd_update` on a device. `buffer` is undefined without momentum.

@@ -16,11 +16,6 @@ constexpr std::int64_t kBlockBytes = 1 << 20;  ///< copied by one thread at a ti
 /// Copies the bytes of a contiguous tensor to another one of the same size. LibTorch's copy_ would
 /// count as a change of the parameter, which autograd refuses while a graph holds it.
 void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
-  if (!to.is_cpu()) {
-    // Another tensor over the same memory has another count of changes.
-    to.variable_data().copy_(from.detach());
-    return;
-  }
   const auto bytes = static_cast<std::int64_t>(from.nbytes());
   const auto* source = static_cast<const char*>(from.const_data_ptr());
   auto* target = static_cast<char*>(to.data_ptr());

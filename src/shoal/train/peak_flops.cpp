@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 
 #include "shoal/base/duration.h"
 #include "shoal/base/error.h"
+#include "shoal/base/out_of_memory.h"
 #include "shoal/ops/matmul.h"
 #include "shoal/train/device.h"
 #include "shoal/train/precision.h"
@@ -58,6 +60,9 @@ double measure_peak_flops(Precision type, Duration budget, at::Device device) {
     } catch (const Error& error) {
       // A rank that trained within its limit may have no room for these matrices beside its states.
       if (error.kind() != ErrorKind::kResource || size <= kLeastSize) throw;
+    } catch (const std::exception& error) {
+      // So does a device on which others compute.
+      if (!out_of_memory(error) || size <= kLeastSize) throw;
     }
   }
 }

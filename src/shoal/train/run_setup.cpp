@@ -77,8 +77,8 @@ void RunSetup::choose_device() {
     run_.notes.push_back("Device: a GPU for each rank; NCCL carries what they exchange.");
   } else if (run_.group.size() > 1) {
     run_.notes.push_back(
-        "Device: ranks share a GPU, so that what they exchange goes through the host: NCCL wants a "
-        "GPU for each rank.");
+        "Device: a rank sees fewer GPUs than its host has ranks, so that what they exchange goes "
+        "through the host: NCCL wants a GPU for each rank, and every rank to see them all.");
   } else {
     run_.notes.push_back("Device: a GPU.");
   }
@@ -156,7 +156,8 @@ void RunSetup::choose_precision() {
         fmt::format("precision.type = \"auto\": {}, with which this run began.", name_of(chosen)));
     return;
   }
-  if (asked == Precision::kFp32) {
+  // What follows measures the products of the CPU.
+  if (asked == Precision::kFp32 || !run_.device.is_cpu()) {
     chosen = asked;
     return;
   }

@@ -195,9 +195,9 @@ bool TrainingLoop::save_is_asked() {
   return is_new;
 }
 
-/// Ranks that are threads have one allocator, of which the first tells.
+/// Ranks that are threads have one allocator a GPU, of which the first there tells.
 double TrainingLoop::own_device_bytes() const {
-  const bool tells = run_.group.rank() == 0 || !config_.parallelism.in_process;
+  const bool tells = !config_.parallelism.in_process || run_.group.rank() == run_.device.index();
   return tells ? peak_device_memory(run_.device) : 0;
 }
 

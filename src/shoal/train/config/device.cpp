@@ -24,6 +24,12 @@ void validate_device(const Job& job, const model::ModelSpec& spec) {
   refuse(p.pipeline_parallel_degree > 1, "parallelism.pipeline_parallel_degree",
          "ranks divide data and state (parallelism.zero_stage)");
   refuse(spec.experts > 0, "model.experts", "models are dense");
+  refuse(p.transport == Transport::kTcp || p.transport == Transport::kMpi, "parallelism.transport",
+         "ranks of a host must know each other: leave it at \"auto\"");
+  refuse(p.memory_limit_mb > 0, "parallelism.memory_limit_mb",
+         "memory is the device's, and nothing bounds it");
+  refuse(!config.metrics.memory_steps.empty(), "metrics.memory_steps",
+         "moments of the host's memory say nothing of the device's");
   refuse(has_members(config), "low_communication.method", "ranks exchange gradients");
   refuse(config.elastic.enabled, "elastic.enabled", "all ranks stay to the end");
   refuse(!config.optimizer.state_folder.empty(), "optimizer.state_folder",
