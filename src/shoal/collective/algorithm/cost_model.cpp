@@ -44,11 +44,12 @@ class Wire {
 class Simulation {
  public:
   Simulation(const StepTable& table, std::size_t element_bytes, const CostModel& model,
-             std::span<const int> hosts)
+             std::span<const int> hosts, const LinkMatrix* links)
       : table_(table),
         element_bytes_(element_bytes),
         model_(model),
         hosts_(hosts),
+        links_(links),
         at_(table.size()),
         now_(table.size()),
         out_(table.size()),
@@ -118,9 +119,15 @@ class Simulation {
     if (step.action == Action::kReceiveReduce) now_[rank] += bytes * model_.fold;
   }
 
+  LinkCost cost_of_link(int rank, int peer) const {
+    if (!links_) return between(rank, peer) ? model_.between : model_.inside;
+    const LinkSpeed& speed = links_->at(rank, peer);
+    return {1e-6 * static_cast<double>(speed.us), 8e-3 / static_cast<double>(speed.kbit_s)};
+  }
+
   void send(int rank, int peer, double bytes) {
     const bool far = between(rank, peer);
-    const LinkCost& link = far ? model_.between : model_.inside;
+    const LinkCost link = cost_of_link(rank, peer);
     now_[rank] += model_.overhead;
     double left = out_[rank].pass(now_[rank], bytes * link.beta);
     // The ranks of a host share its link to the others, in both directions.
@@ -137,6 +144,7 @@ class Simulation {
   const std::size_t element_bytes_;
   const CostModel& model_;
   std::span<const int> hosts_;
+  const LinkMatrix* links_;  ///< null: the links are those of the model
   std::vector<std::size_t> at_;
   std::vector<double> now_;
   std::vector<Port> out_, in_;
@@ -151,10 +159,13 @@ class Simulation {
 }  // namespace
 
 double predict_seconds(const StepTable& table, std::size_t element_bytes, const CostModel& model,
-                       std::span<const int> hosts) {
+                       std::span<const int> hosts, const LinkMatrix* links) {
   SHOAL_USER_CHECK(hosts.empty() || hosts.size() == table.size(), "predict_seconds",
                    "{} hosts for {} ranks", hosts.size(), table.size());
-  return Simulation(table, element_bytes, model, hosts).run();
+  SHOAL_USER_CHECK(!links || static_cast<std::size_t>(links->ranks()) == table.size(),
+                   "predict_seconds", "links of {} ranks for {}", links ? links->ranks() : 0,
+                   table.size());
+  return Simulation(table, element_bytes, model, hosts, links).run();
 }
 
 }  // namespace shoal::collective

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "shoal/collective/algorithm/step.h"
+#include "shoal/collective/route/link_matrix.h"
 
 namespace shoal::collective {
 
@@ -30,8 +31,9 @@ struct CostModel {
 /// Predicts the seconds until the last rank has executed `table`, by simulating it. A rank sends
 /// and receives one message at a time in each direction, and so does a host towards the others; a
 /// receive waits for the arrival. `hosts[r]` names the host of rank r; empty: all are on one.
+/// `links`: what was measured between the ranks, in the place of the model's links; null: nothing.
 /// Throws Error(internal) for a table that cannot finish.
 double predict_seconds(const StepTable& table, std::size_t element_bytes, const CostModel& model,
-                       std::span<const int> hosts = {});
+                       std::span<const int> hosts = {}, const LinkMatrix* links = nullptr);
 
 }  // namespace shoal::collective
