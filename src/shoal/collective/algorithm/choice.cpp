@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "shoal/base/check.h"
 #include "shoal/collective/algorithm/direct.h"
@@ -129,6 +130,11 @@ std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count,
   const int ranks = static_cast<int>(hosts.size());
   const auto own = static_cast<std::size_t>(rank);
   SHOAL_USER_CHECK(own < hosts.size(), name(kind), "rank {} of {}", rank, ranks);
+  // As in make_table.
+  if (kind == Kind::kBarrier) {
+    kind = Kind::kAllReduce;
+    count = 1;
+  }
   const bool direct = algorithm == Algorithm::kDirect;
   const bool ring = algorithm == Algorithm::kRing;
   // Those of which a whole table has a number of steps that grows with the square of the ranks.
@@ -194,8 +200,12 @@ std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
       std::adjacent_find(hosts_.begin(), hosts_.end(), std::not_equal_to<>()) == hosts_.end();
   // Partial sums would round, divide or scale more than once. On one host the hierarchical table
   // has no second level.
+  // Between many hosts it is a direct all-reduce between these, and its table grows with their
+  // square.
+  const bool flat =
+      one_host || std::set<int>(hosts_.begin(), hosts_.end()).size() > kMostSimulatedRanks;
   std::erase_if(all, [&](Algorithm a) {
-    return (once && !folds_once(a)) || (one_host && a == Algorithm::kHierarchical);
+    return (once && !folds_once(a)) || (flat && a == Algorithm::kHierarchical);
   });
   // An override that adds partial sums does not count where contributions must be folded once.
   if (const auto fixed = overrides_.find(kind);
@@ -204,7 +214,19 @@ std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
   return all;
 }
 
+// Whole tables of these algorithms have a number of steps that grows with the square of the ranks:
+// of 1,024 ranks 4 million, 130 MB.
+bool Choice::predicts_by_one_rank(Algorithm algorithm, Kind kind) const {
+  return !route_ && hosts_.size() > kMostSimulatedRanks && !has_root(kind) &&
+         (algorithm == Algorithm::kOneShot || algorithm == Algorithm::kDirect ||
+          algorithm == Algorithm::kRing);
+}
+
 double Choice::predict(Algorithm algorithm, Kind kind, int log2_bytes) const {
+  if (predicts_by_one_rank(algorithm, kind)) {
+    const auto column = make_column(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_, 0);
+    return predict_seconds_of_equals(column, static_cast<int>(hosts_.size()), 1, model_, hosts_);
+  }
   // A byte is an element here: Buffer::count of any type comes to the same number of bytes.
   return predict_seconds(
       make_table(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_, order()), 1, model_,

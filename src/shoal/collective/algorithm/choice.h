@@ -58,6 +58,9 @@ double predict_ring_seconds(const Route& route, std::size_t bytes);
 /// part of the call that ranks compare.
 class Choice {
  public:
+  /// Of more ranks than these, algorithms in which all do the same are predicted by what one rank
+  /// does.
+  static constexpr std::size_t kMostSimulatedRanks = 64;
   /// `overrides`: "all_reduce=ring,broadcast=direct"; empty: none. They hold for every size. An
   /// overridden all_reduce, reduce or reduce_scatter of a type narrower than fp32, or of kAverage
   /// or kPremulSum, keeps to the algorithms that fold once. Throws Error(config) for unknown
@@ -88,6 +91,7 @@ class Choice {
 
  private:
   std::vector<Algorithm> candidates(Kind kind, bool once) const;
+  bool predicts_by_one_rank(Algorithm algorithm, Kind kind) const;
   double predict(Algorithm algorithm, Kind kind, int log2_bytes) const;
 
   std::vector<int> hosts_;

@@ -168,4 +168,42 @@ double predict_seconds(const StepTable& table, std::size_t element_bytes, const 
   return Simulation(table, element_bytes, model, hosts, links).run();
 }
 
+double predict_seconds_of_equals(std::span<const Step> column, int ranks, std::size_t element_bytes,
+                                 const CostModel& model, std::span<const int> hosts) {
+  SHOAL_USER_CHECK(hosts.empty() || hosts.size() == static_cast<std::size_t>(ranks),
+                   "predict_seconds", "{} hosts for {} ranks", hosts.size(), ranks);
+  const auto shares = static_cast<double>(
+      hosts.empty() ? 1 : std::count(hosts.begin(), hosts.end(), hosts.front()));
+  // A message to the rank at some distance ahead is sent when one comes from as far behind.
+  std::vector<Wire> wires(static_cast<std::size_t>(ranks));
+  Port out;
+  Port in;
+  double now = 0;
+  int held = 0;
+  for (const Step& step : column) {
+    const double bytes = static_cast<double>(step.range.size() * element_bytes);
+    if (bytes == 0) continue;
+    if (step.action == Action::kFold) {
+      now += bytes * model.fold * std::exchange(held, 0);
+      continue;
+    }
+    const auto peer = static_cast<std::size_t>(step.peer);
+    if (step.action == Action::kSend) {
+      const bool far = !hosts.empty() && hosts[peer] != hosts.front();
+      const LinkCost& link = far ? model.between : model.inside;
+      const double duration = bytes * link.beta * (far ? shares : 1);
+      now += model.overhead;
+      const double left = out.pass(now, duration);
+      wires[peer].add(in.pass(left - duration + link.alpha, duration));
+      continue;
+    }
+    Wire& wire = wires[(wires.size() - peer) % wires.size()];
+    SHOAL_CHECK(!wire.empty(), "all ranks wait for the one that is {} behind", step.peer);
+    now = std::max(now, wire.take()) + model.overhead;
+    if (step.action == Action::kHold) ++held;
+    if (step.action == Action::kReceiveReduce) now += bytes * model.fold;
+  }
+  return now;
+}
+
 }  // namespace shoal::collective

@@ -36,4 +36,12 @@ struct CostModel {
 double predict_seconds(const StepTable& table, std::size_t element_bytes, const CostModel& model,
                        std::span<const int> hosts = {}, const LinkMatrix* links = nullptr);
 
+/// As predict_seconds, for tables in which all ranks do the same at the same time, each with the
+/// peers at the same distances from it: `column` is that of rank 0 of `ranks`, and stands for all.
+/// Its time and memory grow with the steps of one rank, not of all. `hosts`: as above; where hosts
+/// have several ranks, those of one are taken to use its link all at a time. Throws Error(internal)
+/// for a column that cannot finish.
+double predict_seconds_of_equals(std::span<const Step> column, int ranks, std::size_t element_bytes,
+                                 const CostModel& model, std::span<const int> hosts = {});
+
 }  // namespace shoal::collective
