@@ -37,7 +37,7 @@ using std::chrono::milliseconds;
 
 constexpr double kRate = 20e6;
 const LinkSpec kFast{
-    .delay = milliseconds(10), .bits_per_second = kRate, .queue_bytes = std::size_t{128} << 10};
+    .delay = milliseconds(10), .bits_per_second = kRate, .queue_bytes = std::size_t{512} << 10};
 
 LinkSpec at_a_tenth() {
   LinkSpec slow = kFast;

@@ -224,7 +224,11 @@ bool Choice::predicts_by_one_rank(Algorithm algorithm, Kind kind) const {
 
 double Choice::predict(Algorithm algorithm, Kind kind, int log2_bytes) const {
   if (predicts_by_one_rank(algorithm, kind)) {
-    const auto column = make_column(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_, 0);
+    // With parts of equal size: where there are fewer bytes than ranks, some would have none.
+    std::size_t count = kind == Kind::kBarrier ? 1 : std::size_t{1} << log2_bytes;
+    if (kind == Kind::kAllReduce && algorithm != Algorithm::kOneShot)
+      count = (count + hosts_.size() - 1) / hosts_.size() * hosts_.size();
+    const auto column = make_column(algorithm, kind, count, 0, hosts_, 0);
     return predict_seconds_of_equals(column, static_cast<int>(hosts_.size()), 1, model_, hosts_);
   }
   // A byte is an element here: Buffer::count of any type comes to the same number of bytes.

@@ -14,9 +14,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What may be on its way before anything has been released, and beyond what the way was seen to
-/// carry. A way of 1 Mbit/s is a second behind with it.
-constexpr std::uint64_t kFirstBytes = 4 * PairProbe::kMessageBytes;
+/// What may always be on its way. A link of 1 Mbit/s carries it in half a second.
+constexpr std::uint64_t kFirstBytes = 2 * PairProbe::kMessageBytes;
 /// Releases come in lumps: what the way carries is looked at over so long, or a round trip.
 constexpr Duration kLeastLook = milliseconds(25);
 constexpr Duration kLongestWait = milliseconds(5);
@@ -108,7 +107,7 @@ std::uint64_t PairProbe::window() const {
   const auto first = std::partition_point(releases_.begin(), releases_.end(),
                                           [&](const Arrival& a) { return a.first < since; });
   const std::uint64_t before = first == releases_.begin() ? 0 : std::prev(first)->second;
-  return kFirstBytes + 2 * (released_ - before);
+  return std::max(kFirstBytes, PairProbe::kMessageBytes + 2 * (released_ - before));
 }
 
 void PairProbe::send_more() {
