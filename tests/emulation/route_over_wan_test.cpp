@@ -138,7 +138,10 @@ TEST(RouteOverWan, SixPeersGoRoundTheSlowLinkInThePredictedTime) {
         measured.push_back(taken);
         again = std::abs(expected / taken - 1) > 0.15 && round + 1 < kTries ? 1 : 0;
       }
-      c.run({.kind = Kind::kBroadcast, .type = ElementType::kI32, .buffer = {&again, &again, 1}},
+      c.run({.kind = Kind::kBroadcast,
+             .type = ElementType::kI32,
+             .buffer = {&again, &again, 1},
+             .peer = 0},
             soon());
     }
     if (c.rank() == 0) {
@@ -177,7 +180,7 @@ TEST(RouteOverWan, EighteenMembersMeasureTheirLinksWithinFiveSeconds) {
   constexpr int kMembers = 18;
   Wan wan(kMembers, {.packets = Wan::Packets::kFast});
   LinkSpec fast = kFast;
-  fast.bits_per_second = 8e6;
+  fast.bits_per_second = 12e6;
   LinkSpec slow = fast;
   slow.bits_per_second = 2e6;
   wan.set_all(fast);

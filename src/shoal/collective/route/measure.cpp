@@ -27,7 +27,7 @@ constexpr std::uint64_t kResults = 12;
 constexpr Duration kLeastTime = milliseconds(200);
 constexpr int kRoundTrips = 8;
 /// What all rounds together may send for, and one of them.
-constexpr Duration kAllRounds = milliseconds(2500);
+constexpr Duration kAllRounds = milliseconds(2000);
 constexpr Duration kLongestRound = milliseconds(1000);
 
 /// Bytes that no link on the way can pack.
