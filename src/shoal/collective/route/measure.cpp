@@ -24,7 +24,7 @@ constexpr std::uint64_t kProposals = 4;
 constexpr std::uint64_t kProbes = 8;
 constexpr std::uint64_t kResults = 12;
 /// How long a pair sends, where there is time: so long, or so many round trips.
-constexpr Duration kLeastTime = milliseconds(200);
+constexpr Duration kLeastTime = milliseconds(400);
 constexpr int kRoundTrips = 8;
 /// What all rounds together may send for, and one of them.
 constexpr Duration kAllRounds = milliseconds(2000);

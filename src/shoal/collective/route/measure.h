@@ -24,7 +24,7 @@ int rounds_of_pairs(int ranks);
 bool is_far(const wire::Transport& transport, int peer);
 
 /// Measures the ways between all ranks, a pair a round, and returns the matrix, the same on all
-/// ranks. All call it, and use the transport for nothing else meanwhile. A pair sends for 0.2
+/// ranks. All call it, and use the transport for nothing else meanwhile. A pair sends for 0.4
 /// seconds or eight round trips, what is longer, but all rounds together for 2 seconds at most;
 /// then each round takes what 64 KiB or more take on its slowest link, and a round trip or two.
 /// Over long links a direction may not have come to its full rate by then. Throws as PairProbe and
