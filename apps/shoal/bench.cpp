@@ -17,6 +17,7 @@
 #include "shoal/base/number.h"
 #include "shoal/base/system_error.h"
 #include "shoal/collective/algorithm/choice.h"
+#include "shoal/collective/route/route_mode.h"
 #include "shoal/train/config/link_costs.h"
 #include "shoal/wire/rail_count.h"
 #include "shoal/wire/tls_mode.h"
@@ -32,6 +33,7 @@ struct Options {
   std::string transport = "shared_memory";
   std::string link_costs;  ///< the file
   std::string tls = "auto";
+  std::string routes = "auto";
   bool print_choice = false;
 };
 
@@ -79,6 +81,8 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
     command.insert(command.end(), {"--rails", std::to_string(a.network.rails)});
   if (a.network.tls != wire::TlsMode::kAuto)
     command.insert(command.end(), {"--tls", wire::name(a.network.tls)});
+  if (a.network.routes != collective::RouteMode::kAuto)
+    command.insert(command.end(), {"--routes", collective::name(a.network.routes)});
   command.insert(command.end(), {"--type", a.type});
   if (a.json) command.push_back("--json");
   // posix_spawn wants pointers that it may not change, and a null behind them.
@@ -142,6 +146,8 @@ int run(Options& options) {
   reject_without_tcp("--rails", a.network.rails > 0);
   a.network.tls = *wire::parse_tls_mode(options.tls);
   reject_without_tcp("--tls", a.network.tls != wire::TlsMode::kAuto);
+  a.network.routes = *collective::parse_route_mode(options.routes);
+  reject_without_tcp("--routes", a.network.routes != collective::RouteMode::kAuto);
   static const std::set<std::string> kKnown{
       "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
       "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
@@ -235,6 +241,11 @@ void add_bench_command(CLI::App& program, int& exit_code) {
       ->add_option("--tls", options->tls,
                    "With TCP: connections that are encrypted; auto: those that leave the host")
       ->check(CLI::IsMember(wire::kTlsModes));
+  command
+      ->add_option("--routes", options->routes,
+                   "With TCP: auto: 3 to 32 ranks on hosts of their own, some of them far apart, "
+                   "measure the links between them; natural: rings go in the order of ranks")
+      ->check(CLI::IsMember(collective::kRouteModes));
   command->add_flag(
       "--print-choice", options->print_choice,
       "Measure nothing: list the algorithm for every operation and size, and the predicted times");

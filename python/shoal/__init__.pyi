@@ -12,7 +12,7 @@ class Options:
     """The pg_options of init_process_group("shoal"). Empty: what the environment says, else Shoal chooses."""
 
     def __init__(self, *, flight_directory: str = "", transport: str = "", interface: str = "", ports: str = "", rails: str = "",
-                 silence_s: str = "", tls: str = "", job_key: str = "", host: str = "", in_rank_order: bool = False) -> None: ...
+                 silence_s: str = "", tls: str = "", routes: str = "", job_key: str = "", host: str = "", in_rank_order: bool = False) -> None: ...
     @property
     def flight_directory(self) -> str:
         """The folder in which ranks write what they were doing when a collective fails."""
@@ -34,6 +34,9 @@ class Options:
     @property
     def tls(self) -> str:
         """ "auto", "on" or "off": connections over TCP that are encrypted; auto: those that leave the host."""
+    @property
+    def routes(self) -> str:
+        """ "auto" or "natural": whether ranks that are far apart measure the links between them, over TCP."""
     @property
     def job_key(self) -> str:
         """A secret that all ranks know, beside what rank 0 puts into PyTorch's store."""

@@ -84,16 +84,16 @@ PYBIND11_MODULE(_c10d, m) {
       .def(py::init([](const std::string& flight_directory, const std::string& transport,
                        const std::string& interface, const std::string& ports,
                        const std::string& rails, const std::string& silence_s,
-                       const std::string& tls, const std::string& job_key, const std::string& host,
-                       bool in_rank_order) {
+                       const std::string& tls, const std::string& routes,
+                       const std::string& job_key, const std::string& host, bool in_rank_order) {
              return c10::make_intrusive<ShoalOptions>(
                  flight_directory, NetworkOptions{transport, interface, ports, rails, silence_s,
-                                                  tls, job_key, host, in_rank_order});
+                                                  tls, routes, job_key, host, in_rank_order});
            }),
            py::kw_only(), py::arg("flight_directory") = "", py::arg("transport") = "",
            py::arg("interface") = "", py::arg("ports") = "", py::arg("rails") = "",
-           py::arg("silence_s") = "", py::arg("tls") = "", py::arg("job_key") = "",
-           py::arg("host") = "", py::arg("in_rank_order") = false)
+           py::arg("silence_s") = "", py::arg("tls") = "", py::arg("routes") = "",
+           py::arg("job_key") = "", py::arg("host") = "", py::arg("in_rank_order") = false)
       .def_readonly("flight_directory", &ShoalOptions::flight_directory)
       .def_property_readonly("transport", [](const ShoalOptions& o) { return o.network.transport; })
       .def_property_readonly("interface", [](const ShoalOptions& o) { return o.network.interface; })
@@ -101,6 +101,7 @@ PYBIND11_MODULE(_c10d, m) {
       .def_property_readonly("rails", [](const ShoalOptions& o) { return o.network.rails; })
       .def_property_readonly("silence_s", [](const ShoalOptions& o) { return o.network.silence_s; })
       .def_property_readonly("tls", [](const ShoalOptions& o) { return o.network.tls; })
+      .def_property_readonly("routes", [](const ShoalOptions& o) { return o.network.routes; })
       .def_property_readonly("job_key", [](const ShoalOptions& o) { return o.network.job_key; })
       .def_property_readonly("host", [](const ShoalOptions& o) { return o.network.host; })
       .def_property_readonly("in_rank_order",

@@ -7,7 +7,7 @@
 namespace shoal::python {
 
 /// The user's choice of connections between the ranks of a job. Only `transport`, `tls`,
-/// `job_key` and `in_rank_order` must be the same on all ranks.
+/// `routes`, `job_key` and `in_rank_order` must be the same on all ranks.
 struct NetworkOptions {
   /// "auto" or empty: shared memory inside a host, TCP between hosts. "tcp": TCP between all ranks.
   std::string transport;
@@ -22,6 +22,8 @@ struct NetworkOptions {
   std::string silence_s;
   /// TCP: connections that are encrypted: "auto" or empty: those that leave the host; "on", "off".
   std::string tls;
+  /// TCP: "auto" or empty: ranks that are far apart measure the links between them; "natural".
+  std::string routes;
   /// A secret that all ranks know. Without it the key of all connections is what rank 0 has put
   /// into PyTorch's store, which hides it from nobody.
   std::string job_key;

@@ -62,6 +62,12 @@ wire::TlsMode tls_of(const std::string& text) {
   return *mode;
 }
 
+collective::RouteMode routes_of(const std::string& text) {
+  const auto mode = collective::parse_route_mode(text.empty() ? "auto" : text);
+  SHOAL_USER_CHECK(mode, kOperation, "routes is auto or natural, not '{}'", text);
+  return *mode;
+}
+
 /// The key of all connections, of what rank 0 has drawn for this job and the secret that all ranks
 /// were given, if any.
 std::string connection_key(const std::string& drawn, const std::string& job_key) {
@@ -83,6 +89,7 @@ Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, D
                       .rails = rails_of(network.rails),
                       .silence = silence_of(network.silence_s),
                       .tls = tls_of(network.tls),
+                      .routes = routes_of(network.routes),
                       .in_rank_order = network.in_rank_order},
           .flight = std::make_shared<collective::FlightBook>(),
           .timeout = timeout};

@@ -217,11 +217,12 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
   ::sched_getaffinity(0, sizeof cores, &cores);
   std::ofstream(fmt::format("bench-{}.txt", a.rank)) << fmt::format(
       "world {} ops {} bytes {} to {} factor {} seconds {} arena {} tcp {} hosts {} meet "
-      "[{}] algorithms [{}] rails {} tls {} latency {} type {} json {} cores {} name {}\n",
+      "[{}] algorithms [{}] rails {} tls {} routes {} latency {} type {} json {} cores {} name "
+      "{}\n",
       a.world, fmt::join(a.operations, ","), a.min_bytes, a.max_bytes, a.factor, a.seconds, a.arena,
       a.tcp, a.hosts, a.rendezvous, a.network.algorithms, a.network.rails,
-      shoal::wire::name(a.network.tls), a.network.link_costs.inside.alpha, a.type, a.json,
-      CPU_COUNT(&cores), a.name);
+      shoal::wire::name(a.network.tls), shoal::collective::name(a.network.routes),
+      a.network.link_costs.inside.alpha, a.type, a.json, CPU_COUNT(&cores), a.name);
   return a.rank == 1 && a.factor == 7 ? 3 : 0;
 }
 

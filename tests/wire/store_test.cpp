@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "tests/error_of.h"
@@ -67,6 +68,47 @@ TEST_F(StoreOfOneRank, AnswersAllThatWait) {
 }
 
 // It had asked, gave up and ended. Its connection is no longer there when the answer is.
+// One answer when the last key is there, in the order in which they were asked for.
+TEST_F(StoreOfOneRank, AnswersForManyKeysAtOnce) {
+  client_.set("b", "2", soon());
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 3; ++i) {
+    waiters.emplace_back([&] {
+      StoreClient other = connect();
+      const auto values = other.wait_all({"c", "b", "a", "c"}, soon(), [] {});
+      EXPECT_THAT(values, testing::ElementsAre("3", "2", "", "3"));
+    });
+  }
+  std::this_thread::sleep_for(milliseconds(50));
+  client_.set("a", "", soon());
+  client_.set("c", "3", soon());
+  for (auto& waiter : waiters) waiter.join();
+  EXPECT_TRUE(client_.wait_all({}, soon(), [] {}).empty());
+  EXPECT_THAT(client_.wait_all({"a", "b"}, soon(), [] {}), testing::ElementsAre("", "2"));
+}
+
+TEST_F(StoreOfOneRank, SaysWhichOfManyKeysAreMissing) {
+  client_.set("a", "1", soon());
+  int checks = 0;
+  const auto values =
+      client_.wait_all({"a", "b"}, Deadline::in(milliseconds(50)), [&] { ++checks; });
+  EXPECT_THAT(values, testing::ElementsAre(std::optional<std::string>("1"), std::nullopt));
+  EXPECT_GT(checks, 0);
+  // What comes later disturbs nobody.
+  client_.set("b", "2", soon());
+  EXPECT_EQ(client_.get("b", soon()), "2");
+  EXPECT_THROW(client_.wait_all({"c"}, soon(), [] { throw Error(ErrorKind::kAborted, "", ""); }),
+               Error);
+}
+
+// Together they are larger than an answer may be.
+TEST_F(StoreOfOneRank, AsksOneByOneForWhatIsTooMuchAtOnce) {
+  const std::string half(kMostValue / 2, 'v');
+  client_.set("a", half, soon());
+  client_.set("b", half, soon());
+  EXPECT_THAT(client_.wait_all({"a", "b"}, soon(), [] {}), testing::ElementsAre(half, half));
+}
+
 TEST_F(StoreOfOneRank, ForgetsTheQuestionsOfWhoIsGone) {
   {
     StoreClient other = connect();

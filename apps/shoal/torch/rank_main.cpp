@@ -58,6 +58,7 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.network.rails = static_cast<int>(config.parallelism.rails);
   options.network.silence = from_seconds(config.parallelism.silence_s);
   options.network.tls = config.parallelism.tls;
+  options.network.routes = config.parallelism.routes;
   options.network.algorithms = config.parallelism.algorithms;
   // Rank 0's figures count for all, as all must choose the same algorithms; the others need not
   // have the file.

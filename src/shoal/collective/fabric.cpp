@@ -11,7 +11,10 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 #include "shoal/collective/hierarchy/hierarchical_communicator.h"
+#include "shoal/collective/route/measure.h"
+#include "shoal/collective/route/route.h"
 #include "shoal/wire/host_groups.h"
 #include "shoal/wire/local_rendezvous.h"
 
@@ -131,7 +134,22 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Options options, wire::KeyValues& store
                                                                        .rails = s.network.rails,
                                                                        .tls = s.network.tls},
                                            store, s.rank, s.size, deadline);
+  // All ranks know the hosts alike, so all of them measure or none does. The ranks of a host would
+  // measure what they leave each other of its link.
+  if (s.size >= 3 && nobody_shares(hosts) && !s.network.in_rank_order) fabric->measure(deadline);
   return fabric;
+}
+
+void Fabric::measure(Deadline deadline) {
+  const auto begin = Clock::now();
+  auto links = measure_where_far(transport_, options_.network.routes, deadline);
+  if (!links) return;
+  links_ = std::make_shared<const LinkMatrix>(*std::move(links));
+  if (options_.rank != 0) return;
+  const auto route = route_over(*links_);
+  fmt::print(stderr, "shoal: the links of {} ranks were measured in {:.1f} s: {}\n", options_.size,
+             to_seconds(Clock::now() - begin),
+             route ? text_of(*route) : "they are even, so that a ring goes in the order of ranks");
 }
 
 std::vector<int> Fabric::ranks_of_this_host() const {
@@ -173,6 +191,7 @@ TcpCommunicator::Options Fabric::tcp_options() const {
           .hosts = hosts_,
           .model = options_.network.link_costs,
           .algorithms = options_.network.algorithms,
+          .links = links_,
           .flight = options_.flight,
           .in_rank_order = options_.network.in_rank_order,
           .progress = options_.progress};

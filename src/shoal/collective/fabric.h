@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shoal/collective/communicator.h"
+#include "shoal/collective/route/link_matrix.h"
 #include "shoal/collective/shared_memory/host_communicator.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/collective/transport_options.h"
@@ -20,6 +21,10 @@ namespace shoal::collective {
 /// Connects the ranks of a job: memory that the ranks of a host share, and TCP connections of each
 /// rank to every other. Groups are built on it: ranks of one host get a HostCommunicator, ranks of
 /// which no two share a host a TcpCommunicator, all others a HierarchicalCommunicator of both.
+///
+/// Where three ranks or more are on hosts of their own, and some of them are far apart
+/// (`is_far`), they measure the links between them when they have connected. Where these are uneven
+/// (`route_over`), groups go by what was measured.
 ///
 /// A failure is always the whole job's. Threads: one at a time, as Communicator; any thread may
 /// call `abort` and `propagate`.
@@ -56,6 +61,8 @@ class Fabric {
   const std::shared_ptr<wire::Arena>& arena() const { return arena_; }
   /// Returns a number for each rank, equal for ranks that share memory.
   const std::vector<int>& hosts() const { return hosts_; }
+  /// Returns what was measured between the ranks; null: nothing was.
+  const std::shared_ptr<const LinkMatrix>& links() const { return links_; }
   /// Returns true when all ranks share memory, so that there are no connections.
   bool in_one_memory() const { return !transport_; }
 
@@ -83,6 +90,7 @@ class Fabric {
  private:
   explicit Fabric(Options options) : options_(std::move(options)) {}
   std::vector<int> ranks_of_this_host() const;
+  void measure(Deadline deadline);
   void share_memory(Deadline deadline);
   HostCommunicator::Options host_options() const;
   TcpCommunicator::Options tcp_options() const;
@@ -96,7 +104,8 @@ class Fabric {
   std::vector<int> hosts_;
   std::shared_ptr<HostWorld> world_;               ///< null where no two ranks share memory
   std::shared_ptr<wire::TcpTransport> transport_;  ///< null where all ranks share memory
-  std::optional<Clock::time_point> world_ended_;   ///< when the end of `world_` was first seen
+  std::shared_ptr<const LinkMatrix> links_;
+  std::optional<Clock::time_point> world_ended_;  ///< when the end of `world_` was first seen
 };
 
 }  // namespace shoal::collective

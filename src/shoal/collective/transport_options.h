@@ -4,13 +4,14 @@
 
 #include "shoal/base/clock.h"
 #include "shoal/collective/algorithm/cost_model.h"
+#include "shoal/collective/route/route_mode.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/tls_mode.h"
 
 namespace shoal::collective {
 
 /// Says how the ranks of a job reach each other; the user of the job chooses it. Only
-/// `tls` and `in_rank_order` must be the same on all ranks.
+/// `tls`, `routes` and `in_rank_order` must be the same on all ranks.
 struct TransportOptions {
   /// Ranks that name different hosts share no memory, even where they could: tests play several
   /// hosts on one machine. Empty: ranks find out who shares memory.
@@ -28,6 +29,9 @@ struct TransportOptions {
   Duration silence{};
   /// TCP: connections that are encrypted. The same on all ranks.
   wire::TlsMode tls = wire::TlsMode::kAuto;
+  /// TCP: whether the links between ranks that are far apart are measured, so that uneven ones are
+  /// used as they are. The same on all ranks.
+  RouteMode routes = RouteMode::kAuto;
   /// TCP: the costs by which algorithms are chosen. Those of rank 0 count for all ranks.
   CostModel link_costs;
   /// TCP: exceptions from that choice, in the syntax of Choice

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <utility>
 #include <vector>
@@ -21,11 +22,14 @@ namespace {
 
 constexpr std::size_t kMaxKey = 4096;
 constexpr std::size_t kMaxValue = 16 << 20;
-enum Request { kSet, kGet, kWait, kAdd };
-enum Status { kThere, kMissing, kNotANumber };
+enum Request { kSet, kGet, kWait, kAdd, kGetAll, kWaitAll };
+enum Status { kThere, kMissing, kNotANumber, kTooMuch };
+/// How long a rank whose time is over still waits for the names of those who have not come.
+constexpr Duration kNamesOfMissing = std::chrono::seconds(1);
 
 // A request is a message on stream {number of the request, kind of request}: length of the key,
-// key, value. The answer is one on {the same number, status}: value.
+// key, value. The answer is one on {the same number, status}: value. In those for many keys at a
+// time the value is a list of keys, and that of the answer a list of values.
 Bytes pack(const std::string& key, const std::string& value) {
   Bytes bytes(4 + key.size() + value.size());
   const auto length = static_cast<std::uint32_t>(key.size());
@@ -37,6 +41,34 @@ Bytes pack(const std::string& key, const std::string& value) {
 
 std::string text_of(const Bytes& bytes, std::size_t from, std::size_t to) {
   return {reinterpret_cast<const char*>(bytes.data()) + from, to - from};
+}
+
+// A list is the length of each text and the text; what is not there has the length kNone.
+constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+void append(std::string& list, const std::optional<std::string>& text) {
+  const std::uint32_t length = text ? static_cast<std::uint32_t>(text->size()) : kNone;
+  list.append(reinterpret_cast<const char*>(&length), sizeof length);
+  if (text) list += *text;
+}
+
+std::vector<std::optional<std::string>> texts_of(const std::string& list) {
+  std::vector<std::optional<std::string>> texts;
+  for (std::size_t at = 0; at < list.size();) {
+    std::uint32_t length = 0;
+    if (list.size() - at < sizeof length)
+      throw Error(ErrorKind::kData, "store", "a malformed list");
+    std::memcpy(&length, list.data() + at, sizeof length);
+    at += sizeof length;
+    if (length == kNone) {
+      texts.push_back(std::nullopt);
+      continue;
+    }
+    if (length > list.size() - at) throw Error(ErrorKind::kData, "store", "a malformed list");
+    texts.push_back(list.substr(at, length));
+    at += length;
+  }
+  return texts;
 }
 
 Hello hello_of(TlsMode mode, const std::shared_ptr<const TlsContext>& tls) {
@@ -69,13 +101,22 @@ class StoreServer::Service {
   void run_once() {
     loop_.run_once(std::chrono::milliseconds(500));
     acceptor_.drop_expired();
+    answer_complete();
   }
   void wake() { loop_.wake(); }
 
  private:
+  /// A request that waits until all its keys are there.
+  struct Many {
+    int fd;
+    std::uint64_t request;
+    std::vector<std::string> keys;
+    std::size_t missing;
+  };
   struct Waiter {
     int fd;
     std::uint64_t request;
+    std::shared_ptr<Many> many;  ///< null: it waits for this key alone
   };
 
   std::unique_ptr<Channel> channel_of_caller(Descriptor socket, const Hello& bytes) {
@@ -99,6 +140,7 @@ class StoreServer::Service {
     // After this every waiter has a link, which `put` relies on.
     for (auto& [key, waiters] : waiters_)
       std::erase_if(waiters, [&](const Waiter& w) { return w.fd == fd; });
+    std::erase_if(complete_, [&](const auto& many) { return many->fd == fd; });
   }
 
   void serve(int fd) {
@@ -135,7 +177,7 @@ class StoreServer::Service {
       case kWait:
         if (entry == values_.end()) {
           // The answer comes when another rank sets the key; no thread waits for it meanwhile.
-          waiters_[key].push_back({fd, stream.group});
+          waiters_[key].push_back({fd, stream.group, nullptr});
         } else {
           answer(fd, stream.group, kThere, entry->second);
         }
@@ -153,8 +195,53 @@ class StoreServer::Service {
         put(key, sum);
         return answer(fd, stream.group, kThere, sum);
       }
+      case kGetAll:
+        return answer_all({fd, stream.group, keys_of(value), 0});
+      case kWaitAll:
+        return wait_for_all(std::make_shared<Many>(Many{fd, stream.group, keys_of(value), 0}));
       default:
         throw Error(ErrorKind::kData, "store", "an unknown request");
+    }
+  }
+
+  static std::vector<std::string> keys_of(const std::string& list) {
+    std::vector<std::string> keys;
+    for (auto& key : texts_of(list)) {
+      if (!key || key->size() > kMaxKey) throw Error(ErrorKind::kData, "store", "a malformed key");
+      keys.push_back(std::move(*key));
+    }
+    return keys;
+  }
+  void wait_for_all(const std::shared_ptr<Many>& many) {
+    for (const std::string& key : many->keys) {
+      if (values_.contains(key)) continue;
+      ++many->missing;
+      waiters_[key].push_back({many->fd, many->request, many});
+    }
+    if (many->missing == 0) answer_all(*many);
+  }
+  void answer_all(const Many& many) {
+    std::string list;
+    for (const std::string& key : many.keys) {
+      const auto entry = values_.find(key);
+      append(list, entry == values_.end() ? std::nullopt : std::optional(entry->second));
+    }
+    const bool fits = list.size() <= kMaxValue;
+    answer(many.fd, many.request, fits ? kThere : kTooMuch, fits ? list : "");
+  }
+  // All ranks wait for the same keys, so the last one completes the requests of all. Each answer is
+  // written before the next one is made: together they would be as large as the square of the
+  // ranks.
+  void answer_complete() {
+    while (!complete_.empty()) {
+      const auto many = std::move(complete_.front());
+      complete_.pop_front();
+      try {
+        answer_all(*many);
+        flush(many->fd);
+      } catch (const Error&) {
+        drop_link(many->fd);
+      }
     }
   }
 
@@ -163,6 +250,10 @@ class StoreServer::Service {
     const auto waiting = waiters_.extract(key);
     if (waiting.empty()) return;
     for (const Waiter& waiter : waiting.mapped()) {
+      if (waiter.many) {
+        if (--waiter.many->missing == 0) complete_.push_back(waiter.many);
+        continue;
+      }
       answer(waiter.fd, waiter.request, kThere, value);
       // Written by its own callback: `receive` may be reading that very link further up the stack.
       listen_to(waiter.fd, EPOLLIN | EPOLLOUT);
@@ -182,6 +273,7 @@ class StoreServer::Service {
   EventLoop loop_;
   std::map<std::string, std::string> values_;
   std::map<std::string, std::vector<Waiter>> waiters_;
+  std::deque<std::shared_ptr<Many>> complete_;  ///< all keys are there, and no answer is written
   std::map<int, Link> links_;
   Acceptor acceptor_;
 };
@@ -285,21 +377,31 @@ void StoreClient::exchange(const std::string& key, Deadline deadline,
 std::vector<std::optional<std::string>> StoreClient::wait_all(const std::vector<std::string>& keys,
                                                               Deadline deadline,
                                                               const std::function<void()>& check) {
-  const std::uint64_t first = requests_ + 1;
-  for (const std::string& key : keys)
-    link_.send({++requests_, static_cast<std::uint64_t>(kWait)}, 0, pack(key, ""));
-  std::vector<std::optional<std::string>> values(keys.size());
-  for (std::size_t missing = keys.size(); missing > 0 && !deadline.passed();) {
-    check();
-    const auto absent = std::find(values.begin(), values.end(), std::nullopt) - values.begin();
-    exchange(keys[static_cast<std::size_t>(absent)], deadline,
-             [&](Stream stream, const Bytes& bytes) {
-               const std::uint64_t index = stream.group - first;
-               if (index >= values.size() || values[index]) return;
-               values[index] = text_of(bytes, 0, bytes.size());
-               --missing;
-             });
-  }
+  if (keys.empty()) return {};
+  std::string list;
+  for (const std::string& key : keys) append(list, key);
+  SHOAL_USER_CHECK(list.size() <= kMaxValue, "store", "keys of {} bytes", list.size());
+  const auto ask = [&](Request what, Deadline end, const std::function<void()>& may_go_on) {
+    const std::uint64_t number = ++requests_;
+    link_.send({number, static_cast<std::uint64_t>(what)}, 0, pack("", list));
+    std::optional<Reply> reply;
+    while (!reply && !end.passed()) {
+      may_go_on();
+      exchange(keys.front(), end, [&](Stream stream, const Bytes& bytes) {
+        if (stream.group == number) reply = Reply{stream.sequence, text_of(bytes, 0, bytes.size())};
+      });
+    }
+    return reply;
+  };
+  auto reply = ask(kWaitAll, deadline, check);
+  // Some have not come in time: those that have are asked for, so that the others can be named.
+  if (!reply) reply = ask(kGetAll, Deadline::in(kNamesOfMissing), [] {});
+  if (reply && reply->status == kTooMuch) return KeyValues::wait_all(keys, deadline, check);
+  std::vector<std::optional<std::string>> values;
+  if (reply) values = texts_of(reply->value);
+  if (reply && values.size() != keys.size())
+    throw Error(ErrorKind::kData, "store", "an answer to another question");
+  values.resize(keys.size());
   return values;
 }
 

@@ -50,7 +50,8 @@ class StoreClient final : public KeyValues {
   void set(const std::string& key, const std::string& value, Deadline deadline) override;
   std::optional<std::string> get(const std::string& key, Deadline deadline);
   std::string wait(const std::string& key, Deadline deadline) override;
-  /// Asks for all at once: it takes one round trip when all are there.
+  /// Asks for all at once, and gets one answer: it takes one round trip when all are there. Where
+  /// some are missing at the deadline, up to a second more.
   std::vector<std::optional<std::string>> wait_all(const std::vector<std::string>& keys,
                                                    Deadline deadline,
                                                    const std::function<void()>& check) override;

@@ -497,6 +497,12 @@ std::uint64_t TcpTransport::bytes_sent(int r) const {
   return peer.link ? peer.link->bytes_sent() : 0;
 }
 
+Duration TcpTransport::round_trip(int r) const {
+  const std::lock_guard lock(mutex_);
+  const auto& peer = peers_.at(static_cast<std::size_t>(r));
+  return peer.link && peer.link->has_rail(0) ? least_round_trip_of(peer.link->fd(0)) : Duration();
+}
+
 std::uint64_t TcpTransport::bytes_received(int r) const {
   const std::lock_guard lock(mutex_);
   const auto& peer = peers_.at(static_cast<std::size_t>(r));

@@ -110,6 +110,8 @@ class TcpTransport final : public Transport {
   std::uint64_t bytes_received(int peer) const;
   /// Returns how many connections there are to `peer`; 0 where they are closed.
   int rails(int peer) const override;
+  /// By the kernel's clock, on rail 0, within the last five minutes; zero while there is none.
+  Duration round_trip(int peer) const override;
   /// Counts the connections that have taken the place of a first one, to any peer.
   std::uint64_t first_rails_replaced() const;
   /// Returns true where what goes to and comes from `peer` is encrypted.

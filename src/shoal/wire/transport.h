@@ -58,6 +58,9 @@ class Transport {
   /// Returns the number of connections to `peer`, which both of them know alike: more than one
   /// where they are far apart.
   virtual int rails(int) const { return 1; }
+  /// Returns the shortest time from here to `peer` and back that was seen of late; zero where
+  /// nobody measures it.
+  virtual Duration round_trip(int) const { return {}; }
   /// Returns the bytes sent so far, headers and heartbeats included.
   virtual std::uint64_t bytes_sent(int peer) const = 0;
   /// Returns true once nothing more comes from `peer`: it has left, or its connection is closed.

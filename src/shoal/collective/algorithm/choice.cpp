@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "shoal/base/check.h"
 #include "shoal/collective/algorithm/direct.h"
@@ -30,7 +31,8 @@ constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadc
                            Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
                            Kind::kGather,    Kind::kScatter,       Kind::kBarrier};
 
-StepTable all_reduce_table(Algorithm algorithm, std::size_t count, std::span<const int> hosts) {
+StepTable all_reduce_table(Algorithm algorithm, std::size_t count, std::span<const int> hosts,
+                           std::span<const int> order) {
   const int ranks = static_cast<int>(hosts.size());
   switch (algorithm) {
     case Algorithm::kOneShot:
@@ -42,7 +44,7 @@ StepTable all_reduce_table(Algorithm algorithm, std::size_t count, std::span<con
     case Algorithm::kHalvingDoubling:
       return halving_doubling_all_reduce(ranks, count);
     case Algorithm::kRing:
-      return ring_all_reduce(ranks, count);
+      return ring_all_reduce(ranks, count, order);
     case Algorithm::kDoubleBinaryTree:
       return double_binary_tree_all_reduce(ranks, count);
     default:
@@ -92,7 +94,7 @@ bool folds_once(Algorithm algorithm) {
 }
 
 StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root,
-                     std::span<const int> hosts) {
+                     std::span<const int> hosts, std::span<const int> order) {
   const auto known = algorithms_for(kind);
   SHOAL_USER_CHECK(std::find(known.begin(), known.end(), algorithm) != known.end(), name(kind),
                    "there is no {} {}", name(algorithm), name(kind));
@@ -100,18 +102,19 @@ StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root
   const bool direct = algorithm == Algorithm::kDirect;
   switch (kind) {
     case Kind::kAllReduce:
-      return all_reduce_table(algorithm, count, hosts);
+      return all_reduce_table(algorithm, count, hosts, order);
     // Nobody leaves an all-reduce before all have entered it, which is what a barrier promises.
     case Kind::kBarrier:
-      return all_reduce_table(algorithm, 1, hosts);
+      return all_reduce_table(algorithm, 1, hosts, order);
     case Kind::kReduce:
       return direct ? direct_reduce(ranks, count, root) : binomial_reduce(ranks, count, root);
     case Kind::kBroadcast:
       return direct ? direct_broadcast(ranks, count, root) : binomial_broadcast(ranks, count, root);
     case Kind::kAllGather:
-      return direct ? direct_all_gather(ranks, count) : ring_all_gather(ranks, count);
+      return direct ? direct_all_gather(ranks, count) : ring_all_gather(ranks, count, order);
     case Kind::kReduceScatter:
-      return direct ? direct_reduce_scatter(ranks, count) : ring_reduce_scatter(ranks, count);
+      return direct ? direct_reduce_scatter(ranks, count)
+                    : ring_reduce_scatter(ranks, count, order);
     case Kind::kGather:
       return direct_gather(ranks, count, root);
     case Kind::kScatter:
@@ -122,10 +125,16 @@ StepTable make_table(Algorithm algorithm, Kind kind, std::size_t count, int root
 }
 
 std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count, int root,
-                              std::span<const int> hosts, int rank, int segments) {
+                              std::span<const int> hosts, int rank, int segments,
+                              std::span<const int> order) {
   const int ranks = static_cast<int>(hosts.size());
   const auto own = static_cast<std::size_t>(rank);
   SHOAL_USER_CHECK(own < hosts.size(), name(kind), "rank {} of {}", rank, ranks);
+  // As in make_table.
+  if (kind == Kind::kBarrier) {
+    kind = Kind::kAllReduce;
+    count = 1;
+  }
   const bool direct = algorithm == Algorithm::kDirect;
   const bool ring = algorithm == Algorithm::kRing;
   // Those of which a whole table has a number of steps that grows with the square of the ranks.
@@ -133,22 +142,32 @@ std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count,
     return one_shot_all_reduce_column(ranks, count, rank);
   if (kind == Kind::kAllReduce && direct)
     return direct_all_reduce_column(ranks, count, rank, segments);
-  if (kind == Kind::kAllReduce && ring) return ring_all_reduce_column(ranks, count, rank);
+  if (kind == Kind::kAllReduce && ring) return ring_all_reduce_column(ranks, count, rank, order);
   if (kind == Kind::kReduceScatter && direct)
     return direct_reduce_scatter_column(ranks, count, rank);
-  if (kind == Kind::kReduceScatter && ring) return ring_reduce_scatter_column(ranks, count, rank);
+  if (kind == Kind::kReduceScatter && ring)
+    return ring_reduce_scatter_column(ranks, count, rank, order);
   if (kind == Kind::kAllGather && direct) return direct_all_gather_column(ranks, count, rank);
-  if (kind == Kind::kAllGather && ring) return ring_all_gather_column(ranks, count, rank);
+  if (kind == Kind::kAllGather && ring) return ring_all_gather_column(ranks, count, rank, order);
   if (kind == Kind::kAllToAll && direct) {
     const std::vector<std::size_t> counts(hosts.size(), count);
     return exchange_steps(rank, counts, counts);
   }
-  return make_table(algorithm, kind, count, root, hosts)[own];
+  return make_table(algorithm, kind, count, root, hosts, order)[own];
 }
 
-Choice::Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides)
-    : hosts_(std::move(hosts)), model_(model) {
+double predict_ring_seconds(const Route& route, std::size_t bytes) {
+  const CostModel links_alone{.inside = {}, .between = {}, .overhead = 0, .fold = 0};
+  return predict_seconds(ring_all_reduce(route.links.ranks(), bytes, route.order), 1, links_alone,
+                         {}, &route.links);
+}
+
+Choice::Choice(std::vector<int> hosts, const CostModel& model, std::string_view overrides,
+               std::shared_ptr<const Route> route)
+    : hosts_(std::move(hosts)), model_(model), route_(std::move(route)) {
   SHOAL_USER_CHECK(!hosts_.empty(), "choice", "at least one rank is needed");
+  SHOAL_USER_CHECK(!route_ || route_->order.size() == hosts_.size(), "choice",
+                   "a route of {} ranks for {}", route_ ? route_->order.size() : 0, hosts_.size());
   while (!overrides.empty()) {
     const std::string_view word = overrides.substr(0, overrides.find(','));
     overrides.remove_prefix(std::min(overrides.size(), word.size() + 1));
@@ -181,8 +200,12 @@ std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
       std::adjacent_find(hosts_.begin(), hosts_.end(), std::not_equal_to<>()) == hosts_.end();
   // Partial sums would round, divide or scale more than once. On one host the hierarchical table
   // has no second level.
+  // Between many hosts it is a direct all-reduce between these, and its table grows with their
+  // square.
+  const bool flat =
+      one_host || std::set<int>(hosts_.begin(), hosts_.end()).size() > kMostSimulatedRanks;
   std::erase_if(all, [&](Algorithm a) {
-    return (once && !folds_once(a)) || (one_host && a == Algorithm::kHierarchical);
+    return (once && !folds_once(a)) || (flat && a == Algorithm::kHierarchical);
   });
   // An override that adds partial sums does not count where contributions must be folded once.
   if (const auto fixed = overrides_.find(kind);
@@ -191,10 +214,27 @@ std::vector<Algorithm> Choice::candidates(Kind kind, bool once) const {
   return all;
 }
 
+// Whole tables of these algorithms have a number of steps that grows with the square of the ranks:
+// of 1,024 ranks 4 million, 130 MB.
+bool Choice::predicts_by_one_rank(Algorithm algorithm, Kind kind) const {
+  return !route_ && hosts_.size() > kMostSimulatedRanks && !has_root(kind) &&
+         (algorithm == Algorithm::kOneShot || algorithm == Algorithm::kDirect ||
+          algorithm == Algorithm::kRing);
+}
+
 double Choice::predict(Algorithm algorithm, Kind kind, int log2_bytes) const {
+  if (predicts_by_one_rank(algorithm, kind)) {
+    // With parts of equal size: where there are fewer bytes than ranks, some would have none.
+    std::size_t count = kind == Kind::kBarrier ? 1 : std::size_t{1} << log2_bytes;
+    if (kind == Kind::kAllReduce && algorithm != Algorithm::kOneShot)
+      count = (count + hosts_.size() - 1) / hosts_.size() * hosts_.size();
+    const auto column = make_column(algorithm, kind, count, 0, hosts_, 0);
+    return predict_seconds_of_equals(column, static_cast<int>(hosts_.size()), 1, model_, hosts_);
+  }
   // A byte is an element here: Buffer::count of any type comes to the same number of bytes.
-  return predict_seconds(make_table(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_), 1,
-                         model_, hosts_);
+  return predict_seconds(
+      make_table(algorithm, kind, std::size_t{1} << log2_bytes, 0, hosts_, order()), 1, model_,
+      hosts_, route_ ? &route_->links : nullptr);
 }
 
 Algorithm Choice::operator()(Kind kind, std::size_t bytes, bool once) const {

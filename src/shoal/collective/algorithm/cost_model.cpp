@@ -44,11 +44,12 @@ class Wire {
 class Simulation {
  public:
   Simulation(const StepTable& table, std::size_t element_bytes, const CostModel& model,
-             std::span<const int> hosts)
+             std::span<const int> hosts, const LinkMatrix* links)
       : table_(table),
         element_bytes_(element_bytes),
         model_(model),
         hosts_(hosts),
+        links_(links),
         at_(table.size()),
         now_(table.size()),
         out_(table.size()),
@@ -118,9 +119,15 @@ class Simulation {
     if (step.action == Action::kReceiveReduce) now_[rank] += bytes * model_.fold;
   }
 
+  LinkCost cost_of_link(int rank, int peer) const {
+    if (!links_) return between(rank, peer) ? model_.between : model_.inside;
+    const LinkSpeed& speed = links_->at(rank, peer);
+    return {1e-6 * static_cast<double>(speed.us), 8e-3 / static_cast<double>(speed.kbit_s)};
+  }
+
   void send(int rank, int peer, double bytes) {
     const bool far = between(rank, peer);
-    const LinkCost& link = far ? model_.between : model_.inside;
+    const LinkCost link = cost_of_link(rank, peer);
     now_[rank] += model_.overhead;
     double left = out_[rank].pass(now_[rank], bytes * link.beta);
     // The ranks of a host share its link to the others, in both directions.
@@ -137,6 +144,7 @@ class Simulation {
   const std::size_t element_bytes_;
   const CostModel& model_;
   std::span<const int> hosts_;
+  const LinkMatrix* links_;  ///< null: the links are those of the model
   std::vector<std::size_t> at_;
   std::vector<double> now_;
   std::vector<Port> out_, in_;
@@ -151,10 +159,51 @@ class Simulation {
 }  // namespace
 
 double predict_seconds(const StepTable& table, std::size_t element_bytes, const CostModel& model,
-                       std::span<const int> hosts) {
+                       std::span<const int> hosts, const LinkMatrix* links) {
   SHOAL_USER_CHECK(hosts.empty() || hosts.size() == table.size(), "predict_seconds",
                    "{} hosts for {} ranks", hosts.size(), table.size());
-  return Simulation(table, element_bytes, model, hosts).run();
+  SHOAL_USER_CHECK(!links || static_cast<std::size_t>(links->ranks()) == table.size(),
+                   "predict_seconds", "links of {} ranks for {}", links ? links->ranks() : 0,
+                   table.size());
+  return Simulation(table, element_bytes, model, hosts, links).run();
+}
+
+double predict_seconds_of_equals(std::span<const Step> column, int ranks, std::size_t element_bytes,
+                                 const CostModel& model, std::span<const int> hosts) {
+  SHOAL_USER_CHECK(hosts.empty() || hosts.size() == static_cast<std::size_t>(ranks),
+                   "predict_seconds", "{} hosts for {} ranks", hosts.size(), ranks);
+  const auto shares = static_cast<double>(
+      hosts.empty() ? 1 : std::count(hosts.begin(), hosts.end(), hosts.front()));
+  // A message to the rank at some distance ahead is sent when one comes from as far behind.
+  std::vector<Wire> wires(static_cast<std::size_t>(ranks));
+  Port out;
+  Port in;
+  double now = 0;
+  int held = 0;
+  for (const Step& step : column) {
+    const double bytes = static_cast<double>(step.range.size() * element_bytes);
+    if (bytes == 0) continue;
+    if (step.action == Action::kFold) {
+      now += bytes * model.fold * std::exchange(held, 0);
+      continue;
+    }
+    const auto peer = static_cast<std::size_t>(step.peer);
+    if (step.action == Action::kSend) {
+      const bool far = !hosts.empty() && hosts[peer] != hosts.front();
+      const LinkCost& link = far ? model.between : model.inside;
+      const double duration = bytes * link.beta * (far ? shares : 1);
+      now += model.overhead;
+      const double left = out.pass(now, duration);
+      wires[peer].add(in.pass(left - duration + link.alpha, duration));
+      continue;
+    }
+    Wire& wire = wires[(wires.size() - peer) % wires.size()];
+    SHOAL_CHECK(!wire.empty(), "all ranks wait for the one that is {} behind", step.peer);
+    now = std::max(now, wire.take()) + model.overhead;
+    if (step.action == Action::kHold) ++held;
+    if (step.action == Action::kReceiveReduce) now += bytes * model.fold;
+  }
+  return now;
 }
 
 }  // namespace shoal::collective

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "shoal/collective/algorithm/step.h"
+#include "shoal/collective/route/link_matrix.h"
 
 namespace shoal::collective {
 
@@ -30,8 +31,17 @@ struct CostModel {
 /// Predicts the seconds until the last rank has executed `table`, by simulating it. A rank sends
 /// and receives one message at a time in each direction, and so does a host towards the others; a
 /// receive waits for the arrival. `hosts[r]` names the host of rank r; empty: all are on one.
+/// `links`: what was measured between the ranks, in the place of the model's links; null: nothing.
 /// Throws Error(internal) for a table that cannot finish.
 double predict_seconds(const StepTable& table, std::size_t element_bytes, const CostModel& model,
-                       std::span<const int> hosts = {});
+                       std::span<const int> hosts = {}, const LinkMatrix* links = nullptr);
+
+/// As predict_seconds, for tables in which all ranks do the same at the same time, each with the
+/// peers at the same distances from it: `column` is that of rank 0 of `ranks`, and stands for all.
+/// Its time and memory grow with the steps of one rank, not of all. `hosts`: as above; where hosts
+/// have several ranks, those of one are taken to use its link all at a time. Throws Error(internal)
+/// for a column that cannot finish.
+double predict_seconds_of_equals(std::span<const Step> column, int ranks, std::size_t element_bytes,
+                                 const CostModel& model, std::span<const int> hosts = {});
 
 }  // namespace shoal::collective

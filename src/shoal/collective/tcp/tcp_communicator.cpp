@@ -8,6 +8,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/hash.h"
 #include "shoal/collective/algorithm/direct.h"
+#include "shoal/collective/algorithm/ring.h"
 #include "shoal/collective/fold/fold.h"
 #include "shoal/collective/operation_check.h"
 
@@ -39,6 +40,13 @@ std::vector<int> hosts_of(const std::vector<int>& hosts, const std::vector<int>&
   return own;
 }
 
+std::shared_ptr<const Route> route_of(const std::shared_ptr<const LinkMatrix>& links,
+                                      const std::vector<int>& members) {
+  if (!links) return nullptr;
+  auto route = route_over(links->of(members));
+  return route ? std::make_shared<const Route>(*std::move(route)) : nullptr;
+}
+
 }  // namespace
 
 TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Options options)
@@ -53,9 +61,13 @@ TcpCommunicator::TcpCommunicator(std::shared_ptr<wire::Transport> peers, Options
                .rank = rank,
                .most_held_bytes = options_.most_held_bytes},
       group_(group),
-      choice_(hosts_of(options_.hosts, members_.ranks), options_.model, options_.algorithms),
+      choice_(hosts_of(options_.hosts, members_.ranks), options_.model, options_.algorithms,
+              route_of(options_.links, members_.ranks)),
       place_(options_.progress, *this) {
   if (!options_.hosts.empty()) members_.hosts = choice_.hosts();
+  const RingPlace place(size(), rank, choice_.order());
+  members_.next = place.next();
+  members_.previous = place.previous();
   if (options_.flight) {
     options_.flight->add(
         fmt::format("tcp-{:x}", group_), members_.ranks,
@@ -192,7 +204,7 @@ std::vector<Step> TcpCommunicator::make_steps(const Operation& o, Algorithm algo
       !o.send_counts.empty()
           ? exchange_steps(rank(), o.send_counts, o.receive_counts)
           : make_column(algorithm, o.kind, o.buffer.count, has_root(o.kind) ? o.peer : 0,
-                        choice_.hosts(), rank(), segments);
+                        choice_.hosts(), rank(), segments, choice_.order());
   const auto& hosts = choice_.hosts();
   if (between_hosts) {
     std::erase_if(steps, [&](const Step& step) {

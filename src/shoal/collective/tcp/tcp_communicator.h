@@ -10,6 +10,7 @@
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/flight/flight_recorder.h"
 #include "shoal/collective/progress.h"
+#include "shoal/collective/route/link_matrix.h"
 #include "shoal/collective/tcp/tcp_operation.h"
 #include "shoal/wire/transport.h"
 
@@ -33,6 +34,9 @@ class TcpCommunicator final : public Communicator {
     std::vector<int> hosts;
     CostModel model;
     std::string algorithms;  ///< overrides, as Choice reads them
+    /// What was measured between the ranks of the world, for the choice of algorithms and the order
+    /// of rings; the same on all ranks. Null: nothing.
+    std::shared_ptr<const LinkMatrix> links;
     /// Records the operations of this group and its splits; null: nothing does.
     std::shared_ptr<FlightBook> flight;
     /// Every reduction folds once, in the order of ranks, and so gives the bits of shared memory.

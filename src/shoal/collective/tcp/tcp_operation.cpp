@@ -61,8 +61,8 @@ void TcpOperation::announce() {
   announced_ = false;
   wire::Bytes message(TcpCall::kBytes);
   call_.write(message.data());
-  send_message((members_.rank + 1) % members_.size(),
-               {stream_.group, kAnnouncements | stream_.sequence}, std::move(message));
+  send_message(members_.next, {stream_.group, kAnnouncements | stream_.sequence},
+               std::move(message));
 }
 
 void TcpOperation::send_message(int peer, wire::Stream stream, wire::Bytes head,

@@ -18,6 +18,9 @@ struct TcpMembers {
   std::shared_ptr<wire::Transport> peers;
   std::vector<int> ranks;  ///< rank here -> rank in the world
   int rank = 0;
+  /// Those beside this one in a ring. Each rank tells the next one what it calls.
+  int next = 0;
+  int previous = 0;
   std::vector<int> hosts;  ///< the host of each rank; empty: unknown
   /// Bytes that this rank has sent to ranks of other hosts, headers of messages and chunks
   /// included.
@@ -125,7 +128,7 @@ class TcpOperation {
     return step.range.size() == 0 && !point_to_point(operation_.kind) && call_.per_rank_counts == 0;
   }
   int world_rank(int rank) const { return members_.ranks[static_cast<std::size_t>(rank)]; }
-  int previous() const { return (members_.rank + members_.size() - 1) % members_.size(); }
+  int previous() const { return members_.previous; }
 
   TcpMembers& members_;
   /// All operations in flight, in the order of their starts: earlier receives choose their messages

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "shoal/collective/codec/coding.h"
+#include "shoal/collective/route/route_mode.h"
 #include "shoal/model/kept_activations.h"
 #include "shoal/model/model_spec.h"
 #include "shoal/wire/tls_mode.h"
@@ -108,6 +109,10 @@ struct ChoiceNames<Transport> {
 template <>
 struct ChoiceNames<wire::TlsMode> {
   static constexpr std::array names = wire::kTlsModes;
+};
+template <>
+struct ChoiceNames<collective::RouteMode> {
+  static constexpr std::array names = collective::kRouteModes;
 };
 template <>
 struct ChoiceNames<ContextParallelMethod> {

@@ -243,7 +243,8 @@ void validate_transport(const Job& job, bool one_host) {
     reject_if_set(
         job,
         {"parallelism.interface", "parallelism.ports", "parallelism.rails", "parallelism.silence_s",
-         "parallelism.tls", "parallelism.algorithms", "parallelism.link_costs"},
+         "parallelism.tls", "parallelism.routes", "parallelism.algorithms",
+         "parallelism.link_costs"},
         mpi ? "belongs to TCP, and parallelism.transport is \"mpi\""
             : "belongs to TCP, and all ranks are on one host, where shared memory carries the "
               "bytes unless parallelism.transport is \"tcp\"");

@@ -1,0 +1,150 @@
+#include "shoal/collective/route/pair_probe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "shoal/base/duration.h"
+#include "shoal/base/error.h"
+
+namespace shoal::collective {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What may always be on its way. A link of 1 Mbit/s carries it in half a second.
+constexpr std::uint64_t kFirstBytes = 2 * PairProbe::kMessageBytes;
+/// Releases come in lumps: what the way carries is looked at over so long, or a round trip.
+constexpr Duration kLeastLook = milliseconds(25);
+constexpr Duration kLongestWait = milliseconds(5);
+/// The last message of a direction: of another size than all others.
+constexpr std::size_t kEndBytes = 8;
+
+}  // namespace
+
+PairProbe::PairProbe(wire::Transport& transport, int peer, const Options& options,
+                     std::span<const std::byte> payload)
+    : transport_(transport),
+      peer_(peer),
+      options_(options),
+      payload_(payload),
+      ready_{options.group, 2 * options.number},
+      data_{options.group, 2 * options.number + 1} {}
+
+// After a failure the transport must not read the payload any more.
+PairProbe::~PairProbe() {
+  if (!sent_.empty()) transport_.release_buffers(data_);
+}
+
+LinkSpeed PairProbe::run(Deadline deadline) {
+  await_peer(deadline);
+  while (!heard_end_ || !said_end_ || !sent_.empty()) {
+    const std::uint64_t seen = transport_.events();
+    receive();
+    note_released();
+    send_more();
+    transport_.flush();
+    wait(seen, kLongestWait, deadline);
+  }
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(round_trip_).count() / 2;
+  return {.kbit_s = kbit_s(), .us = static_cast<std::uint32_t>(us)};
+}
+
+// Both begin when both are there: one of them may have been held up by an earlier probe.
+void PairProbe::await_peer(Deadline deadline) {
+  transport_.send(peer_, ready_, 0, wire::Bytes(1), {}, nullptr);
+  transport_.flush();
+  for (;;) {
+    const std::uint64_t seen = transport_.events();
+    if (transport_.take(peer_, ready_)) break;
+    wait(seen, milliseconds(100), deadline);
+  }
+  round_trip_ = transport_.round_trip(peer_);
+  began_ = Clock::now();
+}
+
+void PairProbe::wait(std::uint64_t seen, Duration longest, Deadline deadline) {
+  transport_.check();
+  const auto fail = [&](ErrorKind kind, const char* what) {
+    Error error(kind, "measure links", fmt::format("rank {} {}", peer_, what));
+    error.at(transport_.rank(), transport_.size()).from(peer_);
+    transport_.abort(error);
+    transport_.check();
+  };
+  if (transport_.gone(peer_) && !transport_.has_arrived(peer_, ready_) &&
+      !transport_.has_arrived(peer_, data_))
+    fail(ErrorKind::kPeerLost, "has left");
+  if (deadline.passed()) fail(ErrorKind::kTimeout, "did not do its part in time");
+  transport_.wait_for_event(seen, std::min<Duration>(longest, deadline.left()));
+}
+
+void PairProbe::receive() {
+  while (const auto chunk = transport_.take(peer_, data_)) {
+    if (chunk->total() == kEndBytes) {
+      heard_end_ = true;
+      continue;
+    }
+    received_ += chunk->bytes();
+    arrivals_.emplace_back(Clock::now(), received_);
+  }
+}
+
+void PairProbe::note_released() {
+  const std::uint64_t before = released_;
+  while (!sent_.empty() && sent_.front()->load(std::memory_order_acquire)) {
+    sent_.pop_front();
+    released_ += kMessageBytes;
+  }
+  if (released_ != before) releases_.emplace_back(Clock::now(), released_);
+}
+
+// Twice what the way carries in a round trip: enough to fill it, and little that is still on its
+// way when the time is over.
+std::uint64_t PairProbe::window() const {
+  const auto since = Clock::now() - std::max(round_trip_, kLeastLook);
+  const auto first = std::partition_point(releases_.begin(), releases_.end(),
+                                          [&](const Arrival& a) { return a.first < since; });
+  const std::uint64_t before = first == releases_.begin() ? 0 : std::prev(first)->second;
+  return std::max(kFirstBytes, PairProbe::kMessageBytes + 2 * (released_ - before));
+}
+
+void PairProbe::send_more() {
+  if (said_end_) return;
+  if (Clock::now() - began_ >= options_.sends_for) {
+    said_end_ = true;
+    transport_.send(peer_, data_, 0, wire::Bytes(kEndBytes), {}, nullptr);
+    return;
+  }
+  for (const std::uint64_t most = window(); (sent_.size() + 1) * kMessageBytes <= most;) {
+    sent_.push_back(std::make_shared<std::atomic<bool>>(false));
+    transport_.send(peer_, data_, 0, {}, payload_, sent_.back());
+  }
+}
+
+std::uint32_t PairProbe::kbit_s() const {
+  double rate = bytes_per_second(arrivals_);
+  // A way on which nothing but one lump has come: since both began.
+  if (rate == 0 && !arrivals_.empty())
+    rate = static_cast<double>(received_) / to_seconds(arrivals_.back().first - began_);
+  const double most = std::numeric_limits<std::uint32_t>::max();
+  return static_cast<std::uint32_t>(std::clamp<double>(8e-3 * rate, LinkMatrix::kLeastKbit, most));
+}
+
+double bytes_per_second(std::span<const std::pair<Clock::time_point, std::uint64_t>> arrivals) {
+  if (arrivals.size() < 2) return 0;
+  const Duration half = (arrivals.back().first - arrivals.front().first) / 2;
+  double best = 0;
+  for (std::size_t from = 0, to = 0; to < arrivals.size(); ++to) {
+    // The latest beginning that leaves half of the time.
+    while (from + 1 < to && arrivals[to].first - arrivals[from + 1].first >= half) ++from;
+    const Duration taken = arrivals[to].first - arrivals[from].first;
+    if (taken < half || taken <= Duration::zero()) continue;
+    const auto bytes = static_cast<double>(arrivals[to].second - arrivals[from].second);
+    best = std::max(best, bytes / to_seconds(taken));
+  }
+  return best;
+}
+
+}  // namespace shoal::collective
