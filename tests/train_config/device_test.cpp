@@ -34,7 +34,6 @@ TEST(Device, WhatGpusLackIsRefusedByItsKey) {
       {"model.experts", {"model.experts=4", "model.experts_per_token=2"}},
       {"parallelism.transport", {"parallelism.transport=tcp"}},
       {"parallelism.memory_limit_mb", {"parallelism.memory_limit_mb=100"}},
-      {"metrics.memory_steps", {"metrics.memory_steps=[2, 3]"}},
       {"low_communication.method",
        {"low_communication.method=diloco", "low_communication.every=5"}},
       {"optimizer.state_folder", {"optimizer.state_folder=states"}},

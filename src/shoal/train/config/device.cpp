@@ -28,8 +28,6 @@ void validate_device(const Job& job, const model::ModelSpec& spec) {
          "ranks of a host must know each other: leave it at \"auto\"");
   refuse(p.memory_limit_mb > 0, "parallelism.memory_limit_mb",
          "memory is the device's, and nothing bounds it");
-  refuse(!config.metrics.memory_steps.empty(), "metrics.memory_steps",
-         "moments of the host's memory say nothing of the device's");
   refuse(has_members(config), "low_communication.method", "ranks exchange gradients");
   refuse(config.elastic.enabled, "elastic.enabled", "all ranks stay to the end");
   refuse(!config.optimizer.state_folder.empty(), "optimizer.state_folder",
