@@ -276,6 +276,23 @@ TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
   return agreement;
 }
 
+/// A group that ends leaves the state of its last step with each member: it is saved before the
+/// error is told, because the others may not come back.
+StepResult TrainingLoop::step_of_member(const StepInput& input) {
+  try {
+    return run_.elastic->step(input);
+  } catch (const Error&) {
+    if (saved_step_ == run_.record.step || run_.record.step == first_step_) throw;
+    try {
+      run_.elastic->take_back();
+      save();
+    } catch (const std::exception& error) {
+      options_.log.warning("the state of step {} is not saved: {}", run_.record.step, error.what());
+    }
+    throw;
+  }
+}
+
 StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison poison,
                                    Clock::time_point begin) {
   RunRecord& record = run_.record;
@@ -287,7 +304,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
                         .labels = labels,
                         .poison = poison,
                         .may_end_early = may_end_early(record.step + 1)};
-  const StepResult result = run_.elastic ? run_.elastic->step(input) : run_.step->run(batch, input);
+  const StepResult result = run_.elastic ? step_of_member(input) : run_.step->run(batch, input);
   // The step before this one was validated within it.
   report_validated();
   if (run_.exchange) {

@@ -59,6 +59,7 @@ class TrainingLoop {
   void begin_memory(std::int64_t step);
   int stop_signal() const;
   bool save_is_asked();
+  StepResult step_of_member(const StepInput& input);
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison,
                        Clock::time_point begin);
   bool may_end_early(std::int64_t step) const;

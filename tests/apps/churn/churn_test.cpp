@@ -152,7 +152,13 @@ timeout_s = 60
     Member* const member = living();
     member->program->signal(SIGSTOP);
     std::this_thread::sleep_for(milliseconds(50 + random_() % 250));
+    const std::int64_t before = last_step(*member).step;
     member->program->signal(SIGCONT);
+    const auto end = steady_clock::now() + std::chrono::minutes(2);
+    while (last_step(*member).step == before) {
+      ASSERT_LT(steady_clock::now(), end) << member->name << " takes no step any more";
+      std::this_thread::sleep_for(milliseconds(20));
+    }
     wait_until_all_train();
   }
   /// Lets a member leave in order.

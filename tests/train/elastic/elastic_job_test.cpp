@@ -233,7 +233,8 @@ TEST_F(ElasticJob, AGroupThatEndedGoesOnFromTheCheckpointOfAMember) {
   std::filesystem::remove_all(path("a") + "/checkpoints/step-6");
   std::filesystem::remove(RunDirectory(path("a")).address());
   auto first = start("a", even + Sets{"elastic.members=2"});
-  auto second = start("b", even + joining("a"));
+  // One that joins waits for nobody: it would hold up the others.
+  auto second = start("b", even + joining("a") + Sets{"elastic.members=3"});
   EXPECT_EQ(first.get() + second.get(), 0);
   const auto steps = lineage("a");
   ASSERT_EQ(steps.size(), 12u);
@@ -249,6 +250,21 @@ TEST_F(ElasticJob, AGroupThatEndedGoesOnFromTheCheckpointOfAMember) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("has steps 4 to 12, and there is no checkpoint"));
   }
+}
+
+// Of two keepers one cannot decide anything: it ends, with what both have committed.
+TEST_F(ElasticJob, AGroupThatEndsLeavesTheStateOfItsLastStep) {
+  const Sets sets{"checkpoint.interval=0", "checkpoint.at_end=false",
+                  "elastic.quorum_patience_s=0.5"};
+  auto first = start("a", sets + Sets{"elastic.members=2", "debug.fault=error",
+                                      "debug.fault_step=5", "debug.fault_action=0B1"});
+  auto second = start("b", sets + joining("a"));
+  EXPECT_THROW(first.get(), Error);
+  EXPECT_THROW(second.get(), Error);
+  EXPECT_EQ(lineage("b").back().step, 4);
+  EXPECT_TRUE(std::filesystem::exists(path("b") + "/checkpoints/step-4"));
+  EXPECT_TRUE(std::filesystem::exists(path("a") + "/checkpoints/step-4"));
+  EXPECT_FALSE(replay_of("b").differs);
 }
 
 TEST_F(ElasticJob, WhoTrainsAnotherJobIsRefused) {

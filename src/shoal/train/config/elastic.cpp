@@ -46,6 +46,15 @@ void validate_whole_models(const Job& job, int ranks) {
     throw config_error(job, "parallelism.transport",
                        "the members of an elastic group (elastic.enabled) use TCP: \"auto\"");
   }
+  for (const char* key : {"parallelism.interface", "parallelism.ports", "parallelism.rails",
+                          "parallelism.silence_s", "parallelism.in_rank_order"}) {
+    if (job.origins.contains(key)) {
+      throw config_error(job, key,
+                         "is for the ranks of one job: members of an elastic group "
+                         "(elastic.enabled) have elastic.listen, elastic.ports and "
+                         "elastic.suspect_after_s");
+    }
+  }
 }
 
 /// What a step changes must be known to all members, and be taken back where it is not committed.
@@ -53,7 +62,7 @@ void validate_state(const Job& job, const model::ModelSpec& spec) {
   if (job.config.precision.type == Precision::kAuto) {
     throw config_error(job, "precision.type",
                        "each member would measure which type is faster, and all of an elastic "
-                       "group (elastic.enabled) need the same one: \"fp32\" or \"bf16\"");
+                       "group (elastic.enabled) need the same one: \"fp32\", \"bf16\" or \"fp16\"");
   }
   if (!job.config.optimizer.state_folder.empty()) {
     throw config_error(job, "optimizer.state_folder",

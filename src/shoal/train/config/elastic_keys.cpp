@@ -17,17 +17,18 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
            "the address of this host at which the other members find this one")
       .only_with({of_elastic_jobs})
       .key("ports", &E::ports, any(),
-           "on which ports it listens, \"7000-7100\": the first ones that are free, one for "
-           "agreement and one for gradients; 0: whichever the system gives")
+           "on which ports it listens, \"7000-7100\": the first ones that are free: at "
+           "least four, because a view listens anew while the last one ends; 0: whichever the "
+           "system gives")
       .only_with({of_elastic_jobs})
       .key("key_file", &E::key_file, any(),
            "a file with the secret that all members share; only members on one host (listen = "
            "\"127.0.0.1\") may do without")
       .only_with({of_elastic_jobs})
       .key("members", &E::members, between(1, 4096),
-           "so many members are waited for before the first step after a start of this process")
+           "so many members are waited for by the one that begins the group, before its first step")
       .only_with({of_elastic_jobs})
-      .key("suspect_after_s", &E::suspect_after_s, {0, 86400, true, {}},
+      .key("suspect_after_s", &E::suspect_after_s, {0.5, 86400, true, {}},
            "seconds of silence after which a member is taken for dead, and removed")
       .only_with({of_elastic_jobs})
       .key("on_quorum_loss", &E::on_quorum_loss,

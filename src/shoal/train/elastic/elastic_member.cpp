@@ -104,7 +104,9 @@ ElasticMember::ElasticMember(const RunOptions& options, Run& run)
 elastic::ElasticGroup::Options ElasticMember::group_options() {
   elastic::ElasticGroup::Options options;
   options.network = network_options(options_.job.config);
-  options.world.timeout = longest_wait(options_.job.config);
+  // All gradients are one operation, which must hold what members differ in: over a slow link that
+  // takes longer than the waits of a job. Silence ends it before.
+  options.world.timeout = options.step_timeout;
   options.state.write = [this] { return write(); };
   options.state.read = [this](std::span<const std::byte> bytes) { read(bytes); };
   options.state.digest = RunState::digest_of;
@@ -120,8 +122,9 @@ void ElasticMember::write_address() const {
 
 void ElasticMember::wait_for_members() {
   const auto members = static_cast<std::size_t>(section_.members);
-  // People start the others.
-  if (members > 1) group_->wait_for_members(members, Deadline::in(std::chrono::hours(24)));
+  // People start the others. A member that joins must not hold up a group that trains.
+  if (members > 1 && section_.join.empty())
+    group_->wait_for_members(members, Deadline::in(std::chrono::hours(24)));
 }
 
 RunRecord ElasticMember::record() const {
@@ -151,7 +154,6 @@ void ElasticMember::read(std::span<const std::byte> bytes) {
   if (run_.loss_scale && group.loss_scale) run_.loss_scale->restore(*group.loss_scale);
 }
 
-/// Makes the state what it was before an attempt that is not committed.
 void ElasticMember::take_back() {
   if (!std::exchange(tried_, false)) return;
   undo_.restore();

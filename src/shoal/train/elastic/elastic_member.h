@@ -52,6 +52,9 @@ class ElasticMember {
   /// Returns where another member is found, for a process that comes back; empty: there is none.
   std::string other_member() const;
 
+  /// Makes the state that of the last step that was committed.
+  void take_back();
+
  private:
   /// What each member says of its part of a step before all go on.
   struct Part {
@@ -62,7 +65,6 @@ class ElasticMember {
   RunRecord record() const;
   std::vector<std::byte> write();
   void read(std::span<const std::byte> bytes);
-  void take_back();
   collective::elastic::Attempt attempt(collective::Communicator& group,
                                        const collective::elastic::Roster& roster, StepInput input);
   void note_members(const collective::elastic::View& view);
