@@ -33,7 +33,7 @@ struct Options {
   std::string transport = "shared_memory";
   std::string link_costs;  ///< the file
   std::string tls = "auto";
-  std::string routes = "auto";
+  std::string routes = "natural";
   bool print_choice = false;
 };
 
@@ -81,7 +81,7 @@ pid_t start_rank(int rank, const Options& options, const std::string& range) {
     command.insert(command.end(), {"--rails", std::to_string(a.network.rails)});
   if (a.network.tls != wire::TlsMode::kAuto)
     command.insert(command.end(), {"--tls", wire::name(a.network.tls)});
-  if (a.network.routes != collective::RouteMode::kAuto)
+  if (a.network.routes != collective::RouteMode::kNatural)
     command.insert(command.end(), {"--routes", collective::name(a.network.routes)});
   command.insert(command.end(), {"--type", a.type});
   if (a.json) command.push_back("--json");
@@ -147,7 +147,7 @@ int run(Options& options) {
   a.network.tls = *wire::parse_tls_mode(options.tls);
   reject_without_tcp("--tls", a.network.tls != wire::TlsMode::kAuto);
   a.network.routes = *collective::parse_route_mode(options.routes);
-  reject_without_tcp("--routes", a.network.routes != collective::RouteMode::kAuto);
+  reject_without_tcp("--routes", a.network.routes != collective::RouteMode::kNatural);
   static const std::set<std::string> kKnown{
       "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",    "reduce",
       "gather",     "scatter",    "sendrecv",       "ping_pong",  "message_rate", "barrier"};
@@ -243,8 +243,8 @@ void add_bench_command(CLI::App& program, int& exit_code) {
       ->check(CLI::IsMember(wire::kTlsModes));
   command
       ->add_option("--routes", options->routes,
-                   "With TCP: auto: 3 to 32 ranks on hosts of their own, some of them far apart, "
-                   "measure the links between them; natural: rings go in the order of ranks")
+                   "With TCP: measured: 3 to 32 ranks on hosts of their own, some of them far "
+                   "apart, measure the links between them; natural: rings go in the order of ranks")
       ->check(CLI::IsMember(collective::kRouteModes));
   command->add_flag(
       "--print-choice", options->print_choice,

@@ -63,8 +63,8 @@ wire::TlsMode tls_of(const std::string& text) {
 }
 
 collective::RouteMode routes_of(const std::string& text) {
-  const auto mode = collective::parse_route_mode(text.empty() ? "auto" : text);
-  SHOAL_USER_CHECK(mode, kOperation, "routes is auto or natural, not '{}'", text);
+  const auto mode = collective::parse_route_mode(text.empty() ? "natural" : text);
+  SHOAL_USER_CHECK(mode, kOperation, "routes is natural or measured, not '{}'", text);
   return *mode;
 }
 

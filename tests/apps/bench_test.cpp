@@ -64,7 +64,7 @@ TEST(Bench, RefusesWhatMakesNoSense) {
               HasSubstr("--algorithms goes with --transport tcp"));
   EXPECT_THAT(words({"--rails", "2"}),
               HasSubstr("--rails is of TCP, and shared memory carries the bytes"));
-  EXPECT_THAT(words({"--routes", "natural"}),
+  EXPECT_THAT(words({"--routes", "measured"}),
               HasSubstr("--routes is of TCP, and shared memory carries the bytes"));
   EXPECT_THAT(words({"--routes", "short", "--transport", "tcp"}), HasSubstr("--routes"));
   EXPECT_THAT(words({"--rails", "65", "--transport", "tcp"}), HasSubstr("--rails"));
@@ -100,12 +100,12 @@ std::vector<std::string> given(const std::vector<std::string>& more, int code = 
 TEST(Bench, TellsEveryRankTheSame) {
   const std::string plain =
       "world 2 ops all_reduce bytes 4 to 268435456 factor 4 seconds 0.5 arena true tcp false hosts "
-      "1 meet [] algorithms [] rails 0 tls auto routes auto latency 1.5e-05 type f32 json false "
+      "1 meet [] algorithms [] rails 0 tls auto routes natural latency 1.5e-05 type f32 json false "
       "cores 1";
   EXPECT_EQ(given({}), (std::vector<std::string>{plain, plain}));
   const std::string changed =
       "world 3 ops broadcast,barrier bytes 8 to 64 factor 3 seconds 0.25 arena false tcp true "
-      "hosts 1 meet [] algorithms [all_reduce=ring] rails 5 tls on routes natural latency 7 type "
+      "hosts 1 meet [] algorithms [all_reduce=ring] rails 5 tls on routes measured latency 7 type "
       "bf16 json true "
       "cores 1";
   EXPECT_EQ(given({"--nproc",
@@ -130,14 +130,15 @@ TEST(Bench, TellsEveryRankTheSame) {
                    "--tls",
                    "on",
                    "--routes",
-                   "natural",
+                   "measured",
                    "--type",
                    "bf16",
                    "--json"}),
             (std::vector<std::string>{changed, changed, changed}));
   const std::string hosts =
       "world 2 ops all_reduce bytes 4 to 4 factor 4 seconds 0.5 arena true tcp false hosts 2 meet "
-      "[] algorithms [] rails 0 tls auto routes auto latency 1.5e-05 type f32 json false cores 1";
+      "[] algorithms [] rails 0 tls auto routes natural latency 1.5e-05 type f32 json false cores "
+      "1";
   EXPECT_EQ(given({"--hosts", "2", "--bytes", "4"}), (std::vector<std::string>{hosts, hosts}));
   EXPECT_EQ(given({"--nproc", "1"}).size(), 1u);
 }

@@ -71,10 +71,10 @@ TEST(Measure, AllRanksEndWithTheSameMatrix) {
   expect_none(on_network(kRanks, [&](const wire::Endpoint& store, int rank) {
     const auto transport = join(store, rank, kRanks, 3);
     auto& own = found[static_cast<std::size_t>(rank)];
-    own = measure_where_far(transport, RouteMode::kAuto, soon());
+    own = measure_where_far(transport, RouteMode::kMeasured, soon());
     // A second time: nothing of the first one is left on the connections.
     if (own) {
-      EXPECT_TRUE(measure_where_far(transport, RouteMode::kAuto, soon()));
+      EXPECT_TRUE(measure_where_far(transport, RouteMode::kMeasured, soon()));
     }
   }));
   for (const auto& links : found) {
@@ -87,7 +87,7 @@ TEST(Measure, AllRanksEndWithTheSameMatrix) {
 
 TEST(Measure, NothingIsMeasuredWhereNobodyIsFarOrItIsNotWanted) {
   for (const auto& [rails, mode] :
-       {std::pair{1, RouteMode::kAuto}, std::pair{3, RouteMode::kNatural}}) {
+       {std::pair{1, RouteMode::kMeasured}, std::pair{3, RouteMode::kNatural}}) {
     expect_none(on_network(3, [&, rails = rails, mode = mode](const auto& store, int rank) {
       const auto transport = join(store, rank, 3, rails);
       EXPECT_EQ(is_far(*transport, (rank + 1) % 3), rails > 1);
@@ -101,7 +101,7 @@ TEST(Measure, NothingIsMeasuredWhereNobodyIsFarOrItIsNotWanted) {
 TEST(Measure, RanksThatDisagreeAreToldSo) {
   const auto errors = on_network(3, [&](const wire::Endpoint& store, int rank) {
     const auto transport = join(store, rank, 3, 3);
-    measure_where_far(transport, rank == 1 ? RouteMode::kNatural : RouteMode::kAuto, soon());
+    measure_where_far(transport, rank == 1 ? RouteMode::kNatural : RouteMode::kMeasured, soon());
   });
   for (const auto& error : errors) {
     ASSERT_TRUE(error);

@@ -71,6 +71,7 @@ void at_sites(const Wan& wan, const char* name, const Body& body) {
         // Both ends of every connection compute in this process.
         options.network.tls = wire::TlsMode::kOff;
         options.network.silence = std::chrono::seconds(60);
+        options.network.routes = collective::RouteMode::kMeasured;
         const auto fabric = Fabric::on_hosts(
             std::move(options), rendezvous.store(), [](int) { return nullptr; }, soon());
         rendezvous.all_ranks_connected();
@@ -136,6 +137,8 @@ TEST(RouteOverWan, SixPeersGoRoundTheSlowLinkInThePredictedTime) {
       c.run({.kind = Kind::kBarrier}, soon());
       if (c.rank() == 0) before = delivered(wan);
       const double taken = seconds_of_all_reduce(c, x);
+      // Others may still be receiving.
+      c.run({.kind = Kind::kBarrier}, soon());
       if (c.rank() == 0) {
         after = delivered(wan);
         measured.push_back(taken);
@@ -157,7 +160,9 @@ TEST(RouteOverWan, SixPeersGoRoundTheSlowLinkInThePredictedTime) {
              route->links.text(), collective::text_of(*route));
   for (const double taken : measured)
     fmt::print("predicted {:.2f} s, measured {:.2f} s\n", predicted, taken);
-  EXPECT_EQ(route->order, (std::vector<int>{0, 2, 1, 3, 4, 5}));
+  // Which of the good rings it is follows from the last bits of what was measured.
+  for (const int rank : {0, 1})
+    EXPECT_NE(collective::RingPlace(6, rank, route->order).next(), 1 - rank);
   // 2 (p - 1) / p of the tensor along the ring; beside it heartbeats, reports and acknowledgements.
   const std::uint64_t of_ring = kBytes * 10 / 6;
   for (int from = 0; from < 6; ++from) {
@@ -205,7 +210,8 @@ TEST(RouteOverWan, EighteenMembersMeasureTheirLinksWithinFiveSeconds) {
             rendezvous.store(), rank, kMembers, soon());
         rendezvous.all_ranks_connected();
         const auto begin = Clock::now();
-        found[own] = collective::measure_where_far(transport, collective::RouteMode::kAuto, soon());
+        found[own] =
+            collective::measure_where_far(transport, collective::RouteMode::kMeasured, soon());
         taken[own] = to_seconds(Clock::now() - begin);
       } catch (const Error& error) {
         errors[own] = error;

@@ -50,10 +50,10 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   EXPECT_THAT(refused({"parallelism.tls=on"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refusal([] { job_with({"parallelism.tls=maybe"}); }), HasSubstr("parallelism.tls"));
   validate(job_with({"parallelism.tls=off", "parallelism.transport=tcp"}), 2);
-  EXPECT_THAT(refused({"parallelism.routes=natural"}), HasSubstr("belongs to TCP"));
+  EXPECT_THAT(refused({"parallelism.routes=measured"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refusal([] { job_with({"parallelism.routes=short"}); }),
               HasSubstr("parallelism.routes"));
-  validate(job_with({"parallelism.routes=natural", "parallelism.transport=tcp"}), 2);
+  validate(job_with({"parallelism.routes=measured", "parallelism.transport=tcp"}), 2);
   EXPECT_THAT(refused({"parallelism.algorithms=all_reduce=square", "parallelism.transport=tcp"}),
               HasSubstr("'all_reduce=square'"));
   EXPECT_THAT(refused({"parallelism.algorithms=gather=ring", "parallelism.transport=tcp"}),
@@ -88,7 +88,7 @@ TEST(Validate, OverMpiKeysOfTcpAndTheOrderOfSumsAreRefused) {
   };
   for (const char* set :
        {"parallelism.interface=lo", "parallelism.ports=7000-7100", "parallelism.rails=2",
-        "parallelism.silence_s=4", "parallelism.tls=on", "parallelism.routes=natural",
+        "parallelism.silence_s=4", "parallelism.tls=on", "parallelism.routes=measured",
         "parallelism.algorithms=all_reduce=ring", "parallelism.link_costs=costs.toml"}) {
     EXPECT_THAT(refused(set), HasSubstr("belongs to TCP, and parallelism.transport is \"mpi\""))
         << set;

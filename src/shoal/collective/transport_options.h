@@ -31,7 +31,7 @@ struct TransportOptions {
   wire::TlsMode tls = wire::TlsMode::kAuto;
   /// TCP: whether the links between ranks that are far apart are measured, so that uneven ones are
   /// used as they are. The same on all ranks.
-  RouteMode routes = RouteMode::kAuto;
+  RouteMode routes = RouteMode::kNatural;
   /// TCP: the costs by which algorithms are chosen. Those of rank 0 count for all ranks.
   CostModel link_costs;
   /// TCP: exceptions from that choice, in the syntax of Choice

@@ -22,6 +22,8 @@ namespace {
 
 constexpr std::size_t kMaxKey = 4096;
 constexpr std::size_t kMaxValue = 16 << 20;
+/// Of one request: what it makes rank 0 keep is some hundred times as large as the request.
+constexpr std::size_t kMostKeys = 1 << 16;
 enum Request { kSet, kGet, kWait, kAdd, kGetAll, kWaitAll };
 enum Status { kThere, kMissing, kNotANumber, kTooMuch };
 /// How long a rank whose time is over still waits for the names of those who have not come.
@@ -60,11 +62,12 @@ std::vector<std::optional<std::string>> texts_of(const std::string& list) {
       throw Error(ErrorKind::kData, "store", "a malformed list");
     std::memcpy(&length, list.data() + at, sizeof length);
     at += sizeof length;
-    if (length == kNone) {
+    if (length == kNone && texts.size() < kMostKeys) {
       texts.push_back(std::nullopt);
       continue;
     }
-    if (length > list.size() - at) throw Error(ErrorKind::kData, "store", "a malformed list");
+    if (length > list.size() - at || texts.size() >= kMostKeys)
+      throw Error(ErrorKind::kData, "store", "a malformed list");
     texts.push_back(list.substr(at, length));
     at += length;
   }
@@ -224,10 +227,13 @@ class StoreServer::Service {
     std::string list;
     for (const std::string& key : many.keys) {
       const auto entry = values_.find(key);
+      // Found out before it is made: the same large value may be asked for many times.
+      const std::size_t size = entry == values_.end() ? 0 : entry->second.size();
+      if (list.size() + sizeof(std::uint32_t) + size > kMaxValue)
+        return answer(many.fd, many.request, kTooMuch, "");
       append(list, entry == values_.end() ? std::nullopt : std::optional(entry->second));
     }
-    const bool fits = list.size() <= kMaxValue;
-    answer(many.fd, many.request, fits ? kThere : kTooMuch, fits ? list : "");
+    answer(many.fd, many.request, kThere, list);
   }
   // All ranks wait for the same keys, so the last one completes the requests of all. Each answer is
   // written before the next one is made: together they would be as large as the square of the

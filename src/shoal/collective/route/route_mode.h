@@ -11,12 +11,12 @@ namespace shoal::collective {
 /// Which ways messages take between ranks that are far apart. All ranks of a job have the same
 /// mode.
 enum class RouteMode : std::uint8_t {
-  kAuto,     ///< links are measured when ranks have met, see Fabric
-  kNatural,  ///< nothing is measured, and rings go in the order of ranks
+  kNatural,   ///< nothing is measured, and rings go in the order of ranks
+  kMeasured,  ///< links are measured when ranks have met, see Fabric
 };
 
 /// The words that stand for them in job files and variables, in their order.
-constexpr std::array kRouteModes{"auto", "natural"};
+constexpr std::array kRouteModes{"natural", "measured"};
 
 constexpr const char* name(RouteMode mode) {
   const auto index = static_cast<std::size_t>(mode);

@@ -128,7 +128,7 @@ struct ParallelismSection {
   double silence_s = 0;     ///< TCP: after which a rank is lost, seconds; 0: by the round trip
   wire::TlsMode tls = wire::TlsMode::kAuto;  ///< TCP: connections that are encrypted
   /// TCP: whether the links between ranks that are far apart are measured.
-  collective::RouteMode routes = collective::RouteMode::kAuto;
+  collective::RouteMode routes = collective::RouteMode::kNatural;
   std::string algorithms;      ///< TCP: "all_reduce=ring,broadcast=direct"; empty: chosen by cost
   std::string link_costs;      ///< TCP: a cluster file with the costs; empty: defaults
   bool in_rank_order = false;  ///< reductions add in the order of ranks over every transport

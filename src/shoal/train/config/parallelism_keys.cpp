@@ -47,11 +47,13 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
            "TCP: connections that are encrypted and signed (TLS 1.3); auto: those that leave the "
            "host; on: all; off: none, so that who is on the way can read and change what ranks "
            "send; the same on all ranks")
-      .key("routes", &P::routes,
-           "TCP: auto: 3 to 32 ranks on hosts of their own, of which some are far apart, measure "
-           "the links between them when they meet, which takes up to about 5 s; where these are "
-           "uneven, rings go round the slow ones, and sums have the bits of that order; natural: "
-           "nothing is measured, rings go in the order of ranks; the same on all ranks")
+      .key(
+          "routes", &P::routes,
+          "TCP: natural: rings go in the order of ranks; measured: 3 to 32 ranks on hosts of their "
+          "own, of which some are far apart, measure the links between them when they meet, which "
+          "takes up to about 5 s; where these are uneven, rings go round the slow ones, and sums "
+          "have the bits of what was measured then: another start may have others; the same on "
+          "all ranks")
       .key("algorithms", &P::algorithms, any(),
            "TCP: algorithms in place of those that are predicted to be fastest: "
            "\"all_reduce=ring,broadcast=direct\"; `shoal bench collectives "
