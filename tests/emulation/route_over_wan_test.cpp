@@ -35,9 +35,8 @@ using collective::soon;
 using collective::TcpCommunicator;
 using std::chrono::milliseconds;
 
-/// What was measured in 0.4 s may be less than what a link carries for long: a prediction by it was
-/// up to a third too long.
-constexpr double kTolerance = 0.4;
+/// Of the predicted time, as a part of the measured one.
+constexpr double kTolerance = 0.15;
 constexpr double kRate = 20e6;
 const LinkSpec kFast{
     .delay = milliseconds(10), .bits_per_second = kRate, .queue_bytes = std::size_t{512} << 10};

@@ -10,7 +10,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/hash.h"
-#include "shoal/collective/route/pair_probe.h"
+#include "shoal/collective/route/link_probe.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/wire/rail_count.h"
 
@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 constexpr std::uint64_t kProposals = 4;
 constexpr std::uint64_t kProbes = 8;
 constexpr std::uint64_t kResults = 12;
-/// How long a pair sends, where there is time: so long, or so many round trips.
+/// How long a rank sends to another, where there is time: so long, or so many round trips.
 constexpr Duration kLeastTime = milliseconds(400);
 constexpr int kRoundTrips = 8;
 /// What all rounds together may send for, and one of them.
@@ -32,7 +32,7 @@ constexpr Duration kLongestRound = milliseconds(1000);
 
 /// Bytes that no link on the way can pack.
 std::vector<std::byte> random_payload(int rank) {
-  std::vector<std::byte> bytes(PairProbe::kMessageBytes);
+  std::vector<std::byte> bytes(LinkProbe::kMessageBytes);
   std::uint64_t state = splitmix64(static_cast<std::uint64_t>(rank));
   for (std::byte& byte : bytes) {
     state = splitmix64(state);
@@ -77,16 +77,19 @@ LinkMatrix gather(const std::shared_ptr<wire::Transport>& transport,
 
 }  // namespace
 
-int rounds_of_pairs(int ranks) { return ranks < 2 ? 0 : ranks - 1 + ranks % 2; }
+int rounds_of_probes(int ranks) { return ranks < 2 ? 0 : ranks - ranks % 2; }
 
-// The circle method: all but the last place sit in a circle, and in round r those pair whose
-// numbers add up to 2 r. Who would be alone has the last place as its partner.
-int partner_in_round(int ranks, int rank, int round) {
-  const int circle = rounds_of_pairs(ranks);
-  const auto or_nobody = [&](int partner) { return partner < ranks ? partner : -1; };
-  if (rank == circle) return or_nobody(round);
-  const int partner = ((2 * round - rank) % circle + circle) % circle;
-  return or_nobody(partner == rank ? circle : partner);
+// In the round of shift k every rank sends to the one that is k behind it. Half way round the two
+// would send to each other: they do so one after the other, in the last two rounds.
+ProbePeers peers_in_round(int ranks, int rank, int round) {
+  const int half = ranks % 2 == 0 ? ranks / 2 : 0;
+  if (half > 0 && round >= ranks - 2) {
+    const int peer = (rank + half) % ranks;
+    const bool sends = (rank < peer) == (round == ranks - 2);
+    return sends ? ProbePeers{.to = peer} : ProbePeers{.from = peer};
+  }
+  const int shift = half > 0 && round + 1 >= half ? round + 2 : round + 1;
+  return {.to = (rank + shift) % ranks, .from = (rank - shift + ranks) % ranks};
 }
 
 bool is_far(const wire::Transport& transport, int peer) {
@@ -95,21 +98,22 @@ bool is_far(const wire::Transport& transport, int peer) {
 
 LinkMatrix measure_links(const std::shared_ptr<wire::Transport>& transport, Deadline deadline) {
   const int ranks = transport->size();
-  const int rounds = rounds_of_pairs(ranks);
+  const int rounds = rounds_of_probes(ranks);
   std::vector<LinkSpeed> own(static_cast<std::size_t>(ranks));
   const auto payload = random_payload(transport->rank());
+  const Duration most = std::min<Duration>(kAllRounds / std::max(rounds, 1), kLongestRound);
   for (int round = 0; round < rounds; ++round) {
-    const int peer = partner_in_round(ranks, transport->rank(), round);
-    if (peer < 0) continue;
+    const auto [to, from] = peers_in_round(ranks, transport->rank(), round);
     const Duration wanted =
-        std::max<Duration>(kLeastTime, kRoundTrips * transport->round_trip(peer));
-    const Duration most = std::min<Duration>(kAllRounds / rounds, kLongestRound);
-    PairProbe probe(*transport, peer,
+        to < 0 ? kLeastTime
+               : std::max<Duration>(kLeastTime, kRoundTrips * transport->round_trip(to));
+    LinkProbe probe(*transport, to, from,
                     {.group = kProbes,
                      .number = static_cast<std::uint64_t>(round),
                      .sends_for = std::min(wanted, most)},
                     payload);
-    own[static_cast<std::size_t>(peer)] = probe.run(deadline);
+    const LinkSpeed speed = probe.run(deadline);
+    if (from >= 0) own[static_cast<std::size_t>(from)] = speed;
   }
   return gather(transport, own, deadline);
 }

@@ -1,4 +1,4 @@
-#include "shoal/collective/route/pair_probe.h"
+#include "shoal/collective/route/link_probe.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 /// What may always be on its way. A link of 1 Mbit/s carries it in half a second.
-constexpr std::uint64_t kFirstBytes = 2 * PairProbe::kMessageBytes;
+constexpr std::uint64_t kFirstBytes = 2 * LinkProbe::kMessageBytes;
 /// Releases come in lumps: what the way carries is looked at over so long, or a round trip.
 constexpr Duration kLeastLook = milliseconds(25);
 constexpr Duration kLongestWait = milliseconds(5);
@@ -24,64 +24,72 @@ constexpr std::size_t kEndBytes = 8;
 
 }  // namespace
 
-PairProbe::PairProbe(wire::Transport& transport, int peer, const Options& options,
+LinkProbe::LinkProbe(wire::Transport& transport, int to, int from, const Options& options,
                      std::span<const std::byte> payload)
     : transport_(transport),
-      peer_(peer),
+      to_(to),
+      from_(from),
       options_(options),
       payload_(payload),
       ready_{options.group, 2 * options.number},
-      data_{options.group, 2 * options.number + 1} {}
+      data_{options.group, 2 * options.number + 1},
+      said_end_(to < 0),
+      heard_end_(from < 0) {}
 
 // After a failure the transport must not read the payload any more.
-PairProbe::~PairProbe() {
+LinkProbe::~LinkProbe() {
   if (!sent_.empty()) transport_.release_buffers(data_);
 }
 
-LinkSpeed PairProbe::run(Deadline deadline) {
-  await_peer(deadline);
-  while (!heard_end_ || !said_end_ || !sent_.empty()) {
+LinkSpeed LinkProbe::run(Deadline deadline) {
+  // Who sends begins when the receiver is there: it may have been held up by an earlier probe.
+  if (from_ >= 0) transport_.send(from_, ready_, 0, wire::Bytes(1), {}, nullptr);
+  ready_since_ = Clock::now();
+  while (!done()) {
     const std::uint64_t seen = transport_.events();
+    begin_when_ready();
     receive();
     note_released();
     send_more();
     transport_.flush();
-    wait(seen, kLongestWait, deadline);
+    if (!done()) wait(seen, deadline);
   }
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(round_trip_).count() / 2;
+  if (from_ < 0) return {};
+  const auto way = transport_.round_trip(from_) / 2;
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(way).count();
   return {.kbit_s = kbit_s(), .us = static_cast<std::uint32_t>(us)};
 }
 
-// Both begin when both are there: one of them may have been held up by an earlier probe.
-void PairProbe::await_peer(Deadline deadline) {
-  transport_.send(peer_, ready_, 0, wire::Bytes(1), {}, nullptr);
-  transport_.flush();
-  for (;;) {
-    const std::uint64_t seen = transport_.events();
-    if (transport_.take(peer_, ready_)) break;
-    wait(seen, milliseconds(100), deadline);
-  }
-  round_trip_ = transport_.round_trip(peer_);
-  began_ = Clock::now();
+bool LinkProbe::done() const { return heard_end_ && said_end_ && sent_.empty(); }
+
+void LinkProbe::begin_when_ready() {
+  if (to_ >= 0 && !began_ && transport_.take(to_, ready_)) began_ = Clock::now();
 }
 
-void PairProbe::wait(std::uint64_t seen, Duration longest, Deadline deadline) {
+void LinkProbe::wait(std::uint64_t seen, Deadline deadline) {
   transport_.check();
-  const auto fail = [&](ErrorKind kind, const char* what) {
-    Error error(kind, "measure links", fmt::format("rank {} {}", peer_, what));
-    error.at(transport_.rank(), transport_.size()).from(peer_);
+  const auto fail = [&](int peer, ErrorKind kind, const char* what) {
+    Error error(kind, "measure links", fmt::format("rank {} {}", peer, what));
+    error.at(transport_.rank(), transport_.size()).from(peer);
     transport_.abort(error);
     transport_.check();
   };
-  if (transport_.gone(peer_) && !transport_.has_arrived(peer_, ready_) &&
-      !transport_.has_arrived(peer_, data_))
-    fail(ErrorKind::kPeerLost, "has left");
-  if (deadline.passed()) fail(ErrorKind::kTimeout, "did not do its part in time");
-  transport_.wait_for_event(seen, std::min<Duration>(longest, deadline.left()));
+  for (const int peer : {to_, from_}) {
+    const bool missed = peer >= 0 && ((peer == to_ && !began_) || (peer == from_ && !heard_end_));
+    if (missed && transport_.gone(peer) && !transport_.has_arrived(peer, ready_) &&
+        !transport_.has_arrived(peer, data_))
+      fail(peer, ErrorKind::kPeerLost, "has left");
+  }
+  if (deadline.passed()) {
+    const bool sender = heard_end_ || (to_ >= 0 && !began_);
+    fail(sender ? to_ : from_, ErrorKind::kTimeout, "did not do its part in time");
+  }
+  transport_.wait_for_event(seen, std::min<Duration>(kLongestWait, deadline.left()));
 }
 
-void PairProbe::receive() {
-  while (const auto chunk = transport_.take(peer_, data_)) {
+void LinkProbe::receive() {
+  if (from_ < 0) return;
+  while (const auto chunk = transport_.take(from_, data_)) {
     if (chunk->total() == kEndBytes) {
       heard_end_ = true;
       continue;
@@ -91,7 +99,7 @@ void PairProbe::receive() {
   }
 }
 
-void PairProbe::note_released() {
+void LinkProbe::note_released() {
   const std::uint64_t before = released_;
   while (!sent_.empty() && sent_.front()->load(std::memory_order_acquire)) {
     sent_.pop_front();
@@ -102,32 +110,32 @@ void PairProbe::note_released() {
 
 // Twice what the way carries in a round trip: enough to fill it, and little that is still on its
 // way when the time is over.
-std::uint64_t PairProbe::window() const {
-  const auto since = Clock::now() - std::max(round_trip_, kLeastLook);
+std::uint64_t LinkProbe::window() const {
+  const auto since = Clock::now() - std::max(transport_.round_trip(to_), kLeastLook);
   const auto first = std::partition_point(releases_.begin(), releases_.end(),
                                           [&](const Arrival& a) { return a.first < since; });
   const std::uint64_t before = first == releases_.begin() ? 0 : std::prev(first)->second;
-  return std::max(kFirstBytes, PairProbe::kMessageBytes + 2 * (released_ - before));
+  return std::max(kFirstBytes, LinkProbe::kMessageBytes + 2 * (released_ - before));
 }
 
-void PairProbe::send_more() {
-  if (said_end_) return;
-  if (Clock::now() - began_ >= options_.sends_for) {
+void LinkProbe::send_more() {
+  if (said_end_ || !began_) return;
+  if (Clock::now() - *began_ >= options_.sends_for) {
     said_end_ = true;
-    transport_.send(peer_, data_, 0, wire::Bytes(kEndBytes), {}, nullptr);
+    transport_.send(to_, data_, 0, wire::Bytes(kEndBytes), {}, nullptr);
     return;
   }
   for (const std::uint64_t most = window(); (sent_.size() + 1) * kMessageBytes <= most;) {
     sent_.push_back(std::make_shared<std::atomic<bool>>(false));
-    transport_.send(peer_, data_, 0, {}, payload_, sent_.back());
+    transport_.send(to_, data_, 0, {}, payload_, sent_.back());
   }
 }
 
-std::uint32_t PairProbe::kbit_s() const {
+std::uint32_t LinkProbe::kbit_s() const {
   double rate = bytes_per_second(arrivals_);
-  // A way on which nothing but one lump has come: since both began.
+  // A way on which nothing but one lump has come: since it could.
   if (rate == 0 && !arrivals_.empty())
-    rate = static_cast<double>(received_) / to_seconds(arrivals_.back().first - began_);
+    rate = static_cast<double>(received_) / to_seconds(arrivals_.back().first - ready_since_);
   const double most = std::numeric_limits<std::uint32_t>::max();
   return static_cast<std::uint32_t>(std::clamp<double>(8e-3 * rate, LinkMatrix::kLeastKbit, most));
 }

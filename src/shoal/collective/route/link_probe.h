@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,34 +14,38 @@
 
 namespace shoal::collective {
 
-/// Measures what comes from one peer, while the peer measures what comes from here: both send as
-/// much as the way takes for a while, which is what a ring does with it. Nobody else may use the
-/// connections.
-class PairProbe {
+/// Measures what comes from one rank, while it sends another rank as much as that way takes, which
+/// is what a ring does. The way back of each carries nothing but acknowledgements: were it loaded
+/// too, these would stand behind the data, and whoever began first would get more than its part.
+/// Nobody else may use the connections.
+class LinkProbe {
  public:
   static constexpr std::size_t kMessageBytes = 32 << 10;
   struct Options {
     std::uint64_t group = 0;   ///< of streams that nobody else uses
-    std::uint64_t number = 0;  ///< of this probe among those of the group, the same on both sides
+    std::uint64_t number = 0;  ///< of this probe among those of the group, the same on all ranks
     Duration sends_for{};
   };
-  /// `payload`: kMessageBytes that live as long as this object.
-  PairProbe(wire::Transport& transport, int peer, const Options& options,
+  /// `to` is the rank to which this one sends, and which has it as `from`; -1: none. `payload`:
+  /// kMessageBytes that live as long as this object.
+  LinkProbe(wire::Transport& transport, int to, int from, const Options& options,
             std::span<const std::byte> payload);
-  ~PairProbe();
-  PairProbe(const PairProbe&) = delete;
-  PairProbe& operator=(const PairProbe&) = delete;
+  ~LinkProbe();
+  LinkProbe(const LinkProbe&) = delete;
+  LinkProbe& operator=(const LinkProbe&) = delete;
 
-  /// Throws Error(timeout) where the peer has not done its part by `deadline`, and the first cause
-  /// where anything has failed.
+  /// Returns the speed of the way from `from`, nothing of use without one. Throws Error(timeout)
+  /// where one of the two has not done its part by `deadline`, and the first cause where anything
+  /// has failed.
   LinkSpeed run(Deadline deadline);
 
  private:
   using Arrival =
       std::pair<Clock::time_point, std::uint64_t>;  ///< when, and how many bytes by then
 
-  void await_peer(Deadline deadline);
-  void wait(std::uint64_t seen, Duration longest, Deadline deadline);
+  bool done() const;
+  void begin_when_ready();
+  void wait(std::uint64_t seen, Deadline deadline);
   void receive();
   void note_released();
   void send_more();
@@ -48,14 +53,15 @@ class PairProbe {
   std::uint32_t kbit_s() const;
 
   wire::Transport& transport_;
-  const int peer_;
+  const int to_;
+  const int from_;
   const Options options_;
   const std::span<const std::byte> payload_;
   const wire::Stream ready_;
   const wire::Stream data_;
-  Duration round_trip_{};
-  Clock::time_point began_;
-  std::deque<wire::Released> sent_;  ///< and not released yet
+  Clock::time_point ready_since_;
+  std::optional<Clock::time_point> began_;  ///< to send, when `to` was ready
+  std::deque<wire::Released> sent_;         ///< and not released yet
   std::vector<Arrival> releases_;
   std::vector<Arrival> arrivals_;
   std::uint64_t released_ = 0;
