@@ -1,7 +1,5 @@
 #include "shoal/comm/nccl_communicator.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/collective/fold/fold.h"
 #include "shoal/collective/operation_check.h"
 
 namespace shoal::comm {
@@ -77,7 +76,7 @@ bool is_good(int result) {
   return result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress;
 }
 
-/// What carries elements that are not reduced: NCCL's own type, or their bytes.
+/// Elements that are not reduced travel in NCCL's own type, or as their bytes.
 struct Carried {
   int type;
   std::size_t each;  ///< of these, for an element
@@ -88,28 +87,19 @@ Carried carried(ElementType type) {
   return {type_number(ElementType::kU8), size_of(type)};
 }
 
-/// The factor of a pre-multiplied sum, in the type of the elements.
+/// A pre-multiplied sum takes its factor in the type of the elements.
 union Scalar {
   double f64;
   float f32;
   std::uint16_t f16;
 };
 Scalar scalar_of(ElementType type, double value) {
-  Scalar scalar{};
-  const auto single = static_cast<float>(value);
-  switch (type) {
-    case ElementType::kF64:
-      scalar.f64 = value;
-      break;
-    case ElementType::kF16:
-      scalar.f16 = c10::Half(single).x;
-      break;
-    case ElementType::kBF16:
-      scalar.f16 = c10::BFloat16(single).x;
-      break;
-    default:
-      scalar.f32 = single;
-  }
+  Scalar scalar{.f64 = value};
+  if (type == ElementType::kF64) return scalar;
+  scalar.f32 = static_cast<float>(value);
+  if (type == ElementType::kF32) return scalar;
+  const float single = scalar.f32;
+  collective::narrow(type, &single, &scalar.f16, 1);
   return scalar;
 }
 
@@ -178,7 +168,7 @@ Handle NcclCommunicator::start(const Operation& operation) {
   queue_->follow_current();
   call(operation);
   settle(operation.kind, give_up);
-  // Of those that nobody has waited for.
+  // Nobody may ever wait for an operation that has ended.
   while (!in_flight_.empty() && in_flight_.begin()->second.end->passed())
     in_flight_.erase(in_flight_.begin());
   ++started_;
@@ -291,14 +281,14 @@ void NcclCommunicator::settle(Kind kind, Clock::time_point give_up) {
     check(nccl_->async_error(communicator_, &state), kind);
     check(state, kind);
     if (state == NcclLibrary::kSuccess) return;
-    if (patience.asks()) look_for_failures(kind, give_up, Deadline::never());
+    if (patience.asks()) check_wait(kind, give_up, Deadline::never());
     patience.rest();
   }
 }
 
-void NcclCommunicator::look_for_failures(Kind kind, Clock::time_point give_up, Deadline deadline) {
+void NcclCommunicator::check_wait(Kind kind, Clock::time_point give_up, Deadline deadline) {
   try {
-    // What another rank has stopped for is a better cause than NCCL's.
+    // The other communicator knows a better cause than NCCL: that for which another rank stopped.
     host_->look_for_failure();
     host_->poll(Duration::zero());
   } catch (const Error&) {
@@ -334,7 +324,7 @@ bool NcclCommunicator::test(Handle handle) {
   const auto found = in_flight_.find(handle & ~kOnDevice);
   if (found == in_flight_.end()) return true;
   if (!found->second.end->passed()) {
-    look_for_failures(found->second.kind, found->second.give_up, Deadline::never());
+    check_wait(found->second.kind, found->second.give_up, Deadline::never());
     return false;
   }
   in_flight_.erase(found);
@@ -352,7 +342,7 @@ void NcclCommunicator::wait(Handle handle, Deadline deadline) {
   if (found == in_flight_.end()) return;
   Patience patience;
   while (!found->second.end->passed()) {
-    if (patience.asks()) look_for_failures(found->second.kind, found->second.give_up, deadline);
+    if (patience.asks()) check_wait(found->second.kind, found->second.give_up, deadline);
     patience.rest();
   }
   in_flight_.erase(found);

@@ -73,7 +73,8 @@ class NcclCommunicator final : public collective::Communicator {
   void check(int result, collective::Kind kind);
   /// Waits until what was called is with the device.
   void settle(collective::Kind kind, Clock::time_point give_up);
-  void look_for_failures(collective::Kind kind, Clock::time_point give_up, Deadline deadline);
+  /// Throws where a rank has stopped, NCCL has failed or the time is over.
+  void check_wait(collective::Kind kind, Clock::time_point give_up, Deadline deadline);
   void drop();  ///< ends what NCCL has under way
   [[noreturn]] void fail(collective::Kind kind, const std::string& what, ErrorKind error);
 

@@ -64,19 +64,19 @@ NormGradients plain_backward(const at::Tensor& dy, const at::Tensor& x, const at
           bias ? dy.reshape({-1, width}).sum(0) : at::Tensor()};
 }
 
-/// LibTorch's fused kernels for devices, in float32.
-bool has_device_kernel(const at::Tensor& x, const at::Tensor& weight) {
-  return !x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat;
+/// LibTorch has fused kernels for devices, in float32; that of RMSNorm knows no bias.
+bool has_device_kernel(NormKind kind, const at::Tensor& x, const at::Tensor& weight, bool bias) {
+  return !x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
+         (kind == NormKind::kLayer || !bias);
 }
 
 Statistics device_forward(NormKind kind, const at::Tensor& x, const at::Tensor& weight,
                           const at::Tensor& bias, double epsilon) {
   const std::int64_t width = x.size(-1);
-  if (kind == NormKind::kRms && !bias.defined()) {
+  if (kind == NormKind::kRms) {
     const auto [y, rstd] = at::_fused_rms_norm(x, width, weight, epsilon);
     return {y, {}, rstd};
   }
-  if (kind == NormKind::kRms) return plain_forward(kind, x, weight, bias, epsilon);
   const auto [y, mean, rstd] = at::native_layer_norm(x, width, weight, bias, epsilon);
   return {y, mean, rstd};
 }
@@ -85,12 +85,11 @@ NormGradients device_backward(NormKind kind, const at::Tensor& dy, const at::Ten
                               const at::Tensor& weight, const at::Tensor& mean,
                               const at::Tensor& rstd, bool bias) {
   const std::int64_t width = x.size(-1);
-  if (kind == NormKind::kRms && !bias) {
+  if (kind == NormKind::kRms) {
     const auto [dx, dw] =
         at::_fused_rms_norm_backward(dy.contiguous(), x, width, rstd, weight, {true, true});
     return {dx, dw, {}};
   }
-  if (kind == NormKind::kRms) return plain_backward(dy, x, weight, mean, rstd, bias);
   // The kernel reads no bias; it wants one where it makes its gradient.
   const at::Tensor like_bias = bias ? at::zeros_like(weight) : at::Tensor();
   const auto [dx, dw, db] = at::native_layer_norm_backward(dy.contiguous(), x, width, mean, rstd,
@@ -100,7 +99,8 @@ NormGradients device_backward(NormKind kind, const at::Tensor& dy, const at::Ten
 
 Statistics forward(NormKind kind, const at::Tensor& x, const at::Tensor& weight,
                    const at::Tensor& bias, double epsilon) {
-  if (has_device_kernel(x, weight)) return device_forward(kind, x, weight, bias, epsilon);
+  if (has_device_kernel(kind, x, weight, bias.defined()))
+    return device_forward(kind, x, weight, bias, epsilon);
   if (!has_kernel(x, weight)) return plain_forward(kind, x, weight, bias, epsilon);
   const auto shape = shape_of(kind, x, epsilon);
   const at::Tensor mean =
@@ -118,7 +118,7 @@ NormGradients backward(NormKind kind, const at::Tensor& dy, const at::Tensor& d_
                        const at::Tensor& x, const at::Tensor& weight, const at::Tensor& mean,
                        const at::Tensor& rstd, bool bias) {
   if (!has_kernel(x, weight)) {
-    NormGradients gradients = has_device_kernel(x, weight)
+    NormGradients gradients = has_device_kernel(kind, x, weight, bias)
                                   ? device_backward(kind, dy, x, weight, mean, rstd, bias)
                                   : plain_backward(dy, x, weight, mean, rstd, bias);
     if (d_residual.defined()) gradients.x = gradients.x + d_residual;
