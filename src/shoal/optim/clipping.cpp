@@ -14,7 +14,6 @@ constexpr std::int64_t kPiece =
     64 * kSumBlock;  // elements of one task; whole blocks, so that pieces sum as the whole does
 
 double squares_of(const at::Tensor& tensor) {
-  if (!tensor.is_cpu()) return device_sum_of_squares(tensor);
   const ElementType type = comm::element_type(tensor.scalar_type());
   SHOAL_USER_CHECK(
       tensor.is_contiguous() &&
@@ -39,9 +38,16 @@ double squares_of(const at::Tensor& tensor) {
 
 double sum_of_squares(at::ArrayRef<at::Tensor> tensors) {
   double total = 0;
-  for (const at::Tensor& tensor : tensors)
-    if (tensor.defined()) total += squares_of(tensor);
-  return total;
+  std::vector<at::Tensor> on_device;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (tensor.is_cpu()) {
+      total += squares_of(tensor);
+    } else {
+      on_device.push_back(tensor);
+    }
+  }
+  return total + device_sum_of_squares(on_device);
 }
 
 double clip_factor(double norm, double max_norm) {

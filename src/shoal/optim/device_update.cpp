@@ -19,14 +19,14 @@
 namespace shoal::optim {
 namespace {
 
-/// Of slices that are updated together: scaled gradients and roots take 8 bytes each meanwhile.
+/// So many elements are updated together: their scaled gradients and roots take 8 bytes each.
 constexpr std::int64_t kMostElements = 32 << 20;
 
 /// Another tensor over the same memory, with a count of changes of its own.
 at::Tensor over(const at::Tensor& tensor) { return tensor.variable_data(); }
 
 bool same_update(const AdamWFactors& a, const AdamWFactors& b) {
-  // What differs between slices of one step: the decay group, and how often each was updated.
+  // Slices of one step differ in their decay group, and in how often each was updated.
   return a.weight_decay == b.weight_decay && a.correction1 == b.correction1 &&
          a.correction2 == b.correction2;
 }
@@ -96,11 +96,15 @@ void device_sgd_update(const at::Tensor& parameter, const at::Tensor& gradient,
   p.sub_(g, factors.learning_rate);
 }
 
-double device_sum_of_squares(const at::Tensor& tensor) {
-  if (tensor.numel() == 0) return 0;
-  const double norm =
-      at::linalg_vector_norm(tensor.detach(), 2, std::nullopt, false, at::kDouble).item<double>();
-  return norm * norm;
+double device_sum_of_squares(at::ArrayRef<at::Tensor> tensors) {
+  at::Tensor total;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.numel() == 0) continue;
+    const at::Tensor squares =
+        at::linalg_vector_norm(tensor.detach(), 2, std::nullopt, false, at::kDouble).square();
+    total = total.defined() ? total + squares : squares;
+  }
+  return total.defined() ? total.item<double>() : 0;
 }
 
 }  // namespace shoal::optim

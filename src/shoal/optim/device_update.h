@@ -41,8 +41,8 @@ class DeviceAdamW {
 void device_sgd_update(const at::Tensor& parameter, const at::Tensor& gradient,
                        const at::Tensor& buffer, const SgdFactors& factors);
 
-/// Returns the sum of squares of a tensor on a device, added up in double there. Its order is the
-/// device's own.
-double device_sum_of_squares(const at::Tensor& tensor);
+/// Returns the sum of squares of tensors on one device, added up in double there, in the device's
+/// own order. The host waits for the device once; 0 where there are none.
+double device_sum_of_squares(at::ArrayRef<at::Tensor> tensors);
 
 }  // namespace shoal::optim
