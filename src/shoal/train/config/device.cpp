@@ -16,7 +16,7 @@ void validate_device(const Job& job, const model::ModelSpec& spec) {
                        fmt::format("is for parallelism.device = \"cpu\": with \"{}\" {}",
                                    name_of(p.device), instead));
   };
-  // What reads or writes single elements on the host, and has no other path yet.
+  // These read or write single elements on the host, and have no other path yet.
   refuse(p.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree",
          "ranks divide data and state (parallelism.zero_stage)");
   refuse(p.context_parallel_degree > 1, "parallelism.context_parallel_degree",
@@ -43,7 +43,8 @@ void validate_device(const Job& job, const model::ModelSpec& spec) {
 
 bool reads_in_place(const JobConfig& config, bool one_host) {
   const ParallelismSection& p = config.parallelism;
-  const bool apart = p.transport == Transport::kTcp || p.transport == Transport::kMpi || !one_host;
+  const bool apart = p.transport == Transport::kTcp || p.transport == Transport::kMpi ||
+                     (p.transport == Transport::kAuto && !one_host);
   return p.device == DeviceKind::kCpu && p.arena && !apart;
 }
 

@@ -15,6 +15,7 @@
 #include "shoal/forecast/unit_moments.h"
 #include "shoal/parallel/recipe/division.h"
 #include "shoal/train/config/degrees.h"
+#include "shoal/train/config/device.h"
 #include "shoal/train/config/members.h"
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/validate.h"
@@ -296,12 +297,10 @@ std::optional<std::string> warn_of_crowding(double planned, double crowding, dou
 }
 
 void check_fits_here(const Job& job, const model::ModelSpec& spec, int ranks, double rank_bytes) {
-  const ParallelismSection& p = job.config.parallelism;
   if (!is_counted(job.config) || rank_bytes <= 0) return;
   // Before ranks exist nothing can be tried out: what the job says decides whether they will share
   // a copy.
-  const bool apart = p.transport == Transport::kTcp || p.transport == Transport::kMpi;
-  const bool share = p.in_process || (p.arena && !apart);
+  const bool share = job.config.parallelism.in_process || reads_in_place(job.config, true);
   check_fits(spec, planned_training(job, spec, ranks),
              planned_hosts(ranks, share ? ranks : 1, rank_bytes));
 }
