@@ -36,7 +36,7 @@ class Options:
         """ "auto", "on" or "off": connections over TCP that are encrypted; auto: those that leave the host."""
     @property
     def routes(self) -> str:
-        """ "auto" or "natural": whether ranks that are far apart measure the links between them, over TCP."""
+        """ "natural" or "measured": whether ranks that are far apart measure the links between them, over TCP."""
     @property
     def job_key(self) -> str:
         """A secret that all ranks know, beside what rank 0 puts into PyTorch's store."""

@@ -22,7 +22,8 @@ struct NetworkOptions {
   std::string silence_s;
   /// TCP: connections that are encrypted: "auto" or empty: those that leave the host; "on", "off".
   std::string tls;
-  /// TCP: "auto" or empty: ranks that are far apart measure the links between them; "natural".
+  /// TCP: "natural" or empty: rings go in the order of ranks; "measured": ranks that are far apart
+  /// measure the links between them.
   std::string routes;
   /// A secret that all ranks know. Without it the key of all connections is what rank 0 has put
   /// into PyTorch's store, which hides it from nobody.

@@ -22,8 +22,8 @@ namespace shoal::collective {
 /// rank to every other. Groups are built on it: ranks of one host get a HostCommunicator, ranks of
 /// which no two share a host a TcpCommunicator, all others a HierarchicalCommunicator of both.
 ///
-/// Where three ranks or more are on hosts of their own, and some of them are far apart
-/// (`is_far`), they measure the links between them when they have connected. Where these are uneven
+/// With RouteMode::kMeasured three or more ranks on hosts of their own, some of them far apart
+/// (`is_far`), measure the links between them when they have connected. If these are uneven
 /// (`route_over`), groups go by what was measured.
 ///
 /// A failure is always the whole job's. Threads: one at a time, as Communicator; any thread may
