@@ -116,16 +116,22 @@ timeout_s = 60
         train::read_lineage((folder_.path() / member.name / "lineage.jsonl").string());
     return steps.empty() ? train::LineageStep() : steps.back();
   }
+  /// Waits until the last step of a member is as `wanted`.
+  template <class Wanted>
+  void wait_for_step(const Member& member, const std::string& what, const Wanted& wanted) {
+    const auto end = steady_clock::now() + std::chrono::minutes(2);
+    while (!wanted(last_step(member))) {
+      ASSERT_LT(steady_clock::now(), end) << member.name << " has no step " << what;
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+  }
   /// Waits until those that live, and no others, have committed a step together.
   void wait_until_all_train() {
     const std::vector<Member*> living = all_living();
-    const auto end = steady_clock::now() + std::chrono::minutes(2);
     for (const Member* member : living) {
-      while (last_step(*member).members.size() != living.size()) {
-        ASSERT_LT(steady_clock::now(), end)
-            << member->name << " has no step of " << living.size() << " members";
-        std::this_thread::sleep_for(milliseconds(20));
-      }
+      ASSERT_NO_FATAL_FAILURE(wait_for_step(
+          *member, fmt::format("of {} members", living.size()),
+          [&](const train::LineageStep& step) { return step.members.size() == living.size(); }));
     }
   }
   /// Kills a member at any moment of its step.
@@ -154,11 +160,9 @@ timeout_s = 60
     std::this_thread::sleep_for(milliseconds(50 + random_() % 250));
     const std::int64_t before = last_step(*member).step;
     member->program->signal(SIGCONT);
-    const auto end = steady_clock::now() + std::chrono::minutes(2);
-    while (last_step(*member).step == before) {
-      ASSERT_LT(steady_clock::now(), end) << member->name << " takes no step any more";
-      std::this_thread::sleep_for(milliseconds(20));
-    }
+    ASSERT_NO_FATAL_FAILURE(
+        wait_for_step(*member, "after it went on",
+                      [&](const train::LineageStep& step) { return step.step != before; }));
     wait_until_all_train();
   }
   /// Lets a member leave in order.
