@@ -66,7 +66,7 @@ Recorded by_parts(const at::Tensor& qkv, const HeadShape& shape, const at::Tenso
       }};
 }
 
-/// What a kernel of LibTorch returned of a forward pass and wants again in backward.
+/// The results of a forward pass of LibTorch's kernel, which wants them again in backward.
 struct Kept {
   at::Tensor out, lse;      ///< [B, heads, T, head_size], and in the kernel's own shape
   at::Tensor seed, offset;  ///< of its dropout, which is not used; devices alone

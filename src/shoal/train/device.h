@@ -7,7 +7,7 @@
 
 namespace shoal::train {
 
-/// Where a rank computes.
+/// The device of a rank.
 struct RankDevice {
   at::Device device = at::kCPU;
   bool own = false;  ///< a GPU, and on no host do two ranks share one: NCCL can be used

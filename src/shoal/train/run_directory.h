@@ -21,8 +21,8 @@ class RunDirectory {
   }
   std::string memory_plot() const { return path_ + "/memory.svg"; }
   std::string trace() const { return path_ + "/trace.json"; }
-  /// Of a member of an elastic group: the steps that it has committed, and the address at which the
-  /// others find it.
+  /// A member of an elastic group writes the steps that it has committed, and the address at which
+  /// the others find it.
   std::string lineage() const { return path_ + "/lineage.jsonl"; }
   std::string address() const { return path_ + "/address"; }
   std::string config() const { return path_ + "/config.toml"; }

@@ -156,7 +156,7 @@ void RunSetup::choose_precision() {
         fmt::format("precision.type = \"auto\": {}, with which this run began.", name_of(chosen)));
     return;
   }
-  // What follows measures the products of the CPU.
+  // The rest measures the products of the CPU.
   if (asked == Precision::kFp32 || !run_.device.is_cpu()) {
     chosen = asked;
     return;

@@ -65,11 +65,11 @@ struct StepResult {
   bool skipped = false;  ///< the gradient overflowed: no update, and the loss scale is halved
 };
 
-/// What the micro-batches of a step come to: those of one process, or the sum over several.
+/// Loss and gradients of the micro-batches of a step, of one process or summed over several.
 struct StepSum {
   double loss = 0;  ///< sum over the valid labels, divided by the labels of the global batch
-  /// Of the trained ranges that this rank owns, with the loss scale; undefined where no micro-batch
-  /// uses the parameter.
+  /// They belong to the trained ranges that this rank owns, and carry the loss scale; undefined
+  /// where no micro-batch uses the parameter.
   std::vector<at::Tensor> gradients;
 };
 

@@ -25,7 +25,7 @@ Duration round_trip_of(int socket) { return std::chrono::microseconds(info_of(so
 
 Duration least_round_trip_of(int socket) {
   const auto least = info_of(socket).tcpi_min_rtt;
-  // What it says before it has measured any.
+  // The kernel says this before it has measured any.
   if (least == std::numeric_limits<decltype(least)>::max()) return {};
   return std::chrono::microseconds(least);
 }

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kMaxKey = 4096;
 constexpr std::size_t kMaxValue = 16 << 20;
-/// Of one request: what it makes rank 0 keep is some hundred times as large as the request.
+/// A request names no more keys: rank 0 keeps some hundred times as much as an empty key takes.
 constexpr std::size_t kMostKeys = 1 << 16;
 enum Request { kSet, kGet, kWait, kAdd, kGetAll, kWaitAll };
 enum Status { kThere, kMissing, kNotANumber, kTooMuch };
@@ -62,12 +62,12 @@ std::vector<std::optional<std::string>> texts_of(const std::string& list) {
       throw Error(ErrorKind::kData, "store", "a malformed list");
     std::memcpy(&length, list.data() + at, sizeof length);
     at += sizeof length;
-    if (length == kNone && texts.size() < kMostKeys) {
+    if (texts.size() == kMostKeys) throw Error(ErrorKind::kData, "store", "a malformed list");
+    if (length == kNone) {
       texts.push_back(std::nullopt);
       continue;
     }
-    if (length > list.size() - at || texts.size() >= kMostKeys)
-      throw Error(ErrorKind::kData, "store", "a malformed list");
+    if (length > list.size() - at) throw Error(ErrorKind::kData, "store", "a malformed list");
     texts.push_back(list.substr(at, length));
     at += length;
   }

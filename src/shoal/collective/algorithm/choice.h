@@ -58,8 +58,8 @@ double predict_ring_seconds(const Route& route, std::size_t bytes);
 /// part of the call that ranks compare.
 class Choice {
  public:
-  /// Of more ranks than these, algorithms in which all do the same are predicted by what one rank
-  /// does.
+  /// A group of more ranks than these is too large to simulate: one rank stands for all in
+  /// algorithms in which all do the same.
   static constexpr std::size_t kMostSimulatedRanks = 64;
   /// `overrides`: "all_reduce=ring,broadcast=direct"; empty: none. They hold for every size. An
   /// overridden all_reduce, reduce or reduce_scatter of a type narrower than fp32, or of kAverage

@@ -8,7 +8,7 @@
 
 namespace shoal::collective {
 
-/// Where a rank stands in a ring.
+/// The neighbours of a rank in a ring.
 class RingPlace {
  public:
   /// `order`, as below, must live as long as this. Throws Error(usage) where it does not name

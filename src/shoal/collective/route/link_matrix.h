@@ -8,7 +8,7 @@
 
 namespace shoal::collective {
 
-/// What one direction of the way between two ranks carries.
+/// The speed of one direction of the way between two ranks.
 struct LinkSpeed {
   std::uint32_t kbit_s = 0;  ///< of payload
   std::uint32_t us = 0;      ///< from the one rank to the other: half of a round trip
@@ -27,8 +27,8 @@ class LinkMatrix {
   LinkMatrix(int ranks, LinkSpeed all);
 
   int ranks() const { return ranks_; }
-  /// Of the way from one rank to another one. Throws Error(usage) for ranks that do not exist or
-  /// are the same.
+  /// Returns the speed of the way from one rank to another one. Throws Error(usage) for ranks that
+  /// do not exist or are the same.
   const LinkSpeed& at(int from, int to) const;
   void set(int from, int to, LinkSpeed speed);
   /// Returns the nanoseconds that a message of `bytes` takes from one rank to another, rounded up.

@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What may always be on its way. A link of 1 Mbit/s carries it in half a second.
+/// So many bytes may always be on their way. A link of 1 Mbit/s carries them in half a second.
 constexpr std::uint64_t kFirstBytes = 2 * LinkProbe::kMessageBytes;
 /// Releases come in lumps: what the way carries is looked at over so long, or a round trip.
 constexpr Duration kLeastLook = milliseconds(25);
@@ -42,7 +42,7 @@ LinkProbe::~LinkProbe() {
 }
 
 LinkSpeed LinkProbe::run(Deadline deadline) {
-  // Who sends begins when the receiver is there: it may have been held up by an earlier probe.
+  // A rank sends when its receiver is there, which may have been held up by an earlier probe.
   if (from_ >= 0) transport_.send(from_, ready_, 0, wire::Bytes(1), {}, nullptr);
   ready_since_ = Clock::now();
   while (!done()) {

@@ -26,7 +26,7 @@ constexpr std::uint64_t kResults = 12;
 /// How long a rank sends to another, where there is time: so long, or so many round trips.
 constexpr Duration kLeastTime = milliseconds(400);
 constexpr int kRoundTrips = 8;
-/// What all rounds together may send for, and one of them.
+/// All rounds together send for no longer than this, and one of them for no longer than that.
 constexpr Duration kAllRounds = milliseconds(2000);
 constexpr Duration kLongestRound = milliseconds(1000);
 
@@ -49,7 +49,7 @@ std::unique_ptr<TcpCommunicator> group_of_all(const std::shared_ptr<wire::Transp
   return TcpCommunicator::of_members(transport, {}, all, number);
 }
 
-/// What a rank tells the others before anything is measured.
+/// A rank tells this to the others before anything is measured.
 struct Proposal {
   std::uint8_t mode = 0;
   std::uint8_t has_far_peers = 0;

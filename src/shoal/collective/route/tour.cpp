@@ -77,7 +77,7 @@ class BestTour {
     return rest_[set * (static_cast<std::size_t>(others_) + 1) + static_cast<std::size_t>(end)];
   }
 
-  /// What it costs to go on to `place`, visit the rest and come back to 0.
+  /// Returns the cost of going on to `place`, visit the rest and come back to 0.
   std::int64_t with(std::size_t set, int end, int place, std::int64_t most) {
     const std::int64_t step = costs_.at(end, place);
     const std::int64_t after = rest(set | bit(place), place);

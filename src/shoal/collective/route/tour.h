@@ -8,7 +8,7 @@
 
 namespace shoal::collective {
 
-/// What it costs to go from one of n places to another one; the two directions may differ.
+/// The costs of going from one of n places to another one; the two directions may differ.
 class EdgeCosts {
  public:
   /// `cost(from, to)` is asked for each two places and must not be negative. Throws Error(usage)
@@ -26,7 +26,7 @@ class EdgeCosts {
   std::vector<std::int64_t> costs_;  ///< [from][to]
 };
 
-/// What counts of a tour, in this order.
+/// The cost of a tour; tours are compared by `slowest` first.
 struct TourCost {
   std::int64_t slowest = 0;  ///< the greatest cost of an edge
   std::int64_t sum = 0;      ///< of all edges

@@ -34,8 +34,8 @@ class TcpCommunicator final : public Communicator {
     std::vector<int> hosts;
     CostModel model;
     std::string algorithms;  ///< overrides, as Choice reads them
-    /// What was measured between the ranks of the world, for the choice of algorithms and the order
-    /// of rings; the same on all ranks. Null: nothing.
+    /// The measured links between the ranks of the world, by which algorithms and the order of
+    /// rings are chosen; the same on all ranks. Null: nothing was measured.
     std::shared_ptr<const LinkMatrix> links;
     /// Records the operations of this group and its splits; null: nothing does.
     std::shared_ptr<FlightBook> flight;

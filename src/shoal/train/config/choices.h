@@ -26,7 +26,7 @@ enum class OptimizerKind { kAdamW, kSgd };
 /// kAuto is a choice of precision.type alone, and kFp16 of weights alone.
 enum class Precision { kFp32, kBf16, kFp16, kAuto };
 enum class SchedulerKind { kConstant, kLinear, kCosine, kWarmupStableDecay };
-/// Where a rank computes.
+/// The kind of device on which ranks compute.
 enum class DeviceKind { kCpu, kCuda };
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 /// How context-parallel ranks compute attention: keys and values travel, or columns become heads.
@@ -35,7 +35,7 @@ enum class ContextParallelMethod { kRing, kHeads };
 enum class StagesBy { kCost, kCount };
 /// How data-parallel members that exchange no gradients bring their parameters together.
 enum class LowCommunication { kNone, kLocalSgd, kDiLoCo, kStreamingDiLoCo };
-/// What the members of an elastic group do that have lost the majority of the keepers.
+/// Members of an elastic group that have lost the majority of the keepers do this.
 enum class OnQuorumLoss { kStop, kSurvivors };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
 using RecomputeMode = model::RecomputePolicy::Mode;

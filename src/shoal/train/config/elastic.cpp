@@ -57,7 +57,7 @@ void validate_whole_models(const Job& job, int ranks) {
   }
 }
 
-/// What a step changes must be known to all members, and be taken back where it is not committed.
+/// All members must know the changes of a step, and take them back where it is not committed.
 void validate_state(const Job& job, const model::ModelSpec& spec) {
   if (job.config.precision.type == Precision::kAuto) {
     throw config_error(job, "precision.type",

@@ -8,7 +8,7 @@
 
 namespace shoal::train {
 
-/// What one member of an elastic group did in a step.
+/// The part of one member of an elastic group in a step.
 struct LineageMember {
   std::string id;
   std::int64_t first_sample = 0;  ///< training samples [first, first + samples)

@@ -39,7 +39,7 @@ class ElasticMember {
   /// Leaves, so that the others go on at once.
   void leave();
 
-  // Of the last step.
+  // These describe the last step.
 
   std::int64_t members() const { return members_; }
   /// The part of its samples that this member has trained.
@@ -56,7 +56,7 @@ class ElasticMember {
   void take_back();
 
  private:
-  /// What each member says of its part of a step before all go on.
+  /// Each member says this of its part of a step before all go on.
   struct Part {
     double labels = 0;
     double threads = 0;

@@ -21,7 +21,7 @@ class GradientSum {
   void set(const std::vector<at::Tensor>& gradients);
   /// Adds those of another one, element by element.
   void add(const GradientSum& other);
-  /// What members have to add up, all of it.
+  /// Returns all that members have to add up.
   std::span<float> values();
   /// Returns the sums as views, by slice; undefined where nobody has a gradient.
   std::vector<at::Tensor> gradients() const;

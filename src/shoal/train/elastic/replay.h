@@ -8,7 +8,7 @@
 
 namespace shoal::train {
 
-/// What a replay of a run of an elastic group has found.
+/// The result of replaying a run of an elastic group.
 struct Replayed {
   std::int64_t first = 0;  ///< steps that it has repeated
   std::int64_t last = 0;

@@ -24,7 +24,7 @@ using Bytes = std::span<const std::byte>;
 constexpr std::size_t kBlockBytes = 1 << 20;
 constexpr std::size_t kSizes = 2 * sizeof(std::uint64_t);
 
-/// What the digest covers beside the values.
+/// Returns all that the digest covers beside the values.
 std::string header_of(const RunRecord& record, const std::vector<checkpoint::StateItem>& items) {
   RunRecord common = record;
   common.instruction_set.clear();
@@ -43,7 +43,7 @@ Bytes bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-/// Of the header and of the digests of blocks, so that threads share the work.
+/// Returns a digest of the header and of the digests of blocks, so that threads share the work.
 Digest digest_of_parts(const std::string& header, const std::vector<Bytes>& tensors) {
   std::vector<Bytes> blocks;
   for (const Bytes& tensor : tensors) {
