@@ -23,15 +23,17 @@
 namespace shoal::collective::thousand_ranks_test {
 namespace {
 
-constexpr int kRanks = 1024;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// Sanitizers look for races and stray reads, which fewer threads show too; what they add to each
+// thread's memory and time is theirs, and is not held to the limits.
+constexpr int kRanks = kSanitized ? 96 : 1024;
 constexpr double kMostSeconds = 10;
 constexpr double kMostMegabytes = 100;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSlowed = true;
-#else
-constexpr bool kSlowed = false;
-#endif
 
 /// Returns a line of /proc/self/status, in megabytes.
 double status_of(const std::string& name) {
@@ -93,15 +95,15 @@ TEST(ThousandRanks, MeetThroughOneStore) {
   });
   for (const auto& own : hosts) {
     ASSERT_EQ(own.size(), static_cast<std::size_t>(kRanks));
-    EXPECT_EQ(own[1023], 1016);
+    EXPECT_EQ(own[kRanks - 1], kRanks - 8);
   }
   fmt::print("{} ranks met in {:.1f} s and {:.0f} MB of all together\n", kRanks, used.seconds,
              used.megabytes);
-  if (!kSlowed) {
+  if (!kSanitized) {
     EXPECT_LT(used.seconds, kMostSeconds);
+    // The megabytes are the whole process's, with rank 0's store and the threads of all.
+    EXPECT_LT(used.megabytes, 5 * kMostMegabytes);
   }
-  // Of the whole process, with rank 0's store and the threads of all.
-  EXPECT_LT(used.megabytes, 5 * kMostMegabytes);
 }
 
 // Each rank chooses by itself, so this is what each of them takes.
@@ -121,7 +123,7 @@ TEST(ThousandRanks, EachChoosesForEveryKindAndSize) {
     });
     fmt::print("{} ranks, {} on a host: {:.2f} s and {:.1f} MB to choose\n", kRanks, each,
                used.seconds, used.megabytes);
-    if (!kSlowed) {
+    if (!kSanitized) {
       EXPECT_LT(used.seconds, kMostSeconds / 2) << each;
       EXPECT_LT(used.megabytes, kMostMegabytes) << each;
     }

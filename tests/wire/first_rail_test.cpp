@@ -158,7 +158,8 @@ TEST_F(FirstRailOfQuickBeats, AFirstRailThatIsMadeAgainAndAgainForNothingEndsThe
     if (attempts % 2 == 0) {
       const Bytes none = message_bytes(FirstRailAccount::kReports, RailReport{}.encode());
       send(peer_[0].get(), none.data(), none.size(), MSG_NOSIGNAL);
-      messages_until(FirstRailAccount::kReports, 1);
+      // The transport may give up at any moment, and then it says no more.
+      within(seconds(10), [&] { return !messages().empty() || !failure().empty(); });
     }
     reset(0);
   });
