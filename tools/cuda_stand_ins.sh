@@ -7,11 +7,12 @@ missing_libraries() { ldd "$1/lib/libtorch_python.so" | sed -nE 's/^\s*(\S+) => 
 # make_stand_ins FOLDER TORCH PACKAGES [SEARCHED]: puts them into FOLDER, and has the Python whose packages lie in PACKAGES load them as it starts.
 # SEARCHED is a folder in which this Python looks for packages too.
 make_stand_ins() {
-  local folder=$1 packages=$3 name
+  local folder=$1 packages=$3 name functions
   mkdir -p "$folder"
+  # libtorch_nvshmem.so takes the addresses of some of these; the functions of all others are looked up when they are first called.
+  functions=$(nm -D --undefined-only "$2/lib/libtorch_nvshmem.so" 2>/dev/null | sed -nE 's/^ +[Uw] (nvshmem\w*)(@.*)?$/void \1(void) { abort(); }/p' || true)
   for name in $(missing_libraries "$2"); do
-    # libtorch_nvshmem.so takes the address of this one function; all others are looked up when they are first called.
-    printf '#include <stdlib.h>\nvoid nvshmem_init(void) { abort(); }\n' |
+    printf '#include <stdlib.h>\n%s\n' "$functions" |
       gcc -shared -fPIC -x c -o "$folder/$name" -Wl,-soname,"$name" -
   done
   cat >"$packages/cuda_stand_ins.py" <<PY
