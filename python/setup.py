@@ -1,4 +1,4 @@
-"""Builds the extension module with CMake against the Torch of this Python."""
+"""Builds the extension module and the program `shoal` with CMake against the Torch of this Python."""
 import importlib.metadata
 import os
 import pathlib
@@ -14,6 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 OLDEST = (2, 11)
+PROGRAM_FOR = (2, 11)  # the LibTorch that the C++ side is tested with
 
 
 def torch_version():
@@ -42,6 +43,14 @@ def dependencies():
     return [f"torch=={version[0]}.{version[1]}.*" if version else "torch>=2.11"]
 
 
+def with_program():
+    """Does the wheel carry the program? SHOAL_PROGRAM=0 leaves it out."""
+    asked = os.environ.get("SHOAL_PROGRAM", "1")
+    if asked not in ("0", "1"):
+        sys.exit(f"shoal: SHOAL_PROGRAM is 0 or 1, not '{asked}'")
+    return asked == "1" and torch_version() == PROGRAM_FOR
+
+
 class CMakeBuild(build_ext):
     def build_extension(self, ext):
         target = pathlib.Path(self.get_ext_fullpath(ext.name)).resolve()
@@ -50,13 +59,17 @@ class CMakeBuild(build_ext):
         work = HERE.parent / "build" / "wheel-{}-torch-{}.{}".format(sysconfig.get_config_var("SOABI"), *torch_version())
         work.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
+        program = target.parent / "program"
+        shutil.rmtree(program, ignore_errors=True)  # of an earlier build
         configure = ["cmake", "-S", str(HERE), "-B", str(work), f"-DSHOAL_TORCH={torch_folder()}",
                      f"-DSHOAL_PYTHON_INCLUDE={sysconfig.get_path('include')}", f"-DSHOAL_PYTHON_SUFFIX={sysconfig.get_config_var('EXT_SUFFIX')}",
-                     f"-DSHOAL_PYTHON_OUTPUT={target.parent}"]
+                     f"-DSHOAL_PYTHON_OUTPUT={target.parent}", f"-DSHOAL_WHEEL_PROGRAM={'ON' if with_program() else 'OFF'}"]
         if shutil.which("ninja") and not (work / "CMakeCache.txt").exists():
             configure += ["-G", "Ninja"]
         subprocess.run(configure, check=True)
         subprocess.run(["cmake", "--build", str(work), "--parallel", str(min(os.cpu_count() or 1, 8))], check=True)
+        if with_program():
+            subprocess.run(["cmake", "--install", str(work), "--prefix", str(program), "--strip"], check=True)
 
 
 setup(install_requires=dependencies(), ext_modules=[Extension("shoal._c10d", sources=[])], cmdclass={"build_ext": CMakeBuild})

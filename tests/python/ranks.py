@@ -1,5 +1,7 @@
 """Runs a function on several ranks that form a process group of backend "shoal"."""
 import datetime
+import functools
+import itertools
 import multiprocessing
 import os
 import sys
@@ -11,13 +13,15 @@ import torch.distributed as dist
 
 import shoal
 
+_calls = itertools.count()  # the keys of each call of on_ranks have a prefix of their own
 
-def _rank_main(body, rank, size, port, timeout_s, environment, options, arguments):
+
+def _rank_main(body, rank, size, port, call, timeout_s, environment, options, arguments):
     os.environ.update(environment, RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     timeout = datetime.timedelta(seconds=timeout_s)
     try:
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+        store = dist.PrefixStore(str(call), dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout))
         given = shoal.Options(**options) if options else None
         dist.init_process_group("shoal", store=store, rank=rank, world_size=size, timeout=timeout, pg_options=given)
         body(rank, size, *arguments)
@@ -34,8 +38,21 @@ def _rank_main(body, rank, size, port, timeout_s, environment, options, argument
 def _serve(pipe):
     """A store of its own process: one that has threads must not fork ranks."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    parent = os.getppid()
     pipe.send(server.port)
-    pipe.recv()
+    while os.getppid() == parent:  # the tests may be killed
+        time.sleep(1)
+
+
+@functools.cache
+def _store_port():
+    """One store serves all tests of this process, and ends with it."""
+    context = multiprocessing.get_context("fork")
+    pipe, theirs = context.Pipe()
+    context.Process(target=_serve, args=(theirs,), daemon=True).start()
+    if not pipe.poll(120):
+        raise AssertionError("the store's process says nothing")
+    return pipe.recv()
 
 
 def played_hosts(count, rank, size):
@@ -72,19 +89,14 @@ def hurry(seconds):
 def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", environment=(),
              flight_directory=None, hosts=None, options=(), stops=None, own=None):
     """Exit codes of `size` processes that each ran body(rank, size, *arguments); 124 for one that had to be killed after `limit_s`. `hosts`: how many
-    they play. `options`: of shoal.Options. `own`: the environment of each rank, beside `environment`. `stops`: the rank that stops itself, which is killed when the others have ended. They meet through a
-    TCPStore. (Through a FileStore about one group in a hundred hung: in PyTorch 2.11 a rank that destroys the store while the last one deletes its
-    file reads that file for ever.)"""
+    they play. `options`: of shoal.Options. `own`: the environment of each rank, beside `environment`. `stops`: the rank that stops itself, which is killed
+    when the others have ended. They meet through a TCPStore. (Through a FileStore about one group in a hundred hung: in PyTorch 2.11 a rank that
+    destroys the store while the last one deletes its file reads that file for ever.)"""
     context = multiprocessing.get_context(method)
     options = dict(options, **({"flight_directory": flight_directory} if flight_directory else {}))
     words = [dict(environment, **(played_hosts(hosts, rank, size) if hosts else {}), **(own[rank] if own else {})) for rank in range(size)]
-    pipe, theirs = context.Pipe()
-    server = context.Process(target=_serve, args=(theirs,), daemon=True)
-    server.start()
-    if not pipe.poll(limit_s):
-        raise AssertionError("the store's process says nothing")
-    port = pipe.recv()
-    ranks = [context.Process(target=_rank_main, args=(body, rank, size, port, timeout_s, words[rank], options, arguments))
+    port, call = _store_port(), next(_calls)
+    ranks = [context.Process(target=_rank_main, args=(body, rank, size, port, call, timeout_s, words[rank], options, arguments))
              for rank in range(size)]
     for process in ranks:
         process.start()
@@ -99,6 +111,4 @@ def on_ranks(size, body, *arguments, timeout_s=60, limit_s=120, method="fork", e
             codes[rank] = 124
         else:
             codes[rank] = process.exitcode
-    pipe.send("done")
-    server.join()
     return codes

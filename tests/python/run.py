@@ -2,6 +2,7 @@
 import importlib.util
 import pathlib
 import sys
+import time
 import unittest
 
 sys.path[:0] = sys.argv[1:]  # where an extension module lies that is not installed
@@ -20,6 +21,22 @@ def obstacle():
     return None if torch.distributed.is_available() else "this torch has no torch.distributed"
 
 
+class TimedResult(unittest.TextTestResult):
+    """Also remembers how many seconds each test took."""
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.seconds = []
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.begin = time.monotonic()
+
+    def stopTest(self, test):
+        self.seconds.append((time.monotonic() - self.begin, test.id()))
+        super().stopTest(test)
+
+
 if __name__ == "__main__":
     reason = obstacle()
     if reason:
@@ -27,5 +44,7 @@ if __name__ == "__main__":
         sys.exit(77)
     here = str(pathlib.Path(__file__).parent)
     sys.path.insert(0, here)
-    outcome = unittest.TextTestRunner(verbosity=2).run(unittest.defaultTestLoader.discover(here))
+    outcome = unittest.TextTestRunner(verbosity=2, resultclass=TimedResult).run(unittest.defaultTestLoader.discover(here))
+    for seconds, name in sorted(outcome.seconds, reverse=True)[:10]:
+        print(f"{seconds:6.1f} s  {name}")
     sys.exit(not outcome.wasSuccessful())

@@ -31,18 +31,15 @@ class UnchangedPrograms(unittest.TestCase):
             self.assertEqual(found[rank]["arguments"], ["--some", "argument"])
         self.assertEqual(found[0]["child"], "shoal")
 
-    def on_both(self, program):
-        """What rank 0 of the program printed, on Shoal and on Gloo."""
-        found = []
-        for option in ((), ("--keep-gloo",)):
-            for _ in range(4):
-                code, output = run("--nproc", 2, *option, PROGRAMS / program)
-                if not (option and GLOO_ABORTS in output):
-                    break
-            self.assertEqual(code, 0, output)
-            self.assertEqual("run on shoal" in output, not option, output)
-            found.append(records(output)[0])
-        return found
+    def losses_on(self, backend, program):
+        """What rank 0 of the program printed."""
+        for _ in range(4):
+            code, output = run("--nproc", 2, *(["--keep-gloo"] if backend == "gloo" else []), PROGRAMS / program)
+            if not (backend == "gloo" and GLOO_ABORTS in output):
+                break
+        self.assertEqual(code, 0, output)
+        self.assertEqual("run on shoal" in output, backend == "shoal", output)
+        return records(output)[0]
 
     def check_losses(self, ours, theirs, name):
         self.assertLess(ours[-1], 0.95 * ours[0], name)  # it learns
@@ -50,14 +47,17 @@ class UnchangedPrograms(unittest.TestCase):
             self.assertAlmostEqual(a, b, delta=1e-5, msg=name)
 
     def test_losses_are_those_of_gloo(self):
-        shoal, gloo = self.on_both("trains.py")
+        shoal, gloo = self.losses_on("shoal", "trains.py"), self.losses_on("gloo", "trains.py")
         for name in ("ddp", "fsdp2", "tensor parallel"):
             self.check_losses(shoal[name], gloo[name], name)
 
-    def test_losses_of_frameworks_are_those_of_gloo(self):
+    def test_frameworks(self):
+        """Their losses are those of Gloo, and a rank that is killed afterwards is named at once."""
         for program in FRAMEWORKS:
             with self.subTest(program):
-                shoal, gloo = self.on_both(program)
+                output = self.check_killed(program)
+                self.assertIn("run on shoal", output)
+                shoal, gloo = records(output)[0], self.losses_on("gloo", program)
                 self.assertEqual((shoal["size"], shoal["backend"], gloo["size"]), (2, "cpu:shoal", 2))
                 self.check_losses(shoal["losses"], gloo["losses"], program)
 
@@ -69,10 +69,7 @@ class UnchangedPrograms(unittest.TestCase):
         self.assertIn("**Training integration test**", output)
 
     def test_a_rank_of_a_framework_that_fails(self):
-        """A killed one is named at once; an exception with its own words, though Lightning catches it on its way."""
-        for program in FRAMEWORKS:
-            with self.subTest(program):
-                self.check_killed(program)
+        """It is named with its own words, though Lightning catches the exception on its way."""
         text = (PROGRAMS / "step_watch.py").read_text()
         line = text[:text.index("raise ValueError")].count("\n") + 1
         self.check_failure("raise", 2, 1, f"rank 1 of 2 failed at step_watch.py:{line}: ValueError: the data is empty", "with_lightning.py")
@@ -113,11 +110,11 @@ class UnchangedPrograms(unittest.TestCase):
         self.check_killed("fails.py")
 
     def check_killed(self, program):
-        """In one of three runs: on a busy machine the launcher itself may not get a core in time."""
+        """In one of three runs: on a busy machine the launcher itself may not get a core in time. Returns what was printed."""
         for _ in range(3):
-            seconds, _ = self.check_failure("kill", 2, 128 + signal.SIGKILL, "rank 1 of 2 was killed by signal 9 (Killed)", program)
+            seconds, output = self.check_failure("kill", 2, 128 + signal.SIGKILL, "rank 1 of 2 was killed by signal 9 (Killed)", program)
             if seconds < 1.0:
-                return
+                return output
         self.fail(f"named after {seconds:.1f} s")
 
 

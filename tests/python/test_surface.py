@@ -129,7 +129,7 @@ def waiting_hook(rank, size):
     assert waited == [1, 2, 3], waited
 
 
-def reports_beside_operations(rank, size):
+def reports_beside_operations(rank, size, rounds=400):
     """A report reads what is in flight while another thread starts and ends operations."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     done = threading.Event()
@@ -142,7 +142,7 @@ def reports_beside_operations(rank, size):
 
     thread = threading.Thread(target=report)
     thread.start()
-    for _ in range(400):
+    for _ in range(rounds):
         works = [dist.all_reduce(torch.ones(2000), async_op=True) for _ in range(10)]
         for work in works:
             work.wait()

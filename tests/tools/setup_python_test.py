@@ -19,7 +19,7 @@ esac
 class SetupPythonTest(project.ProjectTest):
     def setUp(self):
         super().setUp()
-        self.copy("tools/setup_python.sh", "tools/requirements-python.txt", "tools/requirements-models.txt")
+        self.copy("tools/setup_python.sh", "tools/cuda_stand_ins.sh", "tools/requirements-python.txt", "tools/requirements-models.txt")
         (self.root / "tools/setup_python.sh").chmod(0o755)
         self.write("tools/setup.sh", "#!/bin/sh\n").chmod(0o755)
         self.write("build/torch-path", f"{self.root}/packages/torch\n")

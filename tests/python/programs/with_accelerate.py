@@ -14,12 +14,20 @@ model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.n
 model, optimizer, loader = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3),
                                                DataLoader(TensorDataset(x, x.flip(-1)), batch_size=8))
 losses, watch = [], StepWatch()
-for inputs, targets in loader:
-    watch.begin()
-    loss = torch.nn.functional.mse_loss(model(inputs), targets)
-    accelerator.backward(loss)
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(accelerator.gather_for_metrics(loss.detach().view(1)).mean().item())
+
+
+def train():
+    for inputs, targets in loader:
+        watch.begin()
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(accelerator.gather_for_metrics(loss.detach().view(1)).mean().item())
+
+
+train()
 print(json.dumps({"size": accelerator.num_processes, "backend": torch.distributed.get_backend_config(), "losses": losses, "ms": watch.ms()}))
+if watch.trains_again():
+    train()
 torch.distributed.destroy_process_group()
