@@ -46,8 +46,9 @@ void validate_whole_models(const Job& job, int ranks) {
     throw config_error(job, "parallelism.transport",
                        "the members of an elastic group (elastic.enabled) use TCP: \"auto\"");
   }
-  for (const char* key : {"parallelism.interface", "parallelism.ports", "parallelism.rails",
-                          "parallelism.silence_s", "parallelism.in_rank_order"}) {
+  for (const char* key :
+       {"parallelism.interface", "parallelism.ports", "parallelism.advertise", "parallelism.rails",
+        "parallelism.silence_s", "parallelism.in_rank_order"}) {
     if (job.origins.contains(key)) {
       throw config_error(job, key,
                          "is for the ranks of one job: members of an elastic group "

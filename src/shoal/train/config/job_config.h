@@ -123,6 +123,7 @@ struct ParallelismSection {
   double memory_limit_mb = 0;  ///< limit of one rank's tensors; 0: its share of the free memory
   Transport transport = Transport::kAuto;
   std::string interface;    ///< TCP: name or address prefix; empty: the one that leads to rank 0
+  std::string advertise;    ///< TCP: where others reach this host's ranks; empty: where they listen
   std::string ports = "0";  ///< TCP: "first-last", the first free one is taken; "0": any
   std::int64_t rails = 0;   ///< TCP: connections between two ranks; 0: by their round trip
   double silence_s = 0;     ///< TCP: after which a rank is lost, seconds; 0: by the round trip
