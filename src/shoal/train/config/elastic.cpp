@@ -6,6 +6,7 @@
 
 #include "shoal/train/config/keys.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/join_token.h"
 
 namespace shoal::train {
 namespace {
@@ -88,6 +89,9 @@ void validate_network(const Job& job) {
     }
   };
   check("elastic.ports", [&] { wire::parse_port_range(elastic.ports); });
+  check("elastic.token_key", [&] {
+    if (!elastic.token_key.empty()) wire::parse_token_key(elastic.token_key);
+  });
   check("elastic.join", [&] {
     for (const std::string& contact : elastic.join) wire::parse_endpoint(contact);
   });

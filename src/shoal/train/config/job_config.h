@@ -181,8 +181,10 @@ struct ElasticSection {
   std::vector<std::string> join;     ///< HOST:PORT of members; empty: it begins a group
   std::string listen = "127.0.0.1";  ///< where the others find this member
   std::string ports = "0";
-  std::string key_file;        ///< has the secret of the group; empty: none, on one host
-  std::int64_t members = 1;    ///< that the first step of this start waits for
+  std::string key_file;      ///< has the secret of the group; empty: none, on one host
+  std::string token_key;     ///< of those that begin a group: to its join tokens; empty: no tokens
+  std::string token_file;    ///< of those that join: has a token; empty: none
+  std::int64_t members = 1;  ///< that the first step of this start waits for
   double suspect_after_s = 2;  ///< a member that is silent for so long is removed
   OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
   double quorum_patience_s = 10;  ///< before that
