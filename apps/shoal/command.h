@@ -13,6 +13,8 @@ namespace shoal::apps {
 void add_train_command(CLI::App& program, int& exit_code);
 /// `shoal replay`: leaves exit code 1 where a step differs.
 void add_replay_command(CLI::App& program, int& exit_code);
+/// `shoal token issue | key`: what lets a process join an elastic group.
+void add_token_command(CLI::App& program);
 void add_generate_command(CLI::App& program, int& exit_code);
 void add_eval_command(CLI::App& program, int& exit_code);
 /// `shoal data prepare | peek | stats | verify`.

@@ -38,6 +38,7 @@ int run_command_line(int argc, char** argv) {
   int exit_code = 0;
   add_train_command(program, exit_code);
   add_replay_command(program, exit_code);
+  add_token_command(program);
   add_generate_command(program, exit_code);
   add_eval_command(program, exit_code);
   add_data_command(program);

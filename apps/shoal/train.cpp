@@ -37,6 +37,7 @@ struct TrainOptions {
   bool in_process = false;
   bool elastic = false;
   std::vector<std::string> join;  ///< members of the elastic group
+  std::string token;              ///< file with a token to join it
   std::string run_directory;
   bool fresh = false;
   bool print_config = false;
@@ -49,6 +50,8 @@ train::Job read_job(const TrainOptions& options) {
   if (options.in_process) train::set_key(job, "parallelism.in_process", "true");
   if (options.elastic) train::set_key(job, "elastic.enabled", "true");
   if (!options.join.empty()) train::set_key(job, "elastic.join", train::toml_text(options.join));
+  if (!options.token.empty())
+    train::set_key(job, "elastic.token_file", train::toml_text(options.token));
   return job;
 }
 
@@ -332,6 +335,9 @@ void add_train_command(CLI::App& program, int& exit_code) {
       ->add_option("--join", options->join,
                    "HOST:PORT of a member of the group to join (elastic.join); may be repeated")
       ->allow_extra_args(false);
+  command->add_option("--token", options->token,
+                      "A file with a token to join with, where the group asks for one "
+                      "(elastic.token_file); `shoal token` makes them");
   command->add_option("--run-dir", options->run_directory,
                       "Where the run writes; default runs/<job name>");
   command->add_flag("--fresh", options->fresh,

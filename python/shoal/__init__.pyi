@@ -11,8 +11,8 @@ Result = TypeVar("Result")
 class Options:
     """The pg_options of init_process_group("shoal"). Empty: what the environment says, else Shoal chooses."""
 
-    def __init__(self, *, flight_directory: str = "", transport: str = "", interface: str = "", ports: str = "", rails: str = "",
-                 silence_s: str = "", tls: str = "", routes: str = "", job_key: str = "", host: str = "", in_rank_order: bool = False) -> None: ...
+    def __init__(self, *, flight_directory: str = "", transport: str = "", interface: str = "", ports: str = "", advertise: str = "",
+                 rails: str = "", silence_s: str = "", tls: str = "", routes: str = "", job_key: str = "", host: str = "", in_rank_order: bool = False) -> None: ...
     @property
     def flight_directory(self) -> str:
         """The folder in which ranks write what they were doing when a collective fails."""
@@ -25,6 +25,9 @@ class Options:
     @property
     def ports(self) -> str:
         """ "7000-7100": the first free one of them."""
+    @property
+    def advertise(self) -> str:
+        """ "203.0.113.7": where others reach this rank behind an address translator."""
     @property
     def rails(self) -> str:
         """ "4": connections between two ranks over TCP."""

@@ -23,8 +23,8 @@ def _backend_of(group):
 
 
 def _with_environment(options):
-    """The options, with those that are empty taken from the environment: SHOAL_TRANSPORT, SHOAL_INTERFACE, SHOAL_PORTS, SHOAL_RAILS, SHOAL_SILENCE_S, SHOAL_TLS, SHOAL_ROUTES, SHOAL_JOB_KEY, SHOAL_HOST."""
-    network = {name: getattr(options, name) or os.environ.get("SHOAL_" + name.upper(), "") for name in ("transport", "interface", "ports", "rails", "silence_s", "tls", "routes", "job_key", "host")}
+    """The options, with those that are empty taken from the environment: SHOAL_TRANSPORT, SHOAL_INTERFACE, SHOAL_PORTS, SHOAL_ADVERTISE, SHOAL_RAILS, SHOAL_SILENCE_S, SHOAL_TLS, SHOAL_ROUTES, SHOAL_JOB_KEY, SHOAL_HOST."""
+    network = {name: getattr(options, name) or os.environ.get("SHOAL_" + name.upper(), "") for name in ("transport", "interface", "ports", "advertise", "rails", "silence_s", "tls", "routes", "job_key", "host")}
     return Options(flight_directory=options.flight_directory, in_rank_order=options.in_rank_order, **network)
 
 
@@ -55,7 +55,7 @@ def _create(options, backend_options=None):
         first = _backend_of(dist.group.WORLD)
     if first is not None:
         job = _c10d.options(first)
-        for name in ("flight_directory", "transport", "interface", "ports", "rails", "silence_s", "tls", "routes", "job_key", "host", "in_rank_order"):
+        for name in ("flight_directory", "transport", "interface", "ports", "advertise", "rails", "silence_s", "tls", "routes", "job_key", "host", "in_rank_order"):
             if getattr(own, name) and getattr(own, name) != getattr(job, name):
                 raise ValueError(f"{name} is that of the whole job: name it in the pg_options of init_process_group")
     return _c10d.create(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group, first,

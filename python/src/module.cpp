@@ -83,21 +83,25 @@ PYBIND11_MODULE(_c10d, m) {
   py::class_<ShoalOptions, c10d::Backend::Options, c10::intrusive_ptr<ShoalOptions>>(m, "Options")
       .def(py::init([](const std::string& flight_directory, const std::string& transport,
                        const std::string& interface, const std::string& ports,
-                       const std::string& rails, const std::string& silence_s,
-                       const std::string& tls, const std::string& routes,
-                       const std::string& job_key, const std::string& host, bool in_rank_order) {
+                       const std::string& advertise, const std::string& rails,
+                       const std::string& silence_s, const std::string& tls,
+                       const std::string& routes, const std::string& job_key,
+                       const std::string& host, bool in_rank_order) {
              return c10::make_intrusive<ShoalOptions>(
-                 flight_directory, NetworkOptions{transport, interface, ports, rails, silence_s,
-                                                  tls, routes, job_key, host, in_rank_order});
+                 flight_directory,
+                 NetworkOptions{transport, interface, ports, advertise, rails, silence_s, tls,
+                                routes, job_key, host, in_rank_order});
            }),
            py::kw_only(), py::arg("flight_directory") = "", py::arg("transport") = "",
-           py::arg("interface") = "", py::arg("ports") = "", py::arg("rails") = "",
-           py::arg("silence_s") = "", py::arg("tls") = "", py::arg("routes") = "",
-           py::arg("job_key") = "", py::arg("host") = "", py::arg("in_rank_order") = false)
+           py::arg("interface") = "", py::arg("ports") = "", py::arg("advertise") = "",
+           py::arg("rails") = "", py::arg("silence_s") = "", py::arg("tls") = "",
+           py::arg("routes") = "", py::arg("job_key") = "", py::arg("host") = "",
+           py::arg("in_rank_order") = false)
       .def_readonly("flight_directory", &ShoalOptions::flight_directory)
       .def_property_readonly("transport", [](const ShoalOptions& o) { return o.network.transport; })
       .def_property_readonly("interface", [](const ShoalOptions& o) { return o.network.interface; })
       .def_property_readonly("ports", [](const ShoalOptions& o) { return o.network.ports; })
+      .def_property_readonly("advertise", [](const ShoalOptions& o) { return o.network.advertise; })
       .def_property_readonly("rails", [](const ShoalOptions& o) { return o.network.rails; })
       .def_property_readonly("silence_s", [](const ShoalOptions& o) { return o.network.silence_s; })
       .def_property_readonly("tls", [](const ShoalOptions& o) { return o.network.tls; })

@@ -16,6 +16,9 @@ struct NetworkOptions {
   std::string interface;
   /// TCP: "7000-7100" listens on the first of them that is free; empty: the system chooses.
   std::string ports;
+  /// TCP: where others reach this rank behind an address translator, "HOST" or "HOST:PORT", as
+  /// wire::advertised_at reads it; empty: at the address that it listens on.
+  std::string advertise;
   /// TCP: connections between two ranks, "1" to "64"; empty: as many as their round trip asks for.
   std::string rails;
   /// TCP: seconds after which a rank is lost from which nothing comes; empty: by the round trip.

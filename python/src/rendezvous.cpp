@@ -86,6 +86,7 @@ Fabric::Options settings_of(const NetworkOptions& network, int rank, int size, D
                       .interface = network.interface,
                       .ports = network.ports.empty() ? wire::PortRange()
                                                      : wire::parse_port_range(network.ports),
+                      .advertise = network.advertise,
                       .rails = rails_of(network.rails),
                       .silence = silence_of(network.silence_s),
                       .tls = tls_of(network.tls),

@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -18,11 +16,10 @@
 
 #include "shoal/base/duration.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
-#include "shoal/wire/rendezvous.h"
 #include "shoal/wire/tcp_transport.h"
 #include "tests/collective/connections_here.h"
 #include "tests/collective/kind_check.h"
-#include "tests/collective/network_ranks.h"
+#include "tests/emulation/ranks_at_sites.h"
 #include "tests/emulation/raw_sockets.h"
 #include "tests/emulation/wan.h"
 
@@ -35,55 +32,6 @@ using collective::TcpCommunicator;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
-
-using Errors = std::vector<std::optional<Error>>;
-using Body = std::function<void(TcpCommunicator&)>;
-
-std::string a_file() {
-  return fmt::format("file:{}transport_over_wan_test-{}", testing::TempDir(), getpid());
-}
-
-struct Meeting {
-  std::string place = a_file();
-  Duration silence = seconds(60);
-  int rails = 0;
-  std::function<void(const wire::TcpTransport&)> at_end = {};
-};
-
-/// Runs one rank in the calling thread, at the site of its number.
-void run_rank(const Wan& wan, int rank, const Meeting& meeting, const Body& body) {
-  wan.enter(rank);
-  wire::Rendezvous rendezvous(meeting.place, "key", rank, wan.address(rank), soon());
-  const auto transport = std::make_shared<wire::TcpTransport>(
-      wire::TcpTransport::Options{.key = "key",
-                                  .heartbeat = milliseconds(100),
-                                  .silence = meeting.silence,
-                                  .rails = meeting.rails},
-      rendezvous.store(), rank, wan.sites(), soon());
-  TcpCommunicator c(transport, {});
-  rendezvous.all_ranks_connected();
-  body(c);
-  if (meeting.at_end) meeting.at_end(*transport);
-}
-
-/// Runs `body` on a rank at each site and returns what each threw. Runs `meanwhile` beside them.
-Errors at_sites(const Wan& wan, const Meeting& meeting, const Body& body,
-                const std::function<void()>& meanwhile = {}) {
-  Errors errors(static_cast<std::size_t>(wan.sites()));
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < wan.sites(); ++rank) {
-    ranks.emplace_back([&, rank] {
-      try {
-        run_rank(wan, rank, meeting, body);
-      } catch (const Error& error) {
-        errors[static_cast<std::size_t>(rank)] = error;
-      }
-    });
-  }
-  if (meanwhile) meanwhile();
-  for (auto& rank : ranks) rank.join();
-  return errors;
-}
 
 void all_reduce(TcpCommunicator& c, std::vector<float>& x, Deadline deadline) {
   c.run({.kind = Kind::kAllReduce,

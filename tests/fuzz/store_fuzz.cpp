@@ -48,7 +48,7 @@ Bytes talk(FuzzedDataProvider& input) {
   Bytes bytes;
   while (input.remaining_bytes() > 0) {
     const Stream stream{input.ConsumeIntegralInRange<std::uint64_t>(0, 3),
-                        input.ConsumeIntegralInRange<std::uint64_t>(0, 4)};
+                        input.ConsumeIntegralInRange<std::uint64_t>(0, 5)};
     const std::string key = input.ConsumeRandomLengthString(4),
                       value = input.ConsumeRandomLengthString(24);
     const int way = input.ConsumeIntegralInRange(0, 4);

@@ -248,7 +248,7 @@ class Surface(unittest.TestCase):
         self.assertEqual(virtuals("Work.hpp") - WORK_LEFT_TO_C10D, overridden("host_work.h") & virtuals("Work.hpp"))
 
     def test_what_is_given_wins_over_the_environment(self):
-        names = ("transport", "interface", "ports", "rails", "silence_s", "tls", "routes", "job_key", "host")
+        names = ("transport", "interface", "ports", "advertise", "rails", "silence_s", "tls", "routes", "job_key", "host")
         environment = {"SHOAL_" + name.upper(): "there-" + name for name in names}
         with unittest.mock.patch.dict(os.environ, environment):
             for given in names:

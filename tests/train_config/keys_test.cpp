@@ -78,6 +78,7 @@ const Paths kOfMembers = both(both(kOfStreaming, kOfAnOuterOptimizer),
                               {"low_communication.every", "low_communication.codec"});
 const Paths kOfElasticJobs{"elastic.join",           "elastic.listen",
                            "elastic.ports",          "elastic.key_file",
+                           "elastic.token_key",      "elastic.token_file",
                            "elastic.members",        "elastic.suspect_after_s",
                            "elastic.on_quorum_loss", "elastic.quorum_patience_s"};
 /// What has no effect in a busy job whatever its data is.

@@ -41,6 +41,13 @@ TEST(Validate, KeysOfCommunicationThatWouldHaveNoEffectAreRefused) {
   EXPECT_THAT(refused({"parallelism.ports=7000-7100"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refused({"parallelism.ports=9-8", "parallelism.transport=tcp"}),
               HasSubstr("parallelism.ports"));
+  EXPECT_THAT(refused({"parallelism.advertise=1.2.3.4"}), HasSubstr("belongs to TCP"));
+  EXPECT_THAT(refused({"parallelism.advertise=1.2.3.4:9000", "parallelism.transport=tcp"}),
+              HasSubstr("the system chooses the ports"));
+  validate(job_with({"parallelism.advertise=1.2.3.4", "parallelism.transport=tcp"}), 2);
+  validate(job_with({"parallelism.advertise=1.2.3.4:9000", "parallelism.ports=7000-7100",
+                     "parallelism.transport=tcp"}),
+           2);
   EXPECT_THAT(refused({"parallelism.rails=4"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refused({"parallelism.silence_s=4"}), HasSubstr("belongs to TCP"));
   EXPECT_THAT(refusal([] { job_with({"parallelism.rails=65"}); }), HasSubstr("parallelism.rails"));
@@ -87,9 +94,10 @@ TEST(Validate, OverMpiKeysOfTcpAndTheOrderOfSumsAreRefused) {
     return refusal([&] { validate(job_with({set, "parallelism.transport=mpi"}), 2); });
   };
   for (const char* set :
-       {"parallelism.interface=lo", "parallelism.ports=7000-7100", "parallelism.rails=2",
-        "parallelism.silence_s=4", "parallelism.tls=on", "parallelism.routes=measured",
-        "parallelism.algorithms=all_reduce=ring", "parallelism.link_costs=costs.toml"}) {
+       {"parallelism.interface=lo", "parallelism.ports=7000-7100", "parallelism.advertise=1.2.3.4",
+        "parallelism.rails=2", "parallelism.silence_s=4", "parallelism.tls=on",
+        "parallelism.routes=measured", "parallelism.algorithms=all_reduce=ring",
+        "parallelism.link_costs=costs.toml"}) {
     EXPECT_THAT(refused(set), HasSubstr("belongs to TCP, and parallelism.transport is \"mpi\""))
         << set;
   }

@@ -100,7 +100,7 @@ TEST(Handshake, ProofsAreThoseOfTheProtocol) {
   ListenerHandshake listener("key", own);
   const Bytes greeting = listener.greeting();
   ASSERT_EQ(greeting.size(), kGreeting);
-  EXPECT_EQ(std::memcmp(greeting.data(), "SHOALT05", kMagic), 0);
+  EXPECT_EQ(std::memcmp(greeting.data(), "SHOALT06", kMagic), 0);
   const Bytes answer = answer_to(listener, "key", other);
   ASSERT_TRUE(listener.feed(answer));
   const auto challenge = std::span(greeting).subspan(kMagic);

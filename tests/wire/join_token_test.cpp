@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/hex.h"
 #include "tests/error_of.h"
 
 namespace shoal::wire::join_token_test {
@@ -129,6 +130,16 @@ TEST(JoinToken, IsMadeAsItsDescriptionSays) {
   }
   EXPECT_EQ(verdict("secret", "north", token, kNow - seconds(1)), TokenVerdict::kGood);
   EXPECT_EQ(verdict("secret", "north", token), TokenVerdict::kExpired);
+}
+
+TEST(JoinToken, TheKeyOfReadersIsReadAsItIsPrinted) {
+  const TokenKey key = token_key("secret");
+  const std::string digits = hex(key);
+  EXPECT_EQ(parse_token_key(digits), key);
+  for (const std::string& wrong :
+       {std::string(), digits + "00", digits + "0", digits.substr(1), digits.substr(2),
+        digits.substr(1) + "A", digits.substr(1) + "g", " " + digits.substr(1)})
+    EXPECT_EQ(error_of([&] { parse_token_key(wrong); }).kind(), ErrorKind::kConfig) << wrong;
 }
 
 TEST(JoinToken, AnEmptySecretAndALongNameAreRefused) {

@@ -55,6 +55,7 @@ comm::WorldOptions world_options(const RankArguments& arguments, const train::Jo
   options.rendezvous = arguments.rendezvous;
   options.network.interface = config.parallelism.interface;
   options.network.ports = wire::parse_port_range(config.parallelism.ports);
+  options.network.advertise = config.parallelism.advertise;
   options.network.rails = static_cast<int>(config.parallelism.rails);
   options.network.silence = from_seconds(config.parallelism.silence_s);
   options.network.tls = config.parallelism.tls;

@@ -126,14 +126,15 @@ std::shared_ptr<Fabric> Fabric::on_hosts(Options options, wire::KeyValues& store
                "shoal: tls is off: whoever is on the way between ranks can read and change what "
                "they send each other over TCP\n");
   }
-  fabric->transport_ =
-      std::make_shared<wire::TcpTransport>(wire::TcpTransport::Options{.key = s.key,
-                                                                       .host = address,
-                                                                       .ports = s.network.ports,
-                                                                       .silence = s.network.silence,
-                                                                       .rails = s.network.rails,
-                                                                       .tls = s.network.tls},
-                                           store, s.rank, s.size, deadline);
+  fabric->transport_ = std::make_shared<wire::TcpTransport>(
+      wire::TcpTransport::Options{.key = s.key,
+                                  .host = address,
+                                  .ports = s.network.ports,
+                                  .advertise = s.network.advertise,
+                                  .silence = s.network.silence,
+                                  .rails = s.network.rails,
+                                  .tls = s.network.tls},
+      store, s.rank, s.size, deadline);
   // All ranks know the hosts alike, so all of them measure or none does. The ranks of a host would
   // measure what they leave each other of its link.
   if (s.size >= 3 && nobody_shares(hosts) && !s.network.in_rank_order) fabric->measure(deadline);

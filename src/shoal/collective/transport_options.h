@@ -21,6 +21,9 @@ struct TransportOptions {
   std::string interface;
   /// TCP: the rank listens on the first of these ports that is free. 0: the system chooses.
   wire::PortRange ports;
+  /// TCP: where other ranks reach this one behind an address translator, "HOST" or "HOST:PORT", see
+  /// wire::advertised_at. Empty: at the address that it listens on.
+  std::string advertise;
   /// TCP: connections between two ranks of different hosts or of one, at most wire::kMostRails. The
   /// number of the higher one of two ranks counts for both. 0: as many as the round trip asks for.
   int rails = 0;

@@ -16,7 +16,7 @@
 namespace shoal::wire {
 namespace {
 
-constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '5'};
+constexpr std::array<char, 8> kMagic = {'S', 'H', 'O', 'A', 'L', 'T', '0', '6'};
 using Proof = std::array<std::byte, 32>;
 constexpr std::size_t kGreetingBytes = kMagic.size() + sizeof(Nonce);
 /// All that a caller says, and all that a listener says: the greeting, the hello and the proof.

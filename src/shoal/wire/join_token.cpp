@@ -4,6 +4,7 @@
 #include <openssl/evp.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -65,13 +66,8 @@ bool is_signed(const TokenKey& key, std::span<const std::byte> text,
 }
 
 // Digits are lower-case ones, so that a token has one text.
-std::optional<std::vector<std::byte>> token_bytes(std::string_view text) {
-  if (!text.starts_with(kTokenPrefix)) return std::nullopt;
-  text.remove_prefix(kTokenPrefix.size());
-  constexpr std::size_t kLeast = kTokenTime + kTokenNonce + kTokenSignature;
-  if (text.size() % 2 != 0 || text.size() / 2 < kLeast ||
-      text.size() / 2 > kLeast + kMostClusterName)
-    return std::nullopt;
+std::optional<std::vector<std::byte>> bytes_of_digits(std::string_view text) {
+  if (text.size() % 2 != 0) return std::nullopt;
   std::vector<std::byte> bytes;
   for (std::size_t i = 0; i < text.size(); i += 2) {
     const auto high = kTokenDigits.find(text[i]);
@@ -80,6 +76,14 @@ std::optional<std::vector<std::byte>> token_bytes(std::string_view text) {
     bytes.push_back(static_cast<std::byte>(high << 4 | low));
   }
   return bytes;
+}
+
+std::optional<std::vector<std::byte>> token_bytes(std::string_view text) {
+  if (!text.starts_with(kTokenPrefix)) return std::nullopt;
+  text.remove_prefix(kTokenPrefix.size());
+  constexpr std::size_t kLeast = kTokenTime + kTokenNonce + kTokenSignature;
+  if (text.size() / 2 < kLeast || text.size() / 2 > kLeast + kMostClusterName) return std::nullopt;
+  return bytes_of_digits(text);
 }
 
 }  // namespace
@@ -96,6 +100,17 @@ TokenKey token_key(std::string_view secret) {
                                         &size) == 1 &&
             size == text.size());
   return text;
+}
+
+TokenKey parse_token_key(std::string_view digits) {
+  TokenKey key{};
+  const auto bytes = bytes_of_digits(digits);
+  if (!bytes || bytes->size() != key.size()) {
+    throw Error(ErrorKind::kConfig, "join_token",
+                "the key to join tokens is 64 hexadecimal digits, as `shoal token key` prints it");
+  }
+  std::copy(bytes->begin(), bytes->end(), key.begin());
+  return key;
 }
 
 std::string issue_join_token(std::string_view secret, std::string_view cluster, TokenTime expires) {

@@ -27,6 +27,10 @@ enum class TokenVerdict : std::uint8_t {
 /// secret.
 TokenKey token_key(std::string_view secret);
 
+/// Reads such a key from 64 lower-case hexadecimal digits, as hex() writes it. Throws Error(config)
+/// for anything else.
+TokenKey parse_token_key(std::string_view digits);
+
 /// Returns a text that lets whoever shows it join `cluster`, once, before `expires` (by the clock
 /// of the host that reads it; whole seconds count). It holds the time, a random number and the name
 /// of the cluster, and a signature (Ed25519, RFC 8032) under a private key that HKDF makes of

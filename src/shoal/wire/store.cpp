@@ -14,6 +14,7 @@
 #include "shoal/base/check.h"
 #include "shoal/base/number.h"
 #include "shoal/wire/acceptor.h"
+#include "shoal/wire/key_runs.h"
 #include "shoal/wire/peer_hello.h"
 #include "shoal/wire/tls_channel.h"
 
@@ -22,7 +23,7 @@ namespace {
 
 constexpr std::size_t kMaxKey = 4096;
 constexpr std::size_t kMaxValue = 16 << 20;
-/// A request names no more keys: rank 0 keeps some hundred times as much as an empty key takes.
+/// A request names no more keys.
 constexpr std::size_t kMostKeys = 1 << 16;
 enum Request { kSet, kGet, kWait, kAdd, kGetAll, kWaitAll };
 enum Status { kThere, kMissing, kNotANumber, kTooMuch };
@@ -31,7 +32,7 @@ constexpr Duration kNamesOfMissing = std::chrono::seconds(1);
 
 // A request is a message on stream {number of the request, kind of request}: length of the key,
 // key, value. The answer is one on {the same number, status}: value. In those for many keys at a
-// time the value is a list of keys, and that of the answer a list of values.
+// time the value is a list of runs of keys, and that of the answer a list of values.
 Bytes pack(const std::string& key, const std::string& value) {
   Bytes bytes(4 + key.size() + value.size());
   const auto length = static_cast<std::uint32_t>(key.size());
@@ -109,12 +110,14 @@ class StoreServer::Service {
   void wake() { loop_.wake(); }
 
  private:
-  /// A request that waits until all its keys are there.
+  /// A request that waits until all its keys are there. All ranks ask for those of all ranks, so it
+  /// keeps runs, and waits for one key at a time: the first that is missing.
   struct Many {
     int fd;
     std::uint64_t request;
-    std::vector<std::string> keys;
-    std::size_t missing;
+    std::vector<KeyRun> runs;
+    std::size_t run = 0;  ///< the keys before this place are there
+    std::size_t place = 0;
   };
   struct Waiter {
     int fd;
@@ -199,39 +202,43 @@ class StoreServer::Service {
         return answer(fd, stream.group, kThere, sum);
       }
       case kGetAll:
-        return answer_all({fd, stream.group, keys_of(value), 0});
+        return answer_all({fd, stream.group, runs_in(value)});
       case kWaitAll:
-        return wait_for_all(std::make_shared<Many>(Many{fd, stream.group, keys_of(value), 0}));
+        return wait_for_rest(std::make_shared<Many>(Many{fd, stream.group, runs_in(value)}));
       default:
         throw Error(ErrorKind::kData, "store", "an unknown request");
     }
   }
 
-  static std::vector<std::string> keys_of(const std::string& list) {
-    std::vector<std::string> keys;
-    for (auto& key : texts_of(list)) {
-      if (!key || key->size() > kMaxKey) throw Error(ErrorKind::kData, "store", "a malformed key");
-      keys.push_back(std::move(*key));
-    }
-    return keys;
+  static std::vector<KeyRun> runs_in(const std::string& list) {
+    auto runs = decode_runs(list, kMaxKey, kMostKeys);
+    if (!runs) throw Error(ErrorKind::kData, "store", "a malformed list of keys");
+    return *std::move(runs);
   }
-  void wait_for_all(const std::shared_ptr<Many>& many) {
-    for (const std::string& key : many->keys) {
-      if (values_.contains(key)) continue;
-      ++many->missing;
-      waiters_[key].push_back({many->fd, many->request, many});
+  void wait_for_rest(const std::shared_ptr<Many>& many) {
+    for (; many->run < many->runs.size(); ++many->run, many->place = 0) {
+      const KeyRun& run = many->runs[many->run];
+      for (; many->place < run.keys(); ++many->place) {
+        const std::string key = run.key(many->place);
+        if (!values_.contains(key)) {
+          waiters_[key].push_back({many->fd, many->request, many});
+          return;
+        }
+      }
     }
-    if (many->missing == 0) answer_all(*many);
+    complete_.push_back(many);
   }
   void answer_all(const Many& many) {
     std::string list;
-    for (const std::string& key : many.keys) {
-      const auto entry = values_.find(key);
-      // Found out before it is made: the same large value may be asked for many times.
-      const std::size_t size = entry == values_.end() ? 0 : entry->second.size();
-      if (list.size() + sizeof(std::uint32_t) + size > kMaxValue)
-        return answer(many.fd, many.request, kTooMuch, "");
-      append(list, entry == values_.end() ? std::nullopt : std::optional(entry->second));
+    for (const KeyRun& run : many.runs) {
+      for (std::size_t place = 0; place < run.keys(); ++place) {
+        const auto entry = values_.find(run.key(place));
+        // Found out before it is made: the same large value may be asked for many times.
+        const std::size_t size = entry == values_.end() ? 0 : entry->second.size();
+        if (list.size() + sizeof(std::uint32_t) + size > kMaxValue)
+          return answer(many.fd, many.request, kTooMuch, "");
+        append(list, entry == values_.end() ? std::nullopt : std::optional(entry->second));
+      }
     }
     answer(many.fd, many.request, kThere, list);
   }
@@ -257,7 +264,7 @@ class StoreServer::Service {
     if (waiting.empty()) return;
     for (const Waiter& waiter : waiting.mapped()) {
       if (waiter.many) {
-        if (--waiter.many->missing == 0) complete_.push_back(waiter.many);
+        wait_for_rest(waiter.many);
         continue;
       }
       answer(waiter.fd, waiter.request, kThere, value);
@@ -384,8 +391,7 @@ std::vector<std::optional<std::string>> StoreClient::wait_all(const std::vector<
                                                               Deadline deadline,
                                                               const std::function<void()>& check) {
   if (keys.empty()) return {};
-  std::string list;
-  for (const std::string& key : keys) append(list, key);
+  const std::string list = encode(runs_of(keys));
   SHOAL_USER_CHECK(list.size() <= kMaxValue, "store", "keys of {} bytes", list.size());
   const auto ask = [&](Request what, Deadline end, const std::function<void()>& may_go_on) {
     const std::uint64_t number = ++requests_;

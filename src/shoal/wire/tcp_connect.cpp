@@ -1,16 +1,12 @@
 // How a rank connects to the others when a job starts.
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -21,12 +17,10 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/for_each_index.h"
-#include "shoal/base/system_error.h"
+#include "shoal/wire/advertised.h"
 #include "shoal/wire/descriptor_limit.h"
-#include "shoal/wire/parking.h"
 #include "shoal/wire/rail_account.h"
 #include "shoal/wire/round_trip.h"
-#include "shoal/wire/tcp_control.h"
 #include "shoal/wire/tcp_transport.h"
 
 namespace shoal::wire {
@@ -40,31 +34,9 @@ constexpr int kMostConnecting = 64;
 constexpr Duration kHandshakeLimit = std::chrono::seconds(10);
 /// Calls of one rank that may end with a closed connection before its first one is there.
 constexpr int kMostClosedCalls = 6;
-/// Bytes that the kernel takes beyond what it has sent, for a peer on another host. More would
-/// delay urgent messages, which wait behind them.
-constexpr int kMostUnsent = 256 << 10;
-/// As above for all rails together. Messages are divided among them by what their kernels take, so
-/// the share of each is also by how much it may end later than the others.
-constexpr int kMostUnsentOfRails = 512 << 10;
-constexpr int kLeastUnsentOfRail = 16 << 10;
-constexpr int kMostUnsentOfRail = 128 << 10;
-
-int most_unsent(int rails) {
-  if (rails == 1) return kMostUnsent;
-  return std::clamp(kMostUnsentOfRails / (rails - 1), kLeastUnsentOfRail, kMostUnsentOfRail);
-}
 
 void check_descriptor(const Descriptor& descriptor) {
   if (descriptor.get() < 0) throw no_descriptors("connect", "cannot watch connections", errno);
-}
-
-/// As leaves_host, and true for a connection that broke before anybody used it.
-bool leaves_host_or_broke(int socket) {
-  try {
-    return leaves_host(socket);
-  } catch (const Error&) {
-    return true;
-  }
 }
 
 /// Returns true where a connection of that rail is to come: its first, or the next one.
@@ -103,7 +75,11 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   epoll_ctl(ready_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
   const std::string host = options.host.empty() ? store.address() : options.host;
   Descriptor listener = listen_on(host, options.ports);
-  listens_at_ = local_endpoint(listener.get()).text();
+  const Endpoint own = local_endpoint(listener.get());
+  listens_at_ = own.text();
+  std::vector<Endpoint> addresses{own};
+  if (!options.advertise.empty())
+    addresses.insert(addresses.begin(), advertised_at(options.advertise, own, options.ports));
   acceptor_ = std::make_unique<Acceptor>(
       loop_, std::move(listener),
       Acceptor::Options{.key = options.key,
@@ -120,7 +96,7 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   try {
     // Each pair has one connection: the higher rank connects, the lower one accepts. An address is
     // published only after its owner listens, so a connection attempt finds a socket.
-    store.set(key_of_address(rank), listens_at_, deadline);
+    store.set(key_of_address(rank), text_of(addresses), deadline);
     // Rank 0 comes first: from it this rank hears of any failure while it waits for the others.
     connect_to_ranks(store, 0, std::min(rank, 1), deadline);
     connect_to_ranks(store, 1, rank, deadline);
@@ -180,8 +156,8 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
   };
   // The listener learns with rail 0 how many there will be, and takes the others as they come.
   const auto ranks = static_cast<std::size_t>(last - first);
-  std::vector<Endpoint> endpoints;
-  for (int r = first; r < last; ++r) endpoints.push_back(parse_endpoint(*address_of(r)));
+  std::vector<std::vector<Endpoint>> endpoints;
+  for (int r = first; r < last; ++r) endpoints.push_back(parse_addresses(*address_of(r)));
   std::vector<PeerHello> hellos(ranks);
   for_each_index(ranks, kMostConnecting, [&](std::size_t i) {
     const int rank = first + static_cast<int>(i);
@@ -197,7 +173,7 @@ void TcpTransport::connect_to_ranks(KeyValues& store, int first, int last, Deadl
   for_each_index(others.size(), kMostConnecting, [&](std::size_t i) {
     auto& other = others[i];
     const int rank = first + static_cast<int>(other.first);
-    or_abort([&] { connect_rail(rank, endpoints[other.first], other.second, deadline); });
+    or_abort([&] { connect_rail(rank, other.second, deadline); });
   });
 }
 
@@ -205,22 +181,25 @@ PeerHello TcpTransport::own_hello() const {
   return {.rank = rank_, .size = size_, .tls = options_.tls, .id = tls_ ? tls_->id() : PeerId{}};
 }
 
-PeerHello TcpTransport::connect_first_rail(int r, const Endpoint& address, Deadline deadline) {
+PeerHello TcpTransport::connect_first_rail(int r, const std::vector<Endpoint>& addresses,
+                                           Deadline deadline) {
   PeerHello hello = own_hello();
   hello.rails = static_cast<std::uint16_t>(options_.rails);
   hello.connection = std::random_device()();
-  auto channel = call(r, address, hello, deadline);
+  auto channel = call(r, addresses, hello, deadline);
   const std::lock_guard lock(mutex_);
-  peers_[r].address = address;
   add_peer(hello, r, std::move(channel));
   tell_listener(r);
   return hello;
 }
 
-void TcpTransport::connect_rail(int r, const Endpoint& address, PeerHello& hello,
-                                Deadline deadline) {
-  auto channel = call(r, address, hello, deadline);
-  const std::lock_guard lock(mutex_);
+// It goes where rail 0 has found the peer.
+void TcpTransport::connect_rail(int r, PeerHello& hello, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const std::vector<Endpoint> found{peers_[r].address.value()};
+  lock.unlock();
+  auto channel = call(r, found, hello, deadline);
+  lock.lock();
   if (channel && is_awaited(r, hello)) add_rail(r, hello.rail, std::move(channel));
 }
 
@@ -230,30 +209,33 @@ bool TcpTransport::is_awaited(int r, const PeerHello& hello) const {
   return peers_[r].link && awaits(*peers_[r].link, hello);
 }
 
-// Connects and completes the handshakes. Returns null for a rail that is not awaited any more.
+// Connects and completes the handshakes, at one of the addresses, which are tried in turn. Returns
+// null for a rail that is not awaited any more.
 //
 // A rank that closes the connection during its handshake had too many callers, or something on the
 // way has closed it: both pass. A rank that has admitted rail 0 knows the key, so the other rails
 // are tried until the deadline. Rail 0 is tried a few times only, for the key may differ.
-std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, PeerHello& hello,
-                                            Deadline deadline) {
+std::unique_ptr<Channel> TcpTransport::call(int r, const std::vector<Endpoint>& addresses,
+                                            PeerHello& hello, Deadline deadline) {
   std::string why;
   int closed = 0;
+  const int most_closed = kMostClosedCalls * static_cast<int>(addresses.size());
   const auto may_go_on = [this] { check_and_ask(); };
   const auto is_over = [&] {
     if (hello.rail == 0) return false;
     const std::lock_guard lock(mutex_);
     return !is_awaited(r, hello);
   };
-  for (;;) {
+  for (std::size_t calls = 0;; ++calls) {
     may_go_on();
     if (is_over()) return nullptr;
+    const Endpoint& address = addresses[calls % addresses.size()];
     try {
       if (auto channel = try_call(r, address, hello, deadline, may_go_on)) return channel;
     } catch (const Error& error) {
       const bool lost = error.kind() == ErrorKind::kPeerLost;
       if (lost && hello.rail == 0) ++closed;
-      const bool passes = lost && closed < kMostClosedCalls;
+      const bool passes = lost && closed < most_closed;
       if (passes) why = error.message();
       if (!passes && error.kind() != ErrorKind::kTimeout) {
         // Where this rank knows already that the other one is lost, that is the cause.
@@ -267,14 +249,15 @@ std::unique_ptr<Channel> TcpTransport::call(int r, const Endpoint& address, Peer
     }
     if (deadline.passed()) {
       throw Error(ErrorKind::kTimeout, "connect",
-                  fmt::format("rank {} does not answer at {}{}", r, address.text(),
+                  fmt::format("rank {} does not answer at {}{}", r, text_of(addresses),
                               why.empty() ? "" : ": " + why))
           .at(rank_, size_)
           .from(r)
           .hint("is it still there, and may this host connect to that address?");
     }
     // A rank with too many callers is given time.
-    std::this_thread::sleep_for(std::chrono::milliseconds(10 << closed));
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(10 << std::min(closed, kMostClosedCalls)));
   }
 }
 
@@ -306,11 +289,12 @@ std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, 
   auto channel = channel_over(std::move(socket), tls, TlsChannel::Role::kCaller, answer.id);
   complete_handshake(*channel, end, may_go_on);
   // One that has been reset meanwhile is made again.
-  remote_endpoint(channel->fd());
+  const Endpoint found = remote_endpoint(channel->fd());
   hello = said;
   if (hello.rail == 0) {
     const std::lock_guard lock(mutex_);
     peers_[r].id = answer.id;
+    peers_[r].address = found;
   }
   return channel;
 }
@@ -340,33 +324,6 @@ Error TcpTransport::other_tls(int r, TlsMode theirs) const {
       .hint("give all ranks the same parallelism.tls (SHOAL_TLS under PyTorch)");
 }
 
-// A rank that this one waits for has a wrong setting, and the job cannot begin. If it is here
-// already, the caller is somebody else, whom the answer has told the setting of this rank.
-void TcpTransport::refuse_other_tls(const PeerHello& hello) {
-  const Error error = other_tls(hello.rank, hello.tls);
-  const std::lock_guard lock(mutex_);
-  const Peer& peer = peers_[hello.rank];
-  if (!peer.link && !peer.gone) return fail(error);
-  fmt::print(stderr, "shoal: a caller that says it is rank {} was refused: {}\n", hello.rank,
-             error.message());
-}
-
-// Runs in the thread. The caller decides whether TLS follows; it may see that the connection leaves
-// the host where this side does not, behind an address translator. Never does the caller do without
-// it where this side does not.
-std::unique_ptr<Channel> TcpTransport::channel_of_caller(Descriptor socket, const Hello& bytes) {
-  const PeerHello hello = PeerHello::decode(bytes);
-  if (hello.rank <= rank_ || hello.rank >= size_ || hello.size != size_) return nullptr;
-  if (hello.tls != options_.tls) {
-    refuse_other_tls(hello);
-    return nullptr;
-  }
-  const bool plain = hello.encrypted == 0 && !wants_tls(options_.tls, socket.get());
-  if (!plain && (hello.encrypted != 1 || !tls_)) return nullptr;
-  return channel_over(std::move(socket), plain ? nullptr : tls_, TlsChannel::Role::kListener,
-                      hello.id);
-}
-
 void TcpTransport::await_all(Deadline deadline) {
   for (;;) {
     const auto seen = events();
@@ -385,102 +342,6 @@ void TcpTransport::await_all(Deadline deadline) {
     wait_for_event(seen,
                    std::min<Duration>(deadline.left() + std::chrono::milliseconds(1), kMaxWait));
   }
-}
-
-// Runs in the thread. A connection that claims to be a rank that is here already, a lower rank
-// (which never connects), or a rank of a world of another size is closed. So is a rail that the
-// peer has already, or one of an earlier attempt to connect, and a later connection of a rail 0 of
-// which this process has never had the first.
-void TcpTransport::admit(std::unique_ptr<Channel> channel, const Hello& bytes) {
-  const PeerHello hello = PeerHello::decode(bytes);
-  const int rank = hello.rank;
-  const std::lock_guard lock(mutex_);
-  if (rank <= rank_ || rank >= size_ || hello.size != size_ || peers_[rank].gone) return;
-  if (hello.rails < 1 || hello.rails > kMostRails || hello.rail >= hello.rails) return;
-  const Peer& peer = peers_[rank];
-  if (hello.rail == 0 && (peer.link ? !admits_first_rail(peer, hello) : hello.attempt != 0)) return;
-  if (hello.rail > 0 &&
-      (!peer.link || peer.link->rails() != hello.rails || peer.connection != hello.connection ||
-       peer.id != hello.id || !awaits(*peer.link, hello)))
-    return;
-  try {
-    if (hello.rail == 0 && peer.link) {
-      replace_first_rail(rank, hello.attempt, std::move(channel));
-    } else if (hello.rail == 0) {
-      peers_[rank].id = hello.id;
-      add_peer(hello, rank, std::move(channel));
-    } else {
-      add_rail(rank, hello.rail, std::move(channel));
-    }
-  } catch (const Error&) {  // it has closed the connection already
-  }
-}
-
-// Throws where the connection cannot be watched. It has closed it then. One that broke behind its
-// handshake is added all the same: whoever reads it meets the break, and says whose it was.
-void TcpTransport::add_peer(const PeerHello& hello, int rank, std::unique_ptr<Channel> channel) {
-  const bool here = !leaves_host_or_broke(channel->fd());
-  set_up(channel->fd(), rank, 0, hello.rails);
-  Peer& peer = peers_[rank];
-  peer.encrypted = hello.encrypted == 1;
-  peer.link =
-      std::make_unique<Link>(std::move(channel), std::uint64_t{1} << 42, pool_, hello.rails);
-  peer.rails.assign(hello.rails, {.watched_events = EPOLLIN, .last_progress = awake_.total()});
-  peer.connection = hello.connection;
-  peer.last_heard = awake_.total();
-  if (here) ++ranks_here_;
-  spins_ = SpinPolicy::for_ranks(ranks_here_).spins() > 1;
-  if (failure_) {
-    // It came after the failure was sent to all: it gets the cause now.
-    peer.link->send({0, kAbort}, kControlPriority, encode(*failure_));
-    flush_peer(rank);
-  }
-  signal_event();
-  wake_driver();
-}
-
-void TcpTransport::add_rail(int rank, int rail, std::unique_ptr<Channel> channel) {
-  Link& link = *peers_[rank].link;
-  set_up(channel->fd(), rank, rail, link.rails());
-  link.add_rail(rail, std::move(channel));
-  begin_rail(rank, rail);
-}
-
-void TcpTransport::begin_rail(int rank, int rail) {
-  Peer& peer = peers_[rank];
-  peer.rails[rail] = {.watched_events = EPOLLIN, .last_progress = awake_.total()};
-  // It has just completed its handshake.
-  peer.last_heard = awake_.total();
-  peer.refused = false;
-  if (rail > 0) peer.other_rails.since.reset();
-  if (!peer.was_ready && peer.link->ready()) {
-    peer.was_ready = true;
-    if (peer.first_rail.since) peer.first_rail.since = awake_.total();
-  }
-  signal_event();
-  wake_driver();
-}
-
-void TcpTransport::set_up(int fd, int rank, int rail, int rails) {
-  if (leaves_host_or_broke(fd)) {
-    const int most = most_unsent(rails);
-    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof most);
-  }
-  if (rail > 0) {
-    // A rail that carries nothing for long is forgotten by firewalls and address translators.
-    const int on = 1;
-    const int idle_s = 15;
-    const int between_s = 5;
-    const int most = 3;
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, sizeof between_s);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &most, sizeof most);
-  }
-  epoll_event event{.events = EPOLLIN,
-                    .data = {.u32 = static_cast<std::uint32_t>(rank * kMostRails + rail)}};
-  if (epoll_ctl(ready_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
-    throw system_error(ErrorKind::kResource, "connect", "cannot watch a connection");
 }
 
 }  // namespace shoal::wire

@@ -52,6 +52,10 @@ class TcpTransport final : public Transport {
     /// The address to listen on, see interface_address; empty: the one that the store knows.
     std::string host;
     PortRange ports;
+    /// Where other ranks reach this one, behind an address translator, as advertised_at reads it.
+    /// They try the address that it listens on too, for those that are on its side. Empty: there is
+    /// only that one.
+    std::string advertise = {};
     Duration heartbeat = std::chrono::milliseconds(400);
     /// When no byte has come from a peer for this long (with TLS no whole record, of up to
     /// 16 KiB), the transport fails on all ranks with Error(peer_lost). Likely causes: the peer's
@@ -183,10 +187,10 @@ class TcpTransport final : public Transport {
   std::string refused_callers() const;
   Error did_not_come(const std::string& ranks) const;
   void connect_to_ranks(KeyValues& store, int first, int last, Deadline deadline);
-  PeerHello connect_first_rail(int rank, const Endpoint& address, Deadline deadline);
-  void connect_rail(int rank, const Endpoint& address, PeerHello& hello, Deadline deadline);
+  PeerHello connect_first_rail(int rank, const std::vector<Endpoint>& addresses, Deadline deadline);
+  void connect_rail(int rank, PeerHello& hello, Deadline deadline);
   bool is_awaited(int rank, const PeerHello& hello) const;
-  std::unique_ptr<Channel> call(int rank, const Endpoint& address, PeerHello& hello,
+  std::unique_ptr<Channel> call(int rank, const std::vector<Endpoint>& addresses, PeerHello& hello,
                                 Deadline deadline);
   std::unique_ptr<Channel> try_call(int rank, const Endpoint& address, PeerHello& hello,
                                     Deadline deadline, const std::function<void()>& may_go_on);

@@ -4,9 +4,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "shoal/collective/elastic/elastic_group.h"
@@ -91,6 +98,102 @@ TEST(ElasticAdmission, AUsedTokenStaysUsedWhenTheFounderIsGone) {
     EXPECT_THAT(refusal(used, *members[1]).what(), HasSubstr("was used before"));
   const auto late = LetterCarrier::join(with_token(token(), watchful()), {members[1]->endpoint()});
   EXPECT_TRUE(view_of(*late, 3));
+}
+
+std::size_t entries_of(const char* folder) {
+  const std::filesystem::directory_iterator all(folder);
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+/// A member with a state that never changes, which makes steps until it is destroyed.
+class TrainingMember {
+ public:
+  explicit TrainingMember(std::unique_ptr<ElasticGroup> group)
+      : group_(std::move(group)), thread_([this] { train(); }) {}
+  ~TrainingMember() {
+    over_ = true;
+    thread_.join();
+  }
+  TrainingMember(const TrainingMember&) = delete;
+  TrainingMember& operator=(const TrainingMember&) = delete;
+
+  static ElasticGroup::Options options(LetterCarrier::Options network) {
+    ElasticGroup::Options options;
+    options.network = std::move(network);
+    options.state.write = [] { return std::vector<std::byte>(1); };
+    options.state.read = [](std::span<const std::byte>) {};
+    return options;
+  }
+  wire::Endpoint endpoint() const { return group_->endpoint(); }
+  bool trained(std::uint64_t more) const {
+    const std::uint64_t all = steps_ + more;
+    for (const Deadline end = soon(); steps_ < all && !end.passed();)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return steps_ >= all;
+  }
+
+ private:
+  void train() {
+    try {
+      while (!over_) {
+        group_->step(
+            group_->next_step(),
+            [](const std::shared_ptr<Communicator>& all, const Roster&) {
+              double sum = 1;
+              all->wait(all->start({.kind = Kind::kAllReduce,
+                                    .type = ElementType::kF64,
+                                    .buffer = {&sum, &sum, 1}}));
+              return Attempt{StateAccess::sha256(std::vector<std::byte>(1)), 1};
+            },
+            [this] { ++steps_; });
+      }
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+
+  std::unique_ptr<ElasticGroup> group_;
+  std::atomic<std::uint64_t> steps_{0};
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+// Strangers with expired and used tokens call a group that trains. Each learns why it is refused;
+// steps are committed meanwhile, by the same members; no connection and no thread is left of them.
+TEST(ElasticAdmission, AGroupTrainsOnAndKeepsNothingOfThoseItRefuses) {
+  LetterCarrier::Options network = with_token("");
+  network.admission = wire::token_key("of the issuer");
+  const TrainingMember member(ElasticGroup::found(TrainingMember::options(network)));
+  const std::string used = token();
+  {
+    // It has joined, and leaves.
+    const auto second =
+        ElasticGroup::join(TrainingMember::options(with_token(used)), {member.endpoint()});
+    EXPECT_EQ(second->view().members.size(), 2u);
+    EXPECT_TRUE(second->leave());
+  }
+  EXPECT_TRUE(member.trained(2));
+  const auto refused = [&](const std::string& shown) {
+    return error_of([&] {
+      ElasticGroup::join(TrainingMember::options(with_token(shown)), {member.endpoint()});
+    });
+  };
+  EXPECT_THAT(refused(used).what(), HasSubstr("the join token was used before"));
+  const std::size_t descriptors = entries_of("/proc/self/fd");
+  const std::size_t threads = entries_of("/proc/self/task");
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_THAT(refused(used).what(), HasSubstr("the join token was used before"));
+    EXPECT_THAT(refused(token(-hours(1))).what(), HasSubstr("the join token is expired"));
+    EXPECT_TRUE(member.trained(1)) << "with the members that it has";
+  }
+  EXPECT_TRUE(member.trained(2));
+  const auto is_back = [&] {
+    return entries_of("/proc/self/fd") <= descriptors && entries_of("/proc/self/task") <= threads;
+  };
+  for (const Deadline end = soon(); !is_back() && !end.passed();)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_LE(entries_of("/proc/self/fd"), descriptors);
+  EXPECT_LE(entries_of("/proc/self/task"), threads);
 }
 
 }  // namespace

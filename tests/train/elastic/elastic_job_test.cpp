@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -12,9 +13,11 @@
 
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
+#include "shoal/base/hex.h"
 #include "shoal/train/config/lineage.h"
 #include "shoal/train/elastic/member_batch.h"
 #include "shoal/train/elastic/replay.h"
+#include "shoal/wire/join_token.h"
 #include "tests/train/small_job.h"
 #include "tests/train/temporary_folder.h"
 
@@ -285,6 +288,41 @@ TEST_F(ElasticJob, WhoTrainsAnotherJobIsRefused) {
   stop = SIGTERM;
   EXPECT_EQ(group.get(), 128 + SIGTERM);
   EXPECT_FALSE(replay_of("a").differs);
+}
+
+// The group asks for tokens: an expired and a used one are refused, and those that have one of
+// their own train.
+TEST_F(ElasticJob, MembersJoinWithATokenEach) {
+  int files = 0;
+  const auto with_token = [&](const std::string& token) -> Sets {
+    const std::string file = path("token-" + std::to_string(++files));
+    std::ofstream(file) << token << "\n";
+    return Sets{"elastic.token_file=" + file} + joining("a");
+  };
+  const auto token = [](std::chrono::seconds good_for) {
+    return wire::issue_join_token("of the issuer", "small",
+                                  std::chrono::system_clock::now() + good_for);
+  };
+  const auto refusal_of = [&](const std::string& name, const std::string& shown) -> std::string {
+    try {
+      start(name, with_token(shown)).get();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "it has joined";
+  };
+  auto first = start(
+      "a", {"elastic.members=3", "elastic.token_key=" + hex(wire::token_key("of the issuer"))});
+  EXPECT_THAT(refusal_of("expired", token(std::chrono::hours(-1))),
+              HasSubstr("the join token is expired"));
+  const std::string good = token(std::chrono::hours(1));
+  auto second = start("b", with_token(good));
+  joining("b");  // it is a member once it is found
+  EXPECT_THAT(refusal_of("used", good), HasSubstr("the join token was used before"));
+  EXPECT_THAT(refusal_of("none", ""), HasSubstr("is empty"));
+  auto third = start("c", with_token(token(std::chrono::hours(1))));
+  EXPECT_EQ(first.get() + second.get() + third.get(), 0);
+  EXPECT_EQ(lineage("a").size(), 12u);
 }
 
 }  // namespace

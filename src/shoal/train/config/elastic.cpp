@@ -6,6 +6,7 @@
 
 #include "shoal/train/config/keys.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/join_token.h"
 
 namespace shoal::train {
 namespace {
@@ -46,8 +47,9 @@ void validate_whole_models(const Job& job, int ranks) {
     throw config_error(job, "parallelism.transport",
                        "the members of an elastic group (elastic.enabled) use TCP: \"auto\"");
   }
-  for (const char* key : {"parallelism.interface", "parallelism.ports", "parallelism.rails",
-                          "parallelism.silence_s", "parallelism.in_rank_order"}) {
+  for (const char* key :
+       {"parallelism.interface", "parallelism.ports", "parallelism.advertise", "parallelism.rails",
+        "parallelism.silence_s", "parallelism.in_rank_order"}) {
     if (job.origins.contains(key)) {
       throw config_error(job, key,
                          "is for the ranks of one job: members of an elastic group "
@@ -87,6 +89,9 @@ void validate_network(const Job& job) {
     }
   };
   check("elastic.ports", [&] { wire::parse_port_range(elastic.ports); });
+  check("elastic.token_key", [&] {
+    if (!elastic.token_key.empty()) wire::parse_token_key(elastic.token_key);
+  });
   check("elastic.join", [&] {
     for (const std::string& contact : elastic.join) wire::parse_endpoint(contact);
   });

@@ -25,6 +25,15 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
            "a file with the secret that all members share; only members on one host (listen = "
            "\"127.0.0.1\") may do without")
       .only_with({of_elastic_jobs})
+      .key("token_key", &E::token_key, any(),
+           "of the member that begins the group: others join with tokens that are issued with the "
+           "secret of this key (shoal token); 64 digits, as `shoal token key` prints them; empty: "
+           "whoever knows the secret of key_file may join")
+      .only_with({of_elastic_jobs})
+      .key("token_file", &E::token_file, any(),
+           "of a member that joins: a file with a join token, where the group asks for one "
+           "(--token)")
+      .only_with({of_elastic_jobs})
       .key("members", &E::members, between(1, 4096),
            "so many members are waited for by the one that begins the group, before its first step")
       .only_with({of_elastic_jobs})

@@ -123,6 +123,7 @@ struct ParallelismSection {
   double memory_limit_mb = 0;  ///< limit of one rank's tensors; 0: its share of the free memory
   Transport transport = Transport::kAuto;
   std::string interface;    ///< TCP: name or address prefix; empty: the one that leads to rank 0
+  std::string advertise;    ///< TCP: where others reach this host's ranks; empty: where they listen
   std::string ports = "0";  ///< TCP: "first-last", the first free one is taken; "0": any
   std::int64_t rails = 0;   ///< TCP: connections between two ranks; 0: by their round trip
   double silence_s = 0;     ///< TCP: after which a rank is lost, seconds; 0: by the round trip
@@ -180,8 +181,10 @@ struct ElasticSection {
   std::vector<std::string> join;     ///< HOST:PORT of members; empty: it begins a group
   std::string listen = "127.0.0.1";  ///< where the others find this member
   std::string ports = "0";
-  std::string key_file;        ///< has the secret of the group; empty: none, on one host
-  std::int64_t members = 1;    ///< that the first step of this start waits for
+  std::string key_file;      ///< has the secret of the group; empty: none, on one host
+  std::string token_key;     ///< of those that begin a group: to its join tokens; empty: no tokens
+  std::string token_file;    ///< of those that join: has a token; empty: none
+  std::int64_t members = 1;  ///< that the first step of this start waits for
   double suspect_after_s = 2;  ///< a member that is silent for so long is removed
   OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
   double quorum_patience_s = 10;  ///< before that

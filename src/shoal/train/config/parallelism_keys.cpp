@@ -33,6 +33,10 @@ void list_parallelism_keys(std::vector<ConfigKey>& keys) {
       .key("ports", &P::ports, any(),
            "TCP: on which ports a rank listens, \"7000-7100\": the first that is free; 0: "
            "whichever the system gives")
+      .key("advertise", &P::advertise, any(),
+           "TCP: where other ranks reach those of this host, behind an address translator: "
+           "\"203.0.113.7\", at the ports on which they listen, or \"203.0.113.7:9000\", where the "
+           "first port of `ports` is 9000; each host has its own (--set); empty: where they listen")
       .key(
           "rails", &P::rails, between(0, wire::kMostRails),
           "TCP: connections between two ranks, which share the work of every large message; of two "

@@ -22,6 +22,7 @@
 #include "shoal/train/config/pipeline.h"
 #include "shoal/train/config/precision.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/advertised.h"
 
 namespace shoal::train {
 namespace {
@@ -242,8 +243,8 @@ void validate_transport(const Job& job, bool one_host) {
   if (!tcp) {
     reject_if_set(
         job,
-        {"parallelism.interface", "parallelism.ports", "parallelism.rails", "parallelism.silence_s",
-         "parallelism.tls", "parallelism.routes", "parallelism.algorithms",
+        {"parallelism.interface", "parallelism.ports", "parallelism.advertise", "parallelism.rails",
+         "parallelism.silence_s", "parallelism.tls", "parallelism.routes", "parallelism.algorithms",
          "parallelism.link_costs"},
         mpi ? "belongs to TCP, and parallelism.transport is \"mpi\""
             : "belongs to TCP, and all ranks are on one host, where shared memory carries the "
@@ -277,6 +278,10 @@ void validate_transport(const Job& job, bool one_host) {
     }
   };
   check("parallelism.ports", [&] { wire::parse_port_range(p.ports); });
+  check("parallelism.advertise", [&] {
+    const wire::PortRange ports = wire::parse_port_range(p.ports);
+    if (!p.advertise.empty()) wire::advertised_at(p.advertise, {"", ports.first}, ports);
+  });
   check("parallelism.algorithms", [&] { collective::Choice({0}, {}, p.algorithms); });
   check("parallelism.link_costs", [&] {
     if (!p.link_costs.empty()) read_link_costs(p.link_costs);

@@ -4,18 +4,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cctype>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "shoal/base/duration.h"
 #include "shoal/base/hex.h"
 #include "shoal/base/span_recorder.h"
-#include "shoal/base/system_error.h"
 #include "shoal/train/elastic/member_batch.h"
 #include "shoal/train/job_options.h"
+#include "shoal/wire/join_token.h"
+#include "shoal/wire/secret_file.h"
 
 namespace shoal::train {
 namespace {
@@ -29,18 +27,8 @@ constexpr const char* kKeyOnOneHost = "members on one host";
 
 std::string key_in(const std::string& file) {
   if (file.empty()) return kKeyOnOneHost;
-  std::ifstream in(file);
-  std::string key{std::istreambuf_iterator<char>(in), {}};
-  while (!key.empty() && std::isspace(static_cast<unsigned char>(key.back()))) key.pop_back();
-  if (!in) {
-    throw system_error(ErrorKind::kInputMissing, "elastic",
-                       "elastic.key_file: cannot read " + file);
-  }
-  if (key.empty()) {
-    throw Error(ErrorKind::kConfig, "elastic", fmt::format("elastic.key_file: {} is empty", file))
-        .hint("head -c 32 /dev/urandom | base64 > key, copied to each host");
-  }
-  return key;
+  return wire::read_secret(file, "elastic.key_file",
+                           "head -c 32 /dev/urandom | base64 > key, copied to each host");
 }
 
 elastic::LetterCarrier::Options network_options(const JobConfig& config) {
@@ -50,6 +38,11 @@ elastic::LetterCarrier::Options network_options(const JobConfig& config) {
   options.cluster = config.job.name;
   options.host = section.listen;
   options.ports = wire::parse_port_range(section.ports);
+  if (!section.token_key.empty()) options.admission = wire::parse_token_key(section.token_key);
+  if (!section.token_file.empty()) {
+    options.token = wire::read_secret(section.token_file, "elastic.token_file",
+                                      "have a token issued: shoal token issue");
+  }
   options.membership.suspect_after = from_seconds(section.suspect_after_s);
   options.membership.quorum_patience = from_seconds(section.quorum_patience_s);
   options.membership.on_quorum_loss = section.on_quorum_loss == OnQuorumLoss::kSurvivors
