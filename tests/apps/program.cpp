@@ -61,6 +61,12 @@ Program::~Program() {
 
 void Program::signal(int number) const { ::kill(process_, number); }
 
+bool Program::ended() const {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(process_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == process_;
+}
+
 Outcome Program::wait(double longest) {
   Outcome outcome;
   int status = 0;

@@ -32,6 +32,8 @@ class Program {
 
   pid_t process() const { return process_; }
   void signal(int number) const;
+  /// Tells whether it has ended; `wait` then returns how.
+  bool ended() const;
   /// Waits at most `longest` seconds; a program that is still there then is killed, and the outcome
   /// shows SIGKILL.
   Outcome wait(double longest = kLongest);

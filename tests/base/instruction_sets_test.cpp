@@ -103,8 +103,17 @@ TEST(InstructionSets, RepeatableProductsAreAskedForInTheWidestSetInUse) {
       return variable("MKL_CBWR") == row.branch;
     });
   }
+  // A later limit replaces what this process has set, and nothing that the user has.
+  expect_in_child([] {
+    forget_variables();
+    hwy::SetSupportedTargetsForTest(HWY_AVX3 | HWY_AVX2 | HWY_SSE4);
+    ask_for_repeatable_products();
+    limit_instruction_sets("avx2");
+    return variable("MKL_CBWR") == "AVX2,STRICT" && variable("ATEN_CPU_CAPABILITY") == "avx2";
+  });
   expect_in_child([] {
     ::setenv("MKL_CBWR", "SSE4_1", 1);
+    limit_instruction_sets("avx2");
     ask_for_repeatable_products();
     return variable("MKL_CBWR") == "SSE4_1";
   });

@@ -68,8 +68,8 @@ TEST(Elastic, WhatCannotBeLostIsRefused) {
 }
 
 TEST(Elastic, ItsKeysBelongToElasticJobs) {
-  for (const char* key :
-       {"elastic.join=[\"a:1\"]", "elastic.members=2", "elastic.suspect_after_s=1"}) {
+  for (const char* key : {"elastic.join=[\"a:1\"]", "elastic.members=2",
+                          "elastic.suspect_after_s=1", "elastic.step_timeout_s=9"}) {
     EXPECT_THAT(refusal([key] { validate(job_with({key}), 1); }),
                 HasSubstr("elastic.enabled is false (--elastic)"));
   }
@@ -85,11 +85,14 @@ TEST(Elastic, WhatAStepComputesIsSetAlike) {
   EXPECT_THAT(keys_that_differ(group.config, group.config), ElementsAre());
 }
 
-LineageStep step(std::int64_t number) {
+/// A step of the branch `branch` of a group.
+LineageStep step(std::int64_t number, const std::string& branch = "a") {
   return {.step = number,
           .epoch = 2,
           .members = {{"m1", 8 * number, 6, 2}, {"m2", 8 * number + 6, 2, 1}},
-          .state = "00ff"};
+          .instruction_set = "avx2",
+          .before = branch + std::to_string(number - 1),
+          .state = branch + std::to_string(number)};
 }
 
 TEST(Lineage, LinesReadBack) {
@@ -101,13 +104,13 @@ TEST(Lineage, KeepsTheStepsThatLeadToTheOneThatItGoesOnFrom) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/lineage.jsonl";
   {
-    LineageFile file(path, 0);
+    LineageFile file(path, 0, "a0");
     for (const std::int64_t number : {1, 2, 3, 4}) file.append(step(number));
   }
-  LineageFile(path, 3).append(step(4));
+  LineageFile(path, 3, "a3").append(step(4));
   EXPECT_THAT(read_lineage(path), ElementsAre(step(1), step(2), step(3), step(4)));
   // This member was away from step 5 to step 9.
-  LineageFile(path, 9).append(step(10));
+  LineageFile(path, 9, "a9").append(step(10));
   EXPECT_THAT(read_lineage(path), ElementsAre(step(10)));
   std::ofstream(path, std::ios::app) << to_json(step(12)) << "\n";
   try {
@@ -115,6 +118,28 @@ TEST(Lineage, KeepsTheStepsThatLeadToTheOneThatItGoesOnFrom) {
     ADD_FAILURE() << "a lineage with a gap is accepted";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("lineage.jsonl:2: step 12 follows step 10"));
+  }
+}
+
+// A group that has parted in two has two steps of one number.
+TEST(Lineage, StepsOfTwoBranchesAreNotMixedUp) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/lineage.jsonl";
+  const auto write = [&](const std::vector<LineageStep>& steps) {
+    std::ofstream out(path);
+    for (const LineageStep& one : steps) out << to_json(one) << "\n";
+  };
+  write({step(1), step(2), step(3)});
+  // It goes on behind step 2 of the other branch.
+  LineageFile(path, 2, "b2").append(step(3, "b"));
+  EXPECT_THAT(read_lineage(path), ElementsAre(step(3, "b")));
+  write({step(1), step(2, "b")});
+  try {
+    read_lineage(path);
+    ADD_FAILURE() << "steps of two branches are taken for one lineage";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("lineage.jsonl:2: step 2 goes on from the state b1, and "
+                                        "step 1 has led to a1"));
   }
 }
 

@@ -80,7 +80,8 @@ const Paths kOfElasticJobs{"elastic.join",           "elastic.listen",
                            "elastic.ports",          "elastic.key_file",
                            "elastic.token_key",      "elastic.token_file",
                            "elastic.members",        "elastic.suspect_after_s",
-                           "elastic.on_quorum_loss", "elastic.quorum_patience_s"};
+                           "elastic.on_quorum_loss", "elastic.quorum_patience_s",
+                           "elastic.step_timeout_s"};
 /// What has no effect in a busy job whatever its data is.
 const Paths kElsewhere = both(both(kOfSgd, both(kOfMembers, kOfElasticJobs)),
                               {"parallelism.bucket_mb", "activation_checkpoint.budget_mb"});

@@ -207,6 +207,8 @@ TEST(Validate, LimitsAreTheLastThatIsAllowed) {
   EXPECT_THAT(refused(of_an_action, 2), HasSubstr("is for faults that end the rank"));
   of_an_action.push_back("debug.fault=overflow");
   EXPECT_THAT(refused(of_an_action, 2), HasSubstr("is for faults that end the rank"));
+  EXPECT_THAT(refused({"debug.fault=flip", "debug.fault_step=3"}, 1),
+              HasSubstr("debug.fault = \"flip\": nobody would notice"));
   EXPECT_THAT(refused({"training.global_batch_tokens=100", "training.sequence_length=64"}, 1),
               HasSubstr("must be a multiple of training.sequence_length = 64"));
   EXPECT_EQ(batch_plan(job_with({"training.global_batch_tokens=192"}), 1), (BatchPlan{3, 3, 1}));

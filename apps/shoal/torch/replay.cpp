@@ -16,12 +16,19 @@ int shoal_replay_main(const shoal::apps::ReplayArguments* arguments) {
         step.step == replayed.first
             ? ""
             : fmt::format("; steps {} to {} are equal", replayed.first, step.step - 1);
+    const std::string other_set =
+        replayed.other_set
+            ? fmt::format(
+                  "; from step {} on its members computed with {} instructions, and this "
+                  "process with {}, which does not give the same bits",
+                  replayed.other_set->step, replayed.other_set->instruction_set, replayed.own_set)
+            : "";
     fmt::print(
         stderr,
         "shoal: step {} of {} differs: behind it the state of its {} member{} has the digest "
-        "{}, and that of the replay {}{}\n",
+        "{}, and that of the replay {}{}{}\n",
         step.step, arguments->run_directory, step.members.size(),
-        step.members.size() == 1 ? "" : "s", step.state, replayed.state, before);
+        step.members.size() == 1 ? "" : "s", step.state, replayed.state, before, other_set);
     return 1;
   }
   fmt::print("Steps {} to {} of {} have the same bits on one process.\n", replayed.first,

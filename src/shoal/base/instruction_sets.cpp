@@ -10,6 +10,8 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
+#include <string>
 
 #include "shoal/base/error.h"
 
@@ -72,8 +74,19 @@ bool allows(std::int64_t targets, std::string_view capability) {
   return true;
 }
 
+/// The values that this process has set itself. A later limit may replace them.
+std::map<std::string, std::string>& values_set_here() {
+  static std::map<std::string, std::string> values;
+  return values;
+}
+
 void set_unless_set(const char* variable, const char* value) {
-  if (value != nullptr) ::setenv(variable, value, 0);
+  if (value == nullptr) return;
+  const char* const now = std::getenv(variable);
+  const auto own = values_set_here().find(variable);
+  if (now != nullptr && (own == values_set_here().end() || own->second != now)) return;
+  values_set_here()[variable] = value;
+  ::setenv(variable, value, 1);
 }
 
 }  // namespace

@@ -12,11 +12,11 @@ std::vector<std::string> instruction_set_limits();
 
 /// Lets nothing in this process use instructions beyond `limit`, whatever the processor has:
 /// Shoal's own kernels from the next call on; LibTorch, MKL and oneDNN through the environment
-/// variables that they read at their first use, so the call stands at the beginning of main(). A
-/// variable that the user has set stays as it is. A limit above what the processor has changes
-/// nothing. LibTorch has no code below SSE2, MKL and oneDNN none below SSE4.1: for "sse4" and
-/// "portable" they use the least that they have. Throws Error(usage) with the list of limits for
-/// any other name. Not thread-safe.
+/// variables that they read at their first use, so the call stands at the beginning of main(), and
+/// of several calls before that use the last one counts. A variable that the user has set stays as
+/// it is. A limit above what the processor has changes nothing. LibTorch has no code below SSE2,
+/// MKL and oneDNN none below SSE4.1: for "sse4" and "portable" they use the least that they have.
+/// Throws Error(usage) with the list of limits for any other name. Not thread-safe.
 ///
 /// Sums in norms, softmax and losses, and products without fused multiply-add, have other bits
 /// under other instruction sets. Machines of different kinds compute the same bits under a limit

@@ -34,6 +34,8 @@ Poison inject(Fault fault, const std::string& where, int rank, int size) {
       return Poison::kLoss;
     case Fault::kOverflow:
       return Poison::kGradient;
+    case Fault::kFlip:
+      return Poison::kState;
   }
   return Poison::kNone;
 }
@@ -46,12 +48,18 @@ Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int 
   return inject(debug.fault, fmt::format("step {}", step), rank, size);
 }
 
+void inject_fault_behind_update(const DebugSection& debug, std::int64_t step) {
+  if (debug.fault_step == step && debug.fault_rank == 0 && debug.fault_action == kBehindUpdate)
+    inject(debug.fault, fmt::format("step {} behind the update", step), 0, 1);
+}
+
 std::function<void(const schedule::Action&)> fault_at_action(const Job& job,
                                                              const schedule::Schedule& table,
                                                              std::function<std::int64_t()> step,
                                                              int rank, int size) {
   const DebugSection& debug = job.config.debug;
   if (debug.fault_action.empty()) return {};
+  if (debug.fault_action == kBehindUpdate && job.config.elastic.enabled) return {};
   // Every rank looks: all refuse the job, and none waits for one that has.
   const std::int64_t place = debug.fault_rank / (size / table.ranks());
   const auto& actions = table.table[static_cast<std::size_t>(place)];

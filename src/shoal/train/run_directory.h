@@ -25,6 +25,8 @@ class RunDirectory {
   /// the others find it.
   std::string lineage() const { return path_ + "/lineage.jsonl"; }
   std::string address() const { return path_ + "/address"; }
+  /// The addresses of the other members of its last view.
+  std::string members() const { return path_ + "/members"; }
   std::string config() const { return path_ + "/config.toml"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   /// The weights of model.from as a checkpoint, while the run begins.

@@ -40,8 +40,9 @@ struct RankBatch {
 /// (BatchShare). Any number of ranks and any micro-batch train the same samples.
 RankBatch rank_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan, int rank);
 
-/// An injected fault of a step: its loss is not a number, or the gradient of one rank is infinite.
-enum class Poison { kNone, kLoss, kGradient };
+/// An injected fault of a step: its loss is not a number, the gradient of one rank is infinite, or
+/// (ElasticMember) the state of one member has a wrong bit.
+enum class Poison { kNone, kLoss, kGradient, kState };
 
 struct StepInput {
   std::int64_t step = 0;  ///< counted from 0: names the step's random numbers

@@ -294,6 +294,45 @@ TEST(ElasticGroup, LearnsOfACommitThatTakesLongerThanTheStepMay) {
   EXPECT_EQ(founder.results[0].state, second.results[0].state);
 }
 
+// Two that wait for each other are no group.
+TEST(ElasticGroup, GivesUpWhereOnlyJoinersAreFound) {
+  const wire::Endpoint nowhere{.host = "127.0.0.1", .port = 1};
+  const auto waiting = LetterCarrier::join(network(patient()), {nowhere});
+  Member member;
+  ElasticGroup::Options options = member.options();
+  options.search_timeout = std::chrono::seconds(3);
+  try {
+    ElasticGroup::join(std::move(options), {nowhere, waiting->endpoint()});
+    ADD_FAILURE() << "it has joined a joiner";
+  } catch (const NoGroupFound& error) {
+    EXPECT_EQ(error.joiners, 1u);
+    EXPECT_THAT(error.what(), HasSubstr("is in a group with this key"));
+  }
+}
+
+// The group answers at once, and lets the joiner in when its step is done.
+TEST(ElasticGroup, AJoinerThatHasFoundTheGroupWaitsForItsStep) {
+  Member founder;
+  founder.group = ElasticGroup::found(founder.options());
+  Member second;
+  ElasticGroup::Options options = second.options();
+  options.search_timeout = std::chrono::seconds(3);
+  std::optional<Thread> other;
+  founder.meanwhile = [&](const Roster&) {
+    other.emplace([&] {
+      second.group = ElasticGroup::join(std::move(options), {founder.group->endpoint()});
+      second.step();
+    });
+    std::this_thread::sleep_for(std::chrono::seconds(4));
+  };
+  founder.step();
+  founder.meanwhile = [](const Roster&) {};
+  while (founder.group->view().members.size() < 2) founder.step();
+  other->join();
+  EXPECT_EQ(other->error, "");
+  EXPECT_EQ(second.applied, 1);
+}
+
 TEST(ElasticGroup, AsksTheNextMemberWhereOneGivesAWrongState) {
   Member founder;
   founder.group = ElasticGroup::found(founder.options());

@@ -156,6 +156,7 @@ TEST_F(ElasticJob, AReplayNamesTheFirstStepThatDiffers) {
   auto steps = lineage("a");
   const std::string right = steps[6].state;
   steps[6].state[0] = right[0] == '0' ? '1' : '0';
+  steps[7].before = steps[6].state;
   const auto write = [&] {
     std::ofstream out(RunDirectory(path("a")).lineage());
     for (const LineageStep& step : steps) out << to_json(step) << "\n";
@@ -167,7 +168,7 @@ TEST_F(ElasticJob, AReplayNamesTheFirstStepThatDiffers) {
   EXPECT_EQ(replayed.state, right);
 
   // A sample that is left out.
-  steps[6].state = right;
+  steps[6].state = steps[7].before = right;
   steps[3].members[0].first_sample += 1;
   write();
   try {
@@ -191,6 +192,47 @@ TEST_F(ElasticJob, AMemberThatFailsInTheMiddleOfAStepCostsTheOthersAnAttempt) {
   EXPECT_EQ(steps[3].members.size(), 3u);
   EXPECT_EQ(steps[4].members.size(), 2u);
   EXPECT_FALSE(replay_of("a").differs);
+}
+
+// The members compare their states when both have updated: both must take that back.
+TEST_F(ElasticJob, AnUpdateThatIsNotCommittedIsTakenBack) {
+  // A retry without that would differ again and again.
+  const Sets sets{"precision.type=bf16", "elastic.step_timeout_s=60"};
+  auto first = start("a", sets + Sets{"elastic.members=2"});
+  auto second = start("b", sets + joining("a") + Sets{"debug.fault=flip", "debug.fault_step=5"});
+  EXPECT_EQ(first.get() + second.get(), 0);
+  const auto steps = lineage("a");
+  ASSERT_EQ(steps.size(), 12u);
+  EXPECT_EQ(lineage("b"), steps);
+  EXPECT_GT(steps[4].epoch, steps[3].epoch) << "no attempt was given up";
+  EXPECT_EQ(steps[5].epoch, steps[4].epoch);
+  EXPECT_EQ(steps[4].members.size(), 2u);
+  EXPECT_FALSE(replay_of("a").differs);
+}
+
+TEST_F(ElasticJob, AnUpdateBeforeAFailureIsNotInTheCheckpoint) {
+  ASSERT_EQ(start("undisturbed", {}).get(), 0);
+  EXPECT_THROW(start("a", {"debug.fault=error", "debug.fault_step=5", "debug.fault_action=update",
+                           "checkpoint.interval=0"})
+                   .get(),
+               Error);
+  ASSERT_EQ(start("a", {}).get(), 0);
+  const auto undisturbed = lineage("undisturbed");
+  const auto steps = lineage("a");
+  ASSERT_EQ(steps.size(), 12u);
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    EXPECT_EQ(steps[i].state, undisturbed[i].state) << "step " << i + 1;
+}
+
+// Nobody listens at that port.
+TEST_F(ElasticJob, AMemberWaitsAsLongAsItsJobSays) {
+  try {
+    start("a", {"elastic.join=[\"127.0.0.1:1\"]", "elastic.step_timeout_s=1"}).get();
+    ADD_FAILURE() << "it has joined nobody";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+    EXPECT_THAT(error.what(), HasSubstr("no member has let this one join"));
+  }
 }
 
 TEST_F(ElasticJob, AMemberThatIsStoppedSavesAndTheOthersGoOn) {
@@ -252,6 +294,42 @@ TEST_F(ElasticJob, AGroupThatEndedGoesOnFromTheCheckpointOfAMember) {
     ADD_FAILURE() << "there is nothing that the replay could begin with";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("has steps 4 to 12, and there is no checkpoint"));
+  }
+}
+
+// Two groups begin with one seed, of one member and of two, so that sums are added in another
+// order: two branches, whose steps have the same numbers.
+TEST_F(ElasticJob, ABranchGoesOnFromItsOwnCheckpointsOnly) {
+  const Sets half{"training.steps=6", "lr_scheduler.name=constant", "checkpoint.interval=3"};
+  auto first = start("a", half + Sets{"elastic.members=2"});
+  auto second = start("b", half + joining("a"));
+  EXPECT_EQ(first.get() + second.get(), 0);
+  ASSERT_EQ(start("alone", half).get(), 0);
+  ASSERT_NE(lineage("alone").back().state, lineage("a").back().state);
+
+  // It goes on from the other branch: none of its own steps leads there.
+  const std::string checkpoint = "/checkpoints/step-6";
+  std::filesystem::remove_all(path("a") + checkpoint);
+  std::filesystem::copy(path("alone") + checkpoint, path("a") + checkpoint,
+                        std::filesystem::copy_options::recursive);
+  const Sets on{"lr_scheduler.name=constant", "training.steps=9", "checkpoint.interval=3"};
+  std::filesystem::remove(RunDirectory(path("a")).address());
+  ASSERT_EQ(start("a", on).get(), 0);
+  auto steps = lineage("a");
+  ASSERT_EQ(steps.front().step, 7);
+  EXPECT_EQ(steps.front().before, lineage("alone").back().state);
+  EXPECT_EQ(replay_of("a").first, 7);
+  EXPECT_FALSE(replay_of("a").differs);
+
+  // The checkpoint of the first branch is none of the second one's.
+  std::filesystem::remove_all(path("a") + checkpoint);
+  std::filesystem::copy(path("b") + checkpoint, path("a") + checkpoint,
+                        std::filesystem::copy_options::recursive);
+  try {
+    replay_of("a");
+    ADD_FAILURE() << "it begins with a checkpoint of the other branch";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("those of step 6 are of another branch of the group"));
   }
 }
 

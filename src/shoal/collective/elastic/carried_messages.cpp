@@ -17,6 +17,8 @@ using membership::Letter;
 constexpr std::uint64_t kLetterKind = 1;
 constexpr std::uint64_t kTextKind = 2;
 constexpr std::uint64_t kQuestionKind = 3;
+/// The first message on a connection: whether its sender is in a view.
+constexpr std::uint64_t kStandingKind = 4;
 /// A member keeps so many texts of another one in a view, each of so many bytes.
 constexpr std::size_t kMostTexts = 16;
 constexpr std::size_t kMostTextBytes = 1024;
@@ -44,6 +46,8 @@ void LetterCarrier::received(const MemberId& from, std::uint64_t kind, const wir
       return receive_text(from, bytes);
     case kQuestionKind:
       return answer_question(from, bytes);
+    case kStandingKind:
+      return receive_standing(from, bytes);
     default:
       refuse(from, fmt::format("a message of the unknown kind {}", kind));
   }
@@ -100,6 +104,30 @@ void LetterCarrier::answer_question(const MemberId& from, const wire::Bytes& byt
     if (view != view_digest_) return;
   }
   send_texts(from);
+}
+
+void LetterCarrier::send_standing(const MemberId& to) {
+  FieldWriter writer;
+  writer.field("in_view", membership_->view().has_value());
+  links_->send(to, kStandingKind, writer.take());
+}
+
+void LetterCarrier::receive_standing(const MemberId& from, const wire::Bytes& bytes) {
+  FieldReader reader("a standing", bytes);
+  bool in_view = false;
+  reader.field("in_view", in_view);
+  reader.end();
+  const std::lock_guard lock(mutex_);
+  if (status_.view) return;
+  if (encountered_.size() < kMostJoiners || encountered_.contains(from))
+    encountered_[from] = in_view;
+}
+
+LetterCarrier::Encounters LetterCarrier::encounters() const {
+  const std::lock_guard lock(mutex_);
+  Encounters all;
+  for (const auto& [id, in_view] : encountered_) ++(in_view ? all.in_views : all.joiners);
+  return all;
 }
 
 void LetterCarrier::send_texts(const MemberId& to) {

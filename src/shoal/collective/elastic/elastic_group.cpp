@@ -12,6 +12,8 @@
 namespace shoal::collective::elastic {
 namespace {
 
+constexpr Duration kLongestWaitForNews = std::chrono::milliseconds(50);
+
 /// Returns true for errors that end a view and are over with the next one. Any other is a mistake
 /// of the program, or of this host, and would come again.
 bool passes(const Error& error) {
@@ -39,6 +41,7 @@ std::unique_ptr<ElasticGroup> ElasticGroup::join(Options options,
   std::unique_ptr<ElasticGroup> group(
       new ElasticGroup(std::move(options), std::move(carrier), false));
   try {
+    if (group->options_.search_timeout) group->find_group(*group->options_.search_timeout);
     group->enter_view(Deadline::in(group->options_.step_timeout));
   } catch (...) {
     // The others need not wait until it is silent for long.
@@ -46,6 +49,19 @@ std::unique_ptr<ElasticGroup> ElasticGroup::join(Options options,
     throw;
   }
   return group;
+}
+
+void ElasticGroup::find_group(Duration longest) {
+  const Deadline deadline = Deadline::in(longest);
+  while (view_.members.empty() && carrier_->encounters().in_views == 0) {
+    if (deadline.passed()) {
+      throw NoGroupFound(Error(ErrorKind::kPeerLost, "elastic",
+                               "nobody at the addresses to join is in a group with this key"),
+                         carrier_->encounters().joiners);
+    }
+    take_news(Deadline::in(std::min<Duration>(kLongestWaitForNews, deadline.left())));
+    check_alive();
+  }
 }
 
 ElasticGroup::~ElasticGroup() {

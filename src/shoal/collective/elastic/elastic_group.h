@@ -44,6 +44,13 @@ struct StepResult {
   int attempts = 1;  ///< of this member, that began
 };
 
+/// A joiner has found no group in its `search_timeout`.
+class NoGroupFound final : public Error {
+ public:
+  NoGroupFound(const Error& error, std::size_t joiners) : Error(error), joiners(joiners) {}
+  std::size_t joiners;  ///< processes that it has found, which look for a group themselves
+};
+
 /// Members in processes of their own that train together and come and go. What one of them does in
 /// a step becomes true on all or on none: where one is lost in the middle, the others attempt the
 /// step again among themselves.
@@ -64,6 +71,9 @@ class ElasticGroup {
     Duration meeting_timeout = std::chrono::seconds(60);
     /// For one step with all its attempts, and for a joiner's way to its first step.
     Duration step_timeout = std::chrono::minutes(30);
+    /// A joiner that has found nobody who is in a group after so long gives up; otherwise it waits
+    /// for somebody until `step_timeout`.
+    std::optional<Duration> search_timeout;
     /// Is told of each failure that the group lives through: a lost peer, a wrong state.
     std::function<void(const Error&)> on_fault = [](const Error&) {};
   };
@@ -71,8 +81,8 @@ class ElasticGroup {
   /// Begins a group of this member alone, which others join.
   static std::unique_ptr<ElasticGroup> found(Options options);
   /// Joins the group of which a member is found at one of `contacts`, and returns when this member
-  /// has the state. Throws Error(timeout), Error(data) where no member has the right state, and
-  /// Error(mismatch) where the others refuse this member.
+  /// has the state. Throws Error(timeout), NoGroupFound, Error(data) where no member has the right
+  /// state, and Error(mismatch) where the others refuse this member.
   static std::unique_ptr<ElasticGroup> join(Options options,
                                             const std::vector<wire::Endpoint>& contacts);
   /// Stops without leaving: the others find out from silence.
@@ -121,6 +131,7 @@ class ElasticGroup {
 
  private:
   ElasticGroup(Options options, std::unique_ptr<LetterCarrier> carrier, bool has_state);
+  void find_group(Duration longest);
   enum class Arrival { kNothing, kView, kCommit, kBegins };
   Arrival take_news(Deadline deadline);
   void take_all_news();

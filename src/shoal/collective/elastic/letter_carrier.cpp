@@ -15,8 +15,8 @@ namespace {
 using membership::Letter;
 using membership::Membership;
 
-/// A joiner that is in no view looks for its contacts again after so long: those that it is
-/// connected to may be joiners too.
+/// A joiner that is in no view looks for its contacts again after so long: it may be connected to
+/// joiners only, and where it has found a member, that may be gone.
 constexpr Duration kSearchPause = std::chrono::seconds(1);
 constexpr Duration kSearchPauseWhenConnected = std::chrono::seconds(10);
 /// How often the addresses of others than the members are looked through, and how long somebody
@@ -197,8 +197,10 @@ void LetterCarrier::run_once() {
   if (disconnect && membership_->view())
     for (const MemberId& other : membership_->view()->everybody()) links_->disconnect(other);
   for (const membership::Event& event : events) handle(event);
-  for (const MemberId& arrival : links_->take_arrivals())
+  for (const MemberId& arrival : links_->take_arrivals()) {
+    send_standing(arrival);
     if (!membership_->view()) handle(membership::ContactFound{arrival});
+  }
   if (tell && membership_->view())
     for (const membership::Member& member : membership_->view()->members) send_texts(member.id);
   const auto now = Clock::now();
@@ -227,7 +229,7 @@ void LetterCarrier::drain() {
 
 void LetterCarrier::find_contacts(Clock::time_point now) {
   if (membership_->view() || contacts_.empty() || now < next_search_) return;
-  next_search_ = now + (links_->is_connected() ? kSearchPauseWhenConnected : kSearchPause);
+  next_search_ = now + (encounters().in_views > 0 ? kSearchPauseWhenConnected : kSearchPause);
   links_->find(contacts_);
 }
 

@@ -102,6 +102,13 @@ class LetterCarrier {
   /// already, else by the carrier's thread. It must not call back. Replaces the one before.
   void when_over(const Digest& view, std::function<void(const Error& why)> over);
 
+  /// The processes that a joiner has found, or that have called it, before it is in a view.
+  struct Encounters {
+    std::size_t in_views = 0;  ///< members, and witnesses
+    std::size_t joiners = 0;   ///< those that are in no view either
+  };
+  Encounters encounters() const;
+
   /// Throws Error(aborted) where this member acts in that view no longer.
   void check_view(const Digest& view) const;
 
@@ -127,6 +134,8 @@ class LetterCarrier {
   void receive_letter(const MemberId& from, const wire::Bytes& bytes);
   void receive_text(const MemberId& from, const wire::Bytes& bytes);
   void answer_question(const MemberId& from, const wire::Bytes& bytes);
+  void send_standing(const MemberId& to);
+  void receive_standing(const MemberId& from, const wire::Bytes& bytes);
   void learn_addresses();
   void forget_others(Clock::time_point now);
   void know(const View& view);
@@ -164,7 +173,8 @@ class LetterCarrier {
   Digest over_view_{};
   std::map<std::string, std::string> own_texts_;
   std::map<MemberId, std::map<std::string, std::string>> texts_;
-  bool texts_changed_ = false;  ///< own ones, which the others are to be told
+  bool texts_changed_ = false;            ///< own ones, which the others are to be told
+  std::map<MemberId, bool> encountered_;  ///< by a joiner, and whether they are in a view
   int waiting_for_texts_ = 0;
   bool question_due_ = false;  ///< the others are asked for theirs at once
   bool disconnect_ = false;

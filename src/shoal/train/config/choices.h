@@ -39,7 +39,7 @@ enum class LowCommunication { kNone, kLocalSgd, kDiLoCo, kStreamingDiLoCo };
 enum class OnQuorumLoss { kStop, kSurvivors };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
 using RecomputeMode = model::RecomputePolicy::Mode;
-enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow };
+enum class Fault { kNone, kError, kExit, kKill, kStop, kNan, kOverflow, kFlip };
 
 /// Holds the words of a job file for the enumerators of E, in their order.
 template <class E>
@@ -144,7 +144,8 @@ struct ChoiceNames<RecomputeMode> {
 };
 template <>
 struct ChoiceNames<Fault> {
-  static constexpr std::array names{"none", "error", "exit", "kill", "stop", "nan", "overflow"};
+  static constexpr std::array names{"none", "error", "exit",     "kill",
+                                    "stop", "nan",   "overflow", "flip"};
 };
 
 template <class E>

@@ -46,6 +46,10 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
       .only_with({of_elastic_jobs})
       .key("quorum_patience_s", &E::quorum_patience_s, {0, 86400, true, {}},
            "seconds that they wait before that")
+      .only_with({of_elastic_jobs})
+      .key("step_timeout_s", &E::step_timeout_s, {0, 86400, true, {}},
+           "seconds that one step may take with all its attempts, or a joiner's way into the "
+           "group; then the member ends")
       .only_with({of_elastic_jobs});
 }
 

@@ -188,6 +188,7 @@ struct ElasticSection {
   double suspect_after_s = 2;  ///< a member that is silent for so long is removed
   OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
   double quorum_patience_s = 10;  ///< before that
+  double step_timeout_s = 1800;   ///< for a step with all its attempts, and a joiner's first one
 };
 
 struct ActivationCheckpointSection {
@@ -221,12 +222,16 @@ struct ValidationSection {
   std::string sample_prompt = "\n";  ///< the sample continues it
 };
 
+/// The place of a fault between the update of an elastic member and its report to the others.
+inline constexpr const char* kBehindUpdate = "update";
+
 struct DebugSection {
   std::int64_t seed = 0;        ///< decides weights, dropout and sample order
   Fault fault = Fault::kNone;   ///< injected on purpose
   std::int64_t fault_step = 0;  ///< step of the fault, counted from 1; 0: none
   std::int64_t fault_rank = 0;  ///< rank of the fault
-  /// The action of that rank before which it happens, "1B3"; empty: before the step.
+  /// The action of that rank before which it happens, "1B3", or kBehindUpdate; empty: before the
+  /// step.
   std::string fault_action;
 };
 

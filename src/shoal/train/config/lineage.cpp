@@ -20,8 +20,10 @@ std::string to_json(const LineageStep& step) {
                            members.empty() ? "" : ", ", member.id, member.first_sample,
                            member.samples, member.threads);
   }
-  return fmt::format(R"({{"step": {}, "epoch": {}, "members": [{}], "state": "{}"}})", step.step,
-                     step.epoch, members, step.state);
+  return fmt::format(
+      R"({{"step": {}, "epoch": {}, "members": [{}], "instruction_set": "{}", "before": "{}", )"
+      R"("state": "{}"}})",
+      step.step, step.epoch, members, step.instruction_set, step.before, step.state);
 }
 
 LineageStep parse_lineage(const std::string& line) {
@@ -30,6 +32,8 @@ LineageStep parse_lineage(const std::string& line) {
     LineageStep step{.step = object.at("step"),
                      .epoch = object.at("epoch"),
                      .members = {},
+                     .instruction_set = object.at("instruction_set"),
+                     .before = object.at("before"),
                      .state = object.at("state")};
     for (const auto& member : object.at("members")) {
       step.members.push_back({.id = member.at("id"),
@@ -52,6 +56,12 @@ std::vector<LineageStep> read_lineage(const std::string& path) {
       throw Error(ErrorKind::kData, kLineage,
                   fmt::format("step {} follows step {}", step.step, steps.back().step));
     }
+    if (!steps.empty() && step.before != steps.back().state) {
+      throw Error(ErrorKind::kData, kLineage,
+                  fmt::format("step {} goes on from the state {}, and step {} has led to {}: they "
+                              "are of two branches of a group",
+                              step.step, step.before, steps.back().step, steps.back().state));
+    }
     steps.push_back(std::move(step));
     return true;
   });
@@ -61,19 +71,20 @@ std::vector<LineageStep> read_lineage(const std::string& path) {
 namespace {
 
 /// Returns the last step of which the file keeps the line, where the run goes on behind `step`.
-std::int64_t last_step_to_keep(const std::string& path, std::int64_t step) {
-  std::int64_t last = 0;
+std::int64_t last_step_to_keep(const std::string& path, std::int64_t step,
+                               const std::string& state) {
   for (const LineageStep& line : read_lineage(path))
-    if (line.step <= step) last = line.step;
-  return last == step ? step : 0;
+    if (line.step == step) return line.state == state ? step : 0;
+  return 0;
 }
 
 }  // namespace
 
-LineageFile::LineageFile(const std::string& path, std::int64_t step)
-    : lines_(path, kLineage, [last = last_step_to_keep(path, step)](const std::string& line) {
-        return parse_lineage(line).step <= last;
-      }) {}
+LineageFile::LineageFile(const std::string& path, std::int64_t step, const std::string& state)
+    : lines_(path, kLineage,
+             [last = last_step_to_keep(path, step, state)](const std::string& line) {
+               return parse_lineage(line).step <= last;
+             }) {}
 
 void LineageFile::append(const LineageStep& step) { lines_.append(to_json(step)); }
 

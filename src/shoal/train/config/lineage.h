@@ -22,7 +22,11 @@ struct LineageStep {
   std::int64_t step = 0;               ///< counted from 1, as in metrics.jsonl
   std::int64_t epoch = 0;              ///< of the view that has committed it
   std::vector<LineageMember> members;  ///< in the order in which their gradients were added
-  std::string state;                   ///< SHA-256 of the state behind the step, as hex digits
+  std::string instruction_set;         ///< with which all computed: it decides the last bits too
+  /// SHA-256 of the state before the step, and behind it, as hex digits. They say which steps
+  /// follow each other: a number may be that of several, where a group has gone on in two branches.
+  std::string before;
+  std::string state;
   bool operator==(const LineageStep&) const = default;
 };
 
@@ -31,15 +35,17 @@ std::string to_json(const LineageStep& step);
 /// Throws Error(data) when `line` is no such object.
 LineageStep parse_lineage(const std::string& line);
 /// Reads every line of a lineage that is whole, in order; nothing when there is no file. Throws
-/// Error(data) with file and line for a line that is broken, or does not follow the one before.
+/// Error(data) with file and line for a line that is broken, or does not follow the one before: by
+/// its number, and by the state that it goes on from.
 std::vector<LineageStep> read_lineage(const std::string& path);
 
 /// Writes lineage.jsonl: one line a committed step.
 class LineageFile {
  public:
   /// Opens `path` and cuts off every line after `step`; all of them where they do not lead to
-  /// `step`, because this member was away. Throws Error(output), Error(data).
-  LineageFile(const std::string& path, std::int64_t step);
+  /// `step` with this state, because this member was away, or was in another branch of the group.
+  /// Throws Error(output), Error(data).
+  LineageFile(const std::string& path, std::int64_t step, const std::string& state);
   void append(const LineageStep& step);  ///< throws Error(output)
 
  private:

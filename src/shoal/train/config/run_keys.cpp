@@ -69,7 +69,8 @@ void list_run_keys(std::vector<ConfigKey>& keys) {
       .key("seed", &D::seed, between(0, 9007199254740992.0), "of weights, dropout and sample order")
       .key("fault", &D::fault,
            "what goes wrong on purpose: an error, a silent exit, SIGKILL, SIGSTOP, a loss that is "
-           "not a number, or a gradient that is infinite")
+           "not a number, a gradient that is infinite, or a wrong bit in the state of an elastic "
+           "member behind the update, in its first attempt at the step")
       .key("fault_step", &D::fault_step, between(0, 1e12),
            "in which step, counted from 1; 0: in none")
       .only_with({of_faults})
@@ -79,7 +80,8 @@ void list_run_keys(std::vector<ConfigKey>& keys) {
            "before which action of that rank in the step, as schedule files write them: \"1F3\" is "
            "the forward pass of micro-batch 3 in stage 1, both counted from 0, with B for a "
            "backward pass (I and W where it is split), SEND_F, RECV_F, SEND_B and RECV_B for "
-           "messages of a pipeline; without one the model is stage 0; empty: before the step")
+           "messages of a pipeline; without one the model is stage 0; in an elastic job also "
+           "\"update\": behind the update, before the others are told; empty: before the step")
       .only_with({of_faults});
 }
 

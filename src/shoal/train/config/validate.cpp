@@ -222,11 +222,17 @@ void validate_ranks(const Job& job, int ranks) {
   }
   if (debug.fault != Fault::kNone && debug.fault_step == 0)
     throw config_error(job, "debug.fault_step", "say in which step, counted from 1");
+  if (debug.fault == Fault::kFlip && !job.config.elastic.enabled) {
+    throw config_error(job, "debug.fault",
+                       "nobody would notice: members of an elastic group (elastic.enabled) compare "
+                       "their states behind an update");
+  }
   if (debug.fault_action.empty()) return;
-  if (debug.fault == Fault::kNan || debug.fault == Fault::kOverflow) {
+  if (debug.fault == Fault::kNan || debug.fault == Fault::kOverflow ||
+      debug.fault == Fault::kFlip) {
     throw config_error(
         job, "debug.fault_action",
-        "is for faults that end the rank; a loss or a gradient is of the whole step");
+        "is for faults that end the rank; a loss, a gradient or a state is of the whole step");
   }
 }
 

@@ -4,13 +4,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "shoal/base/duration.h"
 #include "shoal/base/hex.h"
 #include "shoal/base/span_recorder.h"
+#include "shoal/train/elastic/former_members.h"
 #include "shoal/train/elastic/member_batch.h"
+#include "shoal/train/fault.h"
 #include "shoal/train/job_options.h"
 #include "shoal/wire/join_token.h"
 #include "shoal/wire/secret_file.h"
@@ -21,6 +24,9 @@ namespace {
 namespace elastic = collective::elastic;
 using collective::Communicator;
 using collective::Kind;
+
+/// So long a process that comes back looks for its group at least.
+constexpr Duration kLeastSearch = std::chrono::seconds(5);
 
 /// A group without a key_file is on one host, where whoever reaches it may join.
 constexpr const char* kKeyOnOneHost = "members on one host";
@@ -77,21 +83,86 @@ ElasticMember::ElasticMember(const RunOptions& options, Run& run)
       state_(*run.state),
       undo_(*run.optimizer),
       sum_(run.optimizer->slices()) {
-  std::vector<wire::Endpoint> contacts;
-  for (const std::string& contact : section_.join)
-    contacts.push_back(wire::parse_endpoint(contact));
-  if (contacts.empty()) {
-    group_ = elastic::ElasticGroup::found(group_options());
-  } else {
-    group_ = elastic::ElasticGroup::join(group_options(), contacts);
-    run_.checkpoint.reset();
-    notes_.push_back(fmt::format("Joined the group behind step {}.", run_.record.step));
-  }
+  enter();
   for (const auto& member : group_->view().members) known_.push_back(member.id);
   notes_.push_back(fmt::format("Member {}: others join with --elastic --join {}.",
                                group_->self().text(), group_->endpoint().text()));
-  lineage_.emplace(run_.directory.lineage(), run_.record.step);
+  before_ = hex(group_->view().state);
+  lineage_.emplace(run_.directory.lineage(), run_.record.step, before_);
   write_address();
+  keep_addresses(group_->view());
+}
+
+void ElasticMember::enter() {
+  std::vector<wire::Endpoint> contacts;
+  for (const std::string& contact : section_.join)
+    contacts.push_back(wire::parse_endpoint(contact));
+  const auto former = read_former_members(run_.directory.members());
+  if (contacts.empty()) return come_back(former);
+  contacts.insert(contacts.end(), former.begin(), former.end());
+  join(contacts, group_options());
+}
+
+void ElasticMember::begin() {
+  group_ = elastic::ElasticGroup::found(group_options());
+  has_begun_ = true;
+}
+
+void ElasticMember::join(const std::vector<wire::Endpoint>& contacts,
+                         elastic::ElasticGroup::Options options) {
+  group_ = elastic::ElasticGroup::join(std::move(options), contacts);
+  run_.checkpoint.reset();
+  notes_.push_back(fmt::format("Joined the group behind step {}.", run_.record.step));
+}
+
+// The process that begins a group may come back with the same command while the others train on: it
+// must not begin a second one. That nobody is there any more is known where all hosts say so, or
+// those who answer look for a group themselves.
+void ElasticMember::come_back(const std::vector<wire::Endpoint>& former) {
+  if (former.empty()) return begin();
+  const std::vector<wire::Endpoint> there = not_refused(former);
+  if (!there.empty()) {
+    auto options = group_options();
+    options.search_timeout =
+        std::max<Duration>(kLeastSearch, 2 * options.network.membership.suspect_after);
+    try {
+      return join(there, std::move(options));
+    } catch (const elastic::NoGroupFound& none) {
+      if (none.joiners < there.size()) throw group_is_silent(there);
+    }
+  }
+  notes_.push_back(
+      fmt::format("None of the {} other member{} that this run was last with is there "
+                  "any more: it begins a new group behind step {}.",
+                  former.size(), former.size() == 1 ? "" : "s", run_.record.step));
+  begin();
+}
+
+Error ElasticMember::group_is_silent(const std::vector<wire::Endpoint>& there) const {
+  std::vector<std::string> addresses;
+  for (const wire::Endpoint& address : there) addresses.push_back(address.text());
+  return Error(
+             ErrorKind::kPeerLost, "elastic",
+             fmt::format("this run was last in a group with members at {}, who do not answer: the "
+                         "group may train on without this host",
+                         fmt::join(addresses, ", ")))
+      .hint(fmt::format("--join HOST:PORT of a member where it lives; where it is gone, remove {}, "
+                        "and the run goes on from its checkpoint",
+                        run_.directory.members()));
+}
+
+// Members that were removed may live on where the job lets survivors go on by themselves.
+void ElasticMember::keep_addresses(const elastic::View& view) const {
+  std::vector<wire::Endpoint> addresses;
+  const auto add = [&](const std::vector<collective::membership::Member>& members) {
+    for (const auto& member : members) {
+      if (member.id == group_->self()) continue;
+      addresses.insert(addresses.end(), member.endpoints.begin(), member.endpoints.end());
+    }
+  };
+  add(view.members);
+  if (section_.on_quorum_loss == OnQuorumLoss::kSurvivors) add(view.removed);
+  write_former_members(run_.directory.members(), addresses);
 }
 
 elastic::ElasticGroup::Options ElasticMember::group_options() {
@@ -99,6 +170,7 @@ elastic::ElasticGroup::Options ElasticMember::group_options() {
   options.network = network_options(options_.job.config);
   // All gradients are one operation, which must hold what members differ in: over a slow link that
   // takes longer than the waits of a job. Silence ends it before.
+  options.step_timeout = from_seconds(section_.step_timeout_s);
   options.world.timeout = options.step_timeout;
   options.state.write = [this] { return write(); };
   options.state.read = [this](std::span<const std::byte> bytes) { read(bytes); };
@@ -116,7 +188,7 @@ void ElasticMember::write_address() const {
 void ElasticMember::wait_for_members() {
   const auto members = static_cast<std::size_t>(section_.members);
   // People start the others. A member that joins must not hold up a group that trains.
-  if (members > 1 && section_.join.empty())
+  if (members > 1 && has_begun_)
     group_->wait_for_members(members, Deadline::in(std::chrono::hours(24)));
 }
 
@@ -187,10 +259,18 @@ elastic::Attempt ElasticMember::attempt(Communicator& group, const elastic::Rost
   if (run_.loss_scale) scale_before_ = run_.loss_scale->state();
   tried_ = true;
   result_ = run_.step->update(std::move(sum), input);
+  inject_fault_behind_update(options_.job.config.debug, input.step + 1);
+  if (input.poison == Poison::kState && roster.attempt == 1) flip_one_bit();
   const SampleRange samples = samples_of_member(run_.batch, roster.rank, roster.size);
   share_ = static_cast<double>(samples.count) / static_cast<double>(run_.batch.global);
   return {.state = state_.digest(run_.record_after_step()),
           .samples = static_cast<std::uint64_t>(samples.count)};
+}
+
+// In a tensor that the digest covers: of a weight with a master, that is the master.
+void ElasticMember::flip_one_bit() {
+  const at::Tensor tensor = run_.state->items_to_save().front().local;
+  *static_cast<unsigned char*>(tensor.data_ptr()) ^= 1;
 }
 
 StepResult ElasticMember::step(const StepInput& input) {
@@ -223,12 +303,15 @@ void ElasticMember::note_members(const elastic::View& view) {
     note += fmt::format("; new: {}", fmt::join(come, ", "));
   notes_.push_back(note + ".");
   known_ = std::move(now);
+  keep_addresses(view);
 }
 
 void ElasticMember::write_lineage(const elastic::StepResult& committed) {
   LineageStep line{.step = run_.record.step + 1,
                    .epoch = static_cast<std::int64_t>(committed.view.epoch),
                    .members = {},
+                   .instruction_set = run_.record.instruction_set,
+                   .before = before_,
                    .state = hex(committed.state)};
   const auto& members = committed.view.members;
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -240,6 +323,7 @@ void ElasticMember::write_lineage(const elastic::StepResult& committed) {
                             .threads = static_cast<std::int64_t>(parts_[i].threads)});
   }
   lineage_->append(line);
+  before_ = line.state;
 }
 
 std::vector<std::string> ElasticMember::take_notes() { return std::exchange(notes_, {}); }

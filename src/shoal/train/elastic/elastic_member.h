@@ -15,6 +15,7 @@
 #include "shoal/train/elastic/run_state.h"
 #include "shoal/train/run.h"
 #include "shoal/train/trainer.h"
+#include "shoal/wire/address.h"
 
 namespace shoal::train {
 
@@ -24,9 +25,11 @@ namespace shoal::train {
 /// docs/concepts/elastic.md has what is promised. One thread.
 class ElasticMember {
  public:
-  /// Begins the group, or joins it: the run then goes on from where the group is, in `run.record`.
-  /// `run` is built. Throws as ElasticGroup, and Error(config) where the group trains another job,
-  /// or is behind the checkpoint of this run. Both must outlive this.
+  /// Joins the group that elastic.join names, or that this run directory was last in, or else
+  /// begins one. Where it joins, the run then goes on from where the group is, in `run.record`.
+  /// `run` is built. Throws as ElasticGroup, Error(config) where the group trains another job, or
+  /// is behind the checkpoint of this run, and Error(peer_lost) where it cannot be known whether
+  /// the last group lives. Both must outlive this.
   ElasticMember(const RunOptions& options, Run& run);
   ElasticMember(const ElasticMember&) = delete;
   ElasticMember& operator=(const ElasticMember&) = delete;
@@ -61,12 +64,20 @@ class ElasticMember {
     double labels = 0;
     double threads = 0;
   };
+  void enter();
+  void begin();
+  void join(const std::vector<wire::Endpoint>& contacts,
+            collective::elastic::ElasticGroup::Options options);
+  void come_back(const std::vector<wire::Endpoint>& former);
+  Error group_is_silent(const std::vector<wire::Endpoint>& there) const;
+  void keep_addresses(const collective::elastic::View& view) const;
   collective::elastic::ElasticGroup::Options group_options();
   RunRecord record() const;
   std::vector<std::byte> write();
   void read(std::span<const std::byte> bytes);
   collective::elastic::Attempt attempt(collective::Communicator& group,
                                        const collective::elastic::Roster& roster, StepInput input);
+  void flip_one_bit();
   void note_members(const collective::elastic::View& view);
   void write_lineage(const collective::elastic::StepResult& committed);
   void write_address() const;
@@ -79,6 +90,9 @@ class ElasticMember {
   GradientSum sum_;
   std::unique_ptr<collective::elastic::ElasticGroup> group_;
   std::optional<LineageFile> lineage_;
+  std::string before_;  ///< the digest of the last committed state, as hex digits
+
+  bool has_begun_ = false;  ///< the group, which others join
 
   /// An attempt has changed the state, and is not committed.
   bool tried_ = false;

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 #include <vector>
@@ -19,18 +20,17 @@
 namespace shoal::train {
 namespace {
 
-/// Returns the step to begin behind: 0, or that of a checkpoint.
-std::int64_t beginning(const std::vector<LineageStep>& lineage, const RunDirectory& directory) {
-  if (lineage.front().step == 1) return 0;
+/// Returns the steps that the replay could begin behind, in the order in which it tries them: 0 for
+/// the seed, or those of checkpoints.
+std::vector<std::int64_t> beginnings(const std::vector<LineageStep>& lineage,
+                                     const RunDirectory& directory) {
+  if (lineage.front().step == 1) return {0};
+  std::vector<std::int64_t> steps;
   for (const auto& saved : checkpoint::format::list_steps(directory.checkpoints())) {
     if (saved.step + 1 >= lineage.front().step && saved.step < lineage.back().step)
-      return saved.step;
+      steps.push_back(saved.step);
   }
-  throw Error(ErrorKind::kInputMissing, "replay",
-              fmt::format("the lineage of {} has steps {} to {}, and there is no checkpoint from "
-                          "which one of them goes on",
-                          directory.path(), lineage.front().step, lineage.back().step))
-      .hint("replay the run of the member that began the group: its lineage begins with the seed");
+  return steps;
 }
 
 /// Repeats one step at a time.
@@ -43,6 +43,12 @@ class Repetition {
         sum_(run.optimizer->slices()),
         part_(run.optimizer->slices()) {}
 
+  /// Returns the digest of the state before the next step.
+  std::string state() const {
+    RunRecord record = run_.record;
+    if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
+    return hex(state_.digest(record));
+  }
   /// Returns the digest of the state behind the step.
   std::string repeat(const LineageStep& step) {
     check_samples(step);
@@ -68,7 +74,7 @@ class Repetition {
     all.gradients = sum_.gradients();
     run_.step->update(std::move(all), input);
     run_.record = run_.record_after_step();
-    return hex(state_.digest(run_.record));
+    return state();
   }
 
  private:
@@ -98,6 +104,54 @@ class Repetition {
   GradientSum sum_, part_;
 };
 
+/// Returns nothing where the state behind `step` is not that which the lineage goes on from.
+std::optional<Replayed> replay_from(std::int64_t step, RunOptions& options,
+                                    const std::vector<LineageStep>& lineage) {
+  options.from_step = step;
+  Run run(comm::Group(), options.run_directory, true);
+  RunSetup setup(options, run);
+  setup.open();
+  setup.choose_precision();
+  setup.plan_memory();
+  setup.build();
+  Repetition repetition(options.job, run);
+  Replayed replayed{.first = step + 1, .last = step, .own_set = run.record.instruction_set};
+  const auto begin = lineage.begin() + (replayed.first - lineage.front().step);
+  if (repetition.state() != begin->before) return std::nullopt;
+  for (auto line = begin; line != lineage.end(); ++line) {
+    replayed.last = line->step;
+    if (line->instruction_set != replayed.own_set && !replayed.other_set)
+      replayed.other_set = *line;
+    replayed.state = repetition.repeat(*line);
+    if (replayed.state == line->state) continue;
+    replayed.differs = *line;
+    break;
+  }
+  return replayed;
+}
+
+Error nothing_to_begin_with(const std::vector<LineageStep>& lineage, const RunDirectory& directory,
+                            const std::vector<std::int64_t>& tried) {
+  const LineageStep& first = lineage.front();
+  if (first.step == 1) {
+    return Error(ErrorKind::kInputMissing, "replay",
+                 fmt::format("step 1 of {} goes on from the state {}, which is not that of the "
+                             "job's seed",
+                             directory.path(), first.before))
+        .hint("config.toml is that of the last start: does it say what it said in the first one?");
+  }
+  const std::string others =
+      tried.empty()
+          ? ""
+          : fmt::format("; those of step {} are of another branch of the group, or another job",
+                        fmt::join(tried, ", "));
+  return Error(ErrorKind::kInputMissing, "replay",
+               fmt::format("the lineage of {} has steps {} to {}, and there is no checkpoint from "
+                           "which one of them goes on{}",
+                           directory.path(), first.step, lineage.back().step, others))
+      .hint("replay the run of the member that began the group: its lineage begins with the seed");
+}
+
 }  // namespace
 
 Replayed replay(const std::string& run_directory) {
@@ -113,24 +167,10 @@ Replayed replay(const std::string& run_directory) {
   options.job.config.checkpoint.asynchronous = false;
   options.job.config.metrics.memory_steps = 0;
   options.run_directory = run_directory;
-  options.from_step = beginning(lineage, directory);
-  Run run(comm::Group(), run_directory, true);
-  RunSetup setup(options, run);
-  setup.open();
-  setup.choose_precision();
-  setup.plan_memory();
-  setup.build();
-  Repetition repetition(options.job, run);
-  Replayed replayed{.first = run.record.step + 1, .last = run.record.step};
-  for (const LineageStep& step : lineage) {
-    if (step.step <= run.record.step) continue;
-    replayed.last = step.step;
-    replayed.state = repetition.repeat(step);
-    if (replayed.state == step.state) continue;
-    replayed.differs = step;
-    break;
-  }
-  return replayed;
+  const std::vector<std::int64_t> steps = beginnings(lineage, directory);
+  for (const std::int64_t step : steps)
+    if (auto replayed = replay_from(step, options, lineage)) return *std::move(replayed);
+  throw nothing_to_begin_with(lineage, directory, steps);
 }
 
 }  // namespace shoal::train

@@ -16,12 +16,17 @@ struct Replayed {
   /// here; empty: all are equal.
   std::optional<LineageStep> differs;
   std::string state;
+  /// The first step that the members have computed with another instruction set than this process;
+  /// empty: there is none.
+  std::optional<LineageStep> other_set;
+  std::string own_set;
 };
 
 /// Repeats the steps of the lineage in `run_directory` on this process alone: the gradients of each
 /// member by itself, with as many threads, added up in the order of the members. It begins with the
 /// seed where the lineage does, or else with the oldest checkpoint of the run that the lineage goes
-/// on from, and writes nothing.
+/// on from: by its state, because checkpoints of another branch of the group have numbers too. It
+/// writes nothing.
 ///
 /// Throws Error(input missing) where there is no lineage, or nothing to begin with, and Error(data)
 /// where its samples are not those of the job.
