@@ -60,7 +60,8 @@ class LetterCarrier {
     /// It listens on the first of these that is free, and each view's collectives on another one.
     wire::PortRange ports;
     /// Where the others reach this member, if not at the address that it listens on (behind an
-    /// address translator, or where `host` is 0.0.0.0). Names are resolved once.
+    /// address translator, or where `host` is 0.0.0.0). Names are resolved once. The collectives of
+    /// views are reached at the first of them, see wire::advertised_like.
     std::vector<wire::Endpoint> advertised;
     wire::TlsMode tls = wire::TlsMode::kAuto;
     membership::Settings membership;
