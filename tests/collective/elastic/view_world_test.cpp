@@ -89,7 +89,7 @@ TEST(ViewWorld, IsReachedWhereItsMembersSayThatTheyAre) {
     options.host = "0.0.0.0";
     const std::uint16_t port = wire::local_endpoint(wire::listen_on("0.0.0.0", {0, 0}).get()).port;
     options.ports = {port, static_cast<std::uint16_t>(port + 20)};
-    options.advertised = {{i == 0 ? "127.0.0.5" : "127.0.0.6", port}};
+    options.advertise = i == 0 ? "127.0.0.5" : "127.0.0.6";
     members.push_back(i == 0 ? LetterCarrier::found(options, Digest{})
                              : LetterCarrier::join(options, members[0]->options().advertised));
     for (const auto& member : members) ASSERT_TRUE(view_of(*member, members.size()));

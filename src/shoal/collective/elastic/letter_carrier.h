@@ -63,6 +63,9 @@ class LetterCarrier {
     /// address translator, or where `host` is 0.0.0.0). Names are resolved once. The collectives of
     /// views are reached at the first of them, see wire::advertised_like.
     std::vector<wire::Endpoint> advertised;
+    /// One more such address, before these, that follows the port on which it listens, see
+    /// wire::advertised_at; empty: none.
+    std::string advertise;
     wire::TlsMode tls = wire::TlsMode::kAuto;
     membership::Settings membership;
     /// Whoever begins a group may set it: others then join with a token that is issued with the
@@ -138,7 +141,7 @@ class LetterCarrier {
   void fail(const Error& error);
   Error why_over(const Digest& view) const;
 
-  const Options options_;
+  Options options_;  ///< set before there is a thread
   const wire::Identity identity_;
   const std::vector<wire::Endpoint> contacts_;
   wire::Endpoint endpoint_;
