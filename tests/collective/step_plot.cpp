@@ -26,7 +26,7 @@ constexpr double kTableGap = 20;
 /// The ranks whose values each element sums up, as bits.
 using Sums = std::vector<std::uint32_t>;
 
-struct Message {
+struct DrawnMessage {
   int from;
   int sent;  ///< in which round
   Range range;
@@ -97,12 +97,12 @@ class Execution {
           {rank, round_[rank], range,
            Sums(state.begin() + range.begin, state.begin() + range.end)});
     } else if (range.size() > 0 && step.action == Action::kFold) {
-      for (const Message& message : held_[rank]) add(rank, range, message.sums);
+      for (const DrawnMessage& message : held_[rank]) add(rank, range, message.sums);
       held_[rank].clear();
     } else if (range.size() > 0) {
       auto& messages = between_[{step.peer, rank}];
       if (messages.empty()) return false;
-      const Message message = std::move(messages.front());
+      const DrawnMessage message = std::move(messages.front());
       messages.pop_front();
       round_[rank] = std::max(round_[rank], message.sent + 1);
       receive(rank, step, message);
@@ -111,7 +111,7 @@ class Execution {
     return true;
   }
 
-  void receive(int rank, const Step& step, const Message& message) {
+  void receive(int rank, const Step& step, const DrawnMessage& message) {
     course_.arrows.push_back({message.from, rank, message.sent, round_[rank], message.range,
                               step.action != Action::kReceiveCopy});
     if (step.action == Action::kHold) {
@@ -132,8 +132,8 @@ class Execution {
   const StepTable& table_;
   std::vector<std::size_t> next_;  ///< step, by rank
   std::vector<int> round_;         ///< by rank
-  std::vector<std::vector<Message>> held_;
-  std::map<std::pair<int, int>, std::deque<Message>> between_;  ///< by sender and receiver
+  std::vector<std::vector<DrawnMessage>> held_;
+  std::map<std::pair<int, int>, std::deque<DrawnMessage>> between_;  ///< by sender and receiver
   Course course_;
 };
 

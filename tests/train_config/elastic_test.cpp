@@ -29,6 +29,7 @@ TEST(Elastic, OneRankWithTheWholeModelIsAMember) {
            1);
   validate(elastic({"elastic.listen=10.0.0.2", "elastic.key_file=key"}), 1);
   validate(elastic({"elastic.on_quorum_loss=survivors"}), 1);
+  validate(elastic({"elastic.advertise=1.2.3.4:9000", "elastic.ports=7000-7010"}), 1);
   validate(elastic({"elastic.token_key=" + std::string(64, 'a')}), 1);
   validate(elastic({"elastic.join=[\"a:1\"]", "elastic.token_file=token"}), 1);
 }
@@ -63,6 +64,7 @@ TEST(Elastic, WhatCannotBeLostIsRefused) {
   EXPECT_THAT(refused({"training.micro_batch=0"}), HasSubstr("set training.micro_batch"));
   EXPECT_THAT(refused({"elastic.join=[\"7000\"]"}), HasSubstr("elastic.join"));
   EXPECT_THAT(refused({"elastic.ports=x"}), HasSubstr("elastic.ports"));
+  EXPECT_THAT(refused({"elastic.advertise=1.2.3.4:9000"}), HasSubstr("the system chooses"));
   EXPECT_THAT(refused({"elastic.token_key=abc"}),
               HasSubstr("the key to join tokens is 64 hexadecimal digits"));
 }

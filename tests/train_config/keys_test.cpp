@@ -76,11 +76,17 @@ const Paths kOfStreaming{"low_communication.fragments", "low_communication.overl
 const Paths kOfAnOuterOptimizer{"low_communication.learning_rate", "low_communication.momentum"};
 const Paths kOfMembers = both(both(kOfStreaming, kOfAnOuterOptimizer),
                               {"low_communication.every", "low_communication.codec"});
-const Paths kOfElasticJobs{"elastic.join",           "elastic.listen",
-                           "elastic.ports",          "elastic.key_file",
-                           "elastic.token_key",      "elastic.token_file",
-                           "elastic.members",        "elastic.suspect_after_s",
-                           "elastic.on_quorum_loss", "elastic.quorum_patience_s",
+const Paths kOfElasticJobs{"elastic.join",
+                           "elastic.listen",
+                           "elastic.ports",
+                           "elastic.key_file",
+                           "elastic.advertise",
+                           "elastic.token_key",
+                           "elastic.token_file",
+                           "elastic.members",
+                           "elastic.suspect_after_s",
+                           "elastic.on_quorum_loss",
+                           "elastic.quorum_patience_s",
                            "elastic.step_timeout_s"};
 /// What has no effect in a busy job whatever its data is.
 const Paths kElsewhere = both(both(kOfSgd, both(kOfMembers, kOfElasticJobs)),

@@ -46,6 +46,18 @@ TEST(Advertised, WhatLeadsNowhereIsAMistakeOfTheJobFile) {
   EXPECT_THAT(refusal("203.0.113.7:9000", {}).what(), HasSubstr("name a range of ports"));
 }
 
+TEST(Advertised, OfOnePortSaysThatOfTheOthers) {
+  const PortRange ports{7000, 7100};
+  EXPECT_EQ(advertised_like({"203.0.113.7", 9003}, {"10.0.0.5", 7003}, ports), "203.0.113.7:9000");
+  EXPECT_EQ(advertised_like({"fd00::7", 7003}, {"fd00::1", 7003}, ports), "[fd00::7]:7000");
+  EXPECT_EQ(advertised_like({"fd00::7", 7003}, {"fd00::1", 7003}, {}), "fd00::7");
+  const Endpoint other{"10.0.0.5", 7009};
+  EXPECT_EQ(advertised_at(advertised_like({"203.0.113.7", 9003}, {"10.0.0.5", 7003}, ports), other,
+                          ports),
+            (Endpoint{"203.0.113.7", 9009}));
+  EXPECT_THROW(advertised_like({"203.0.113.7", 2}, {"10.0.0.5", 7003}, ports), Error);
+}
+
 TEST(Advertised, AddressesAreReadAsTheyAreWritten) {
   const std::vector<Endpoint> addresses{{"203.0.113.7", 9000}, {"fd00::7", 7003}};
   EXPECT_EQ(text_of(addresses), "203.0.113.7:9000 [fd00::7]:7003");

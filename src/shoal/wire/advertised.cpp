@@ -31,6 +31,17 @@ Endpoint advertised_at(std::string_view text, const Endpoint& listens_at, PortRa
   return there;
 }
 
+std::string advertised_like(const Endpoint& there, const Endpoint& listens_at, PortRange ports) {
+  if (ports.first == 0) return there.host;
+  const int first = there.port - listens_at.port + ports.first;
+  if (first < 1 || first > 65535) {
+    throw Error(ErrorKind::kConfig, "address",
+                fmt::format("others reach port {} at {}: the first port, {}, has none there",
+                            listens_at.port, there.text(), ports.first));
+  }
+  return Endpoint{there.host, static_cast<std::uint16_t>(first)}.text();
+}
+
 std::string text_of(const std::vector<Endpoint>& addresses) {
   std::string text;
   for (const Endpoint& address : addresses) text += (text.empty() ? "" : " ") + address.text();

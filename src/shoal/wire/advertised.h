@@ -14,6 +14,10 @@ namespace shoal::wire {
 /// port where `ports` has none, because the system chooses.
 Endpoint advertised_at(std::string_view text, const Endpoint& listens_at, PortRange ports);
 
+/// Returns what advertised_at takes for the other ports of `ports`, of which `listens_at` has one
+/// that others reach at `there`. Where the system chooses ports they are the same there.
+std::string advertised_like(const Endpoint& there, const Endpoint& listens_at, PortRange ports);
+
 /// The addresses of a rank as one text, in the order in which others try them, and back. The text
 /// comes from another rank: throws Error(config) for one that makes no sense.
 std::string text_of(const std::vector<Endpoint>& addresses);

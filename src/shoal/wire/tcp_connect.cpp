@@ -77,9 +77,12 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   Descriptor listener = listen_on(host, options.ports);
   const Endpoint own = local_endpoint(listener.get());
   listens_at_ = own.text();
-  std::vector<Endpoint> addresses{own};
+  std::vector<Endpoint> addresses;
   if (!options.advertise.empty())
-    addresses.insert(addresses.begin(), advertised_at(options.advertise, own, options.ports));
+    addresses.push_back(advertised_at(options.advertise, own, options.ports));
+  // To others "every address of this host" is one of theirs.
+  const bool everywhere = own.host == "0.0.0.0" || own.host == "::";
+  if (!everywhere || addresses.empty()) addresses.push_back(own);
   acceptor_ = std::make_unique<Acceptor>(
       loop_, std::move(listener),
       Acceptor::Options{.key = options.key,

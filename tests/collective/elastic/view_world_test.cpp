@@ -4,13 +4,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "shoal/base/hex.h"
+#include "shoal/wire/address.h"
 #include "tests/collective/elastic/some_carriers.h"
 
 namespace shoal::collective::elastic::view_world_test {
@@ -71,6 +77,30 @@ TEST(ViewWorld, HasTheMembersOfTheViewAsRanks) {
     EXPECT_THAT(places, ElementsAre(0, 1, 2));
     EXPECT_EQ(member.self(), world->view().members[static_cast<std::size_t>(world->rank())].id);
     EXPECT_FALSE(world->failure());
+  });
+  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+}
+
+// All of 127.0.0.0/8 leads here: each member is at an address of its own, and listens on all.
+TEST(ViewWorld, IsReachedWhereItsMembersSayThatTheyAre) {
+  Carriers members;
+  for (int i = 0; i < 2; ++i) {
+    LetterCarrier::Options options = network();
+    options.host = "0.0.0.0";
+    const std::uint16_t port = wire::local_endpoint(wire::listen_on("0.0.0.0", {0, 0}).get()).port;
+    options.ports = {port, static_cast<std::uint16_t>(port + 20)};
+    options.advertise = i == 0 ? "127.0.0.5" : "127.0.0.6";
+    members.push_back(i == 0 ? LetterCarrier::found(options, Digest{})
+                             : LetterCarrier::join(options, members[0]->options().advertised));
+    for (const auto& member : members) ASSERT_TRUE(view_of(*member, members.size()));
+  }
+  const auto errors = on_all(members, [](LetterCarrier& member) {
+    const auto world = world_of(member);
+    EXPECT_THAT(gathered_places(*world), ElementsAre(0, 1));
+    const Digest view = membership::digest(world->view());
+    const std::string key = "peers/" + hex(std::span(view).first<8>()) + "/0";
+    EXPECT_THAT(member.told(view, key, std::chrono::seconds(1)).value_or("nothing"),
+                testing::MatchesRegex("127.0.0.5:[0-9]+"));
   });
   for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }

@@ -137,12 +137,16 @@ std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count,
   }
   const bool direct = algorithm == Algorithm::kDirect;
   const bool ring = algorithm == Algorithm::kRing;
-  // Those of which a whole table has a number of steps that grows with the square of the ranks.
+  // Of the others a rank makes the whole table, which has few steps a rank.
   if (kind == Kind::kAllReduce && algorithm == Algorithm::kOneShot)
     return one_shot_all_reduce_column(ranks, count, rank);
   if (kind == Kind::kAllReduce && direct)
     return direct_all_reduce_column(ranks, count, rank, segments);
   if (kind == Kind::kAllReduce && ring) return ring_all_reduce_column(ranks, count, rank, order);
+  if (kind == Kind::kAllReduce && algorithm == Algorithm::kRecursiveDoubling)
+    return recursive_doubling_all_reduce_column(ranks, count, rank);
+  if (kind == Kind::kAllReduce && algorithm == Algorithm::kHalvingDoubling)
+    return halving_doubling_all_reduce_column(ranks, count, rank);
   if (kind == Kind::kReduceScatter && direct)
     return direct_reduce_scatter_column(ranks, count, rank);
   if (kind == Kind::kReduceScatter && ring)

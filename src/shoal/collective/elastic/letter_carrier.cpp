@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/wire/advertised.h"
 #include "shoal/wire/tls_channel.h"
 
 namespace shoal::collective::elastic {
@@ -48,17 +49,17 @@ std::vector<wire::Endpoint> numeric(const std::vector<wire::Endpoint>& names) {
   return addresses;
 }
 
-LetterCarrier::Options with_numeric_addresses(LetterCarrier::Options options) {
-  options.advertised = numeric(options.advertised);
-  return options;
-}
-
 }  // namespace
 
 LetterCarrier::LetterCarrier(Options options, std::vector<wire::Endpoint> contacts)
-    : options_(with_numeric_addresses(std::move(options))), contacts_(std::move(contacts)) {
+    : options_(std::move(options)), contacts_(std::move(contacts)) {
   wire::Descriptor listener = wire::listen_on(options_.host, options_.ports);
   endpoint_ = wire::local_endpoint(listener.get());
+  if (!options_.advertise.empty()) {
+    options_.advertised.insert(options_.advertised.begin(),
+                               wire::advertised_at(options_.advertise, endpoint_, options_.ports));
+  }
+  options_.advertised = numeric(options_.advertised);
   const bool everywhere = endpoint_.host == "0.0.0.0" || endpoint_.host == "::";
   SHOAL_USER_CHECK(!everywhere || !options_.advertised.empty(), "elastic",
                    "host {} is no address at which others reach this member: name one, or set "

@@ -60,8 +60,12 @@ class LetterCarrier {
     /// It listens on the first of these that is free, and each view's collectives on another one.
     wire::PortRange ports;
     /// Where the others reach this member, if not at the address that it listens on (behind an
-    /// address translator, or where `host` is 0.0.0.0). Names are resolved once.
+    /// address translator, or where `host` is 0.0.0.0). Names are resolved once. The collectives of
+    /// views are reached at the first of them, see wire::advertised_like.
     std::vector<wire::Endpoint> advertised;
+    /// One more such address, before these, that follows the port on which it listens, see
+    /// wire::advertised_at; empty: none.
+    std::string advertise;
     wire::TlsMode tls = wire::TlsMode::kAuto;
     membership::Settings membership;
     /// Whoever begins a group may set it: others then join with a token that is issued with the
@@ -146,7 +150,7 @@ class LetterCarrier {
   void fail(const Error& error);
   Error why_over(const Digest& view) const;
 
-  const Options options_;
+  Options options_;  ///< set before there is a thread
   const wire::Identity identity_;
   const std::vector<wire::Endpoint> contacts_;
   wire::Endpoint endpoint_;

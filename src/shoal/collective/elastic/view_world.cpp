@@ -7,6 +7,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/hex.h"
+#include "shoal/wire/advertised.h"
 #include "shoal/wire/key_derivation.h"
 #include "shoal/wire/key_values.h"
 
@@ -46,6 +47,13 @@ int place_of(const View& view, const MemberId& self) {
   return static_cast<int>(found - view.members.begin());
 }
 
+/// The translator that others reach the carrier through is that of the view's connections too.
+std::string advertised_by(const LetterCarrier& carrier) {
+  const LetterCarrier::Options& network = carrier.options();
+  if (network.advertised.empty()) return "";
+  return wire::advertised_like(network.advertised.front(), carrier.endpoint(), network.ports);
+}
+
 std::string key_of(const std::string& cluster_key, const Digest& view) {
   const std::string name(reinterpret_cast<const char*>(view.data()), view.size());
   return hex(wire::derive_key(cluster_key, "shoal view", name));
@@ -64,6 +72,7 @@ ViewWorld::ViewWorld(LetterCarrier& carrier, const View& view, const Options& op
                                   .key = key_of(network.key, digest),
                                   .host = network.host,
                                   .ports = network.ports,
+                                  .advertise = advertised_by(carrier),
                                   .silence = options.silence,
                                   .rails = options.rails,
                                   .tls = network.tls,

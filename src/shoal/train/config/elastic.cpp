@@ -6,6 +6,7 @@
 
 #include "shoal/train/config/keys.h"
 #include "shoal/wire/address.h"
+#include "shoal/wire/advertised.h"
 #include "shoal/wire/join_token.h"
 
 namespace shoal::train {
@@ -89,6 +90,11 @@ void validate_network(const Job& job) {
     }
   };
   check("elastic.ports", [&] { wire::parse_port_range(elastic.ports); });
+  check("elastic.advertise", [&] {
+    const wire::PortRange ports = wire::parse_port_range(elastic.ports);
+    if (!elastic.advertise.empty())
+      wire::advertised_at(elastic.advertise, {"", ports.first}, ports);
+  });
   check("elastic.token_key", [&] {
     if (!elastic.token_key.empty()) wire::parse_token_key(elastic.token_key);
   });

@@ -21,6 +21,11 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
            "least four, because a view listens anew while the last one ends; 0: whichever the "
            "system gives")
       .only_with({of_elastic_jobs})
+      .key("advertise", &E::advertise, any(),
+           "where the other members reach this one, behind an address translator: \"203.0.113.7\", "
+           "at the ports on which it listens, or \"203.0.113.7:9000\", where the first port of "
+           "`ports` is 9000; empty: where it listens")
+      .only_with({of_elastic_jobs})
       .key("key_file", &E::key_file, any(),
            "a file with the secret that all members share; only members on one host (listen = "
            "\"127.0.0.1\") may do without")

@@ -181,6 +181,7 @@ struct ElasticSection {
   std::vector<std::string> join;     ///< HOST:PORT of members; empty: it begins a group
   std::string listen = "127.0.0.1";  ///< where the others find this member
   std::string ports = "0";
+  std::string advertise;     ///< where the others reach this member; empty: where it listens
   std::string key_file;      ///< has the secret of the group; empty: none, on one host
   std::string token_key;     ///< of those that begin a group: to its join tokens; empty: no tokens
   std::string token_file;    ///< of those that join: has a token; empty: none

@@ -44,6 +44,7 @@ elastic::LetterCarrier::Options network_options(const JobConfig& config) {
   options.cluster = config.job.name;
   options.host = section.listen;
   options.ports = wire::parse_port_range(section.ports);
+  options.advertise = section.advertise;
   if (!section.token_key.empty()) options.admission = wire::parse_token_key(section.token_key);
   if (!section.token_file.empty()) {
     options.token = wire::read_secret(section.token_file, "elastic.token_file",
