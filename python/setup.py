@@ -66,7 +66,10 @@ class CMakeBuild(build_ext):
                      f"-DSHOAL_PYTHON_OUTPUT={target.parent}", f"-DSHOAL_WHEEL_PROGRAM={'ON' if with_program() else 'OFF'}"]
         if shutil.which("ninja") and not (work / "CMakeCache.txt").exists():
             configure += ["-G", "Ninja"]
-        subprocess.run(configure, check=True)
+        if subprocess.run(configure).returncode:
+            more = ("tools/setup.sh installs what the program `shoal` needs; with SHOAL_PROGRAM=0 in the environment the backend is built alone, which "
+                    "needs less (docs/pytorch.md)") if with_program() else "docs/pytorch.md says what the build needs"
+            sys.exit(f"shoal: CMake could not configure the build (its words are above). {more}.")
         subprocess.run(["cmake", "--build", str(work), "--parallel", str(min(os.cpu_count() or 1, 8))], check=True)
         if with_program():
             subprocess.run(["cmake", "--install", str(work), "--prefix", str(program), "--strip"], check=True)

@@ -38,6 +38,19 @@ EXACT = ("draw_cut", "ring_by_hand", "--mesh")
 PROGRAMS = "build/release/bin/"
 # Run as they are.
 SYSTEM = ("cat", "export", "head", "ls", "tail")
+# Prints "losses alike" where TensorBoard's own reader finds in every run of a folder what metrics.jsonl says, rounded to float32.
+TENSORBOARD = """
+import json, pathlib, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+for run in pathlib.Path(sys.argv[1]).glob("*/tensorboard"):
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+    events.Reload()
+    shown = {event.step: event.value for event in events.Scalars("train/loss")}
+    told = {line["step"]: line["loss"] for line in map(json.loads, open(run.parent / "metrics.jsonl"))}
+    assert shown.keys() == told.keys(), (run, shown.keys() ^ told.keys())
+    assert all(abs(shown[step] - told[step]) <= 1e-6 * abs(told[step]) for step in told), run
+print("losses alike")
+"""
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -203,24 +216,20 @@ class Tree:
         if program in ("pip", "python") and not self.whole_torch:
             return None, "needs a Python with a whole PyTorch"
         if program == "pip":
-            # Several pages install it; it is built once.
             if (pathlib.Path(self.folder) / "site").exists():
-                return [self.python, "-c", "import shoal"], ""
+                return None, "an earlier page has installed it"
             return [self.python, "-m", "pip", *rest, "--no-deps", "--target", f"{self.folder}/site"], "Successfully"
         if program == "python":
             return [self.python, *rest], ""
         raise SystemExit(f"this test does not know how to run {program}")
 
     def tensorboard(self, words):
-        """What `tensorboard --logdir FOLDER` shows must be more than nothing: its own reader finds a loss."""
+        """What `tensorboard --logdir FOLDER` shows must be what metrics.jsonl says: its own reader finds each step and loss."""
         folder = words[words.index("--logdir") + 1]
         if not list(pathlib.Path(self.folder, folder).glob("*/tensorboard")):
             return None, "a later page runs it, when something has been trained"
-        program = ("import glob\nfrom tensorboard.backend.event_processing.event_accumulator import EventAccumulator\n"
-                   f"for folder in glob.glob('{folder}/*/tensorboard'):\n"
-                   "    events = EventAccumulator(folder)\n    events.Reload()\n    print(folder, events.Tags()['scalars'])\n")
         there = subprocess.run([self.python, "-c", "import tensorboard"], capture_output=True).returncode == 0
-        return ([self.python, "-c", program], "loss") if there else (None, "needs a Python with TensorBoard")
+        return ([self.python, "-c", TENSORBOARD, folder], "losses alike") if there else (None, "needs a Python with TensorBoard")
 
     def snippet(self, text):
         """A Python block of docs/pytorch.md: by itself where it says what it prints, else as one rank of one."""

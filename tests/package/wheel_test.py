@@ -68,6 +68,16 @@ def check_backend_alone(wheel):
     check("SHOAL_PROGRAM=0" in printed, f"the command does not say why there is no program: {printed}")
 
 
+def check_missing_package(source, python, folder):
+    """Where CMake misses a package, the installation says how to get it, or do without."""
+    folder.mkdir()
+    (folder / "cmake").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "cmake").chmod(0o755)
+    said = run([python, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--wheel-dir", folder, source / "python"], expected=1,
+               PATH=f"{folder}:{os.environ['PATH']}")
+    check("tools/setup.sh installs what the program" in said, f"nothing says what to install: {said[-2000:]}")
+
+
 def main():
     source, python = (pathlib.Path(argument) for argument in sys.argv[1:3])
     probe = "import pathlib, torch; assert torch.__version__.startswith('2.11'); print(pathlib.Path(torch.__file__).resolve().parent)"
@@ -78,6 +88,7 @@ def main():
     torch = found.stdout.split()[-1]
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
+        check_missing_package(source, python, scratch / "without_cmake")
         check_backend_alone(Wheel(source, python, scratch / "backend", torch, SHOAL_PROGRAM="0"))
         check_program(Wheel(source, python, scratch / "whole", torch, SHOAL_PROGRAM="1"), source, scratch)
     print("the wheel's program trains; without it the backend is there alone")
