@@ -161,7 +161,7 @@ TEST(CutOverWan, IsNamedOnBothSidesWithinFiveSeconds) {
 TEST(SaturationOverWan, IsNoSilence) {
   constexpr double kShare = 0.25;
   constexpr int kInTests = 2;
-  constexpr std::size_t kSums = 3;
+  constexpr std::size_t kSums = 8;
   const int seconds = asked("SHOAL_SOAK_SECONDS", kInTests);
   Wan wan(2);
   LinkSpec link{.delay = milliseconds(150), .bits_per_second = 20e6};

@@ -16,10 +16,14 @@ std::string read_secret(const std::string& file, const std::string& what, const 
   while (!secret.empty() && std::isspace(static_cast<unsigned char>(secret.back()))) {
     secret.pop_back();
   }
-  if (!in) throw system_error(ErrorKind::kInputMissing, "secret", what + ": cannot read " + file);
-  if (secret.empty())
+  if (!in) {
+    throw system_error(ErrorKind::kInputMissing, "secret",
+                       fmt::format("{}: cannot read {}", what, file));
+  }
+  if (secret.empty()) {
     throw Error(ErrorKind::kConfig, "secret", fmt::format("{}: {} is empty", what, file))
         .hint(hint);
+  }
   return secret;
 }
 
