@@ -423,6 +423,36 @@ TEST(TcpTransport, ARankThatDoesNotAnswerIsNamed) {
   EXPECT_THAT(error.what(), HasSubstr("rank 0 does not answer at 127.0.0.1:1"));
 }
 
+/// Returns a listener whose address drops further callers: its queue is full of these.
+Descriptor listener_that_drops(std::vector<Descriptor>& callers) {
+  Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in own{};
+  own.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&own), sizeof own), 0);
+  EXPECT_EQ(listen(listener.get(), 0), 0);
+  for (int i = 0; i < 4; ++i) callers.push_back(begin_connect(local_endpoint(listener.get())));
+  return listener;
+}
+
+// One attempt to connect takes two seconds there. A view may be over in its first milliseconds.
+TEST(TcpTransport, WhoConnectsToASilentAddressAsksWhetherToGoOn) {
+  std::vector<Descriptor> callers;
+  const Descriptor listener = listener_that_drops(callers);
+  StoreServer store("127.0.0.1", {0, 0}, "key");
+  StoreClient client(store.endpoint(), "key", soon());
+  client.set("peers/world/0", local_endpoint(listener.get()).text(), soon());
+  std::atomic<int> asked = 0;
+  const auto may_go_on = [&] {
+    if (++asked == 8) throw Error(ErrorKind::kAborted, "test", "the view is over");
+  };
+  const auto begin = Clock::now();
+  const Error error =
+      error_of([&] { TcpTransport({.key = "key", .may_go_on = may_go_on}, client, 1, 2, soon()); });
+  EXPECT_THAT(error.what(), HasSubstr("the view is over"));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(8));
+}
+
 /// Two ranks with little room for messages that nobody waits for.
 class RanksWithLittleRoom : public testing::Test {
  protected:

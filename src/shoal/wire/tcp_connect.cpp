@@ -1,5 +1,6 @@
 // How a rank connects to the others when a job starts.
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -29,6 +30,10 @@ namespace {
 /// Connections that a rank makes at a time, each on a thread: each takes three round trips, with
 /// TLS four.
 constexpr int kMostConnecting = 64;
+/// An address that drops packets is called again after so long, and meanwhile the caller looks so
+/// often whether the job has failed, or its view is over.
+constexpr Duration kConnectLimit = std::chrono::seconds(2);
+constexpr int kAskPauseMs = 50;
 /// A rank that answers, but does not complete its handshake, is called again after so long. In
 /// between the caller looks whether the job has failed.
 constexpr Duration kHandshakeLimit = std::chrono::seconds(10);
@@ -37,6 +42,31 @@ constexpr int kMostClosedCalls = 6;
 
 void check_descriptor(const Descriptor& descriptor) {
   if (descriptor.get() < 0) throw no_descriptors("connect", "cannot watch connections", errno);
+}
+
+/// Returns a connected socket, or an empty descriptor where nobody answers at this numeric address.
+/// One that drops packets is given up after kConnectLimit, and in between `may_go_on` is asked.
+Descriptor connect_while(const Endpoint& address, Deadline deadline,
+                         const std::function<void()>& may_go_on) {
+  const Deadline end = Deadline::in(std::min<Duration>(deadline.left(), kConnectLimit));
+  Descriptor socket;
+  const auto succeeds = [](const std::function<void()>& part) {
+    try {
+      part();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kPeerLost) throw;
+      return false;
+    }
+    return true;
+  };
+  if (!succeeds([&] { socket = begin_connect(address); })) return Descriptor();
+  pollfd ready{socket.get(), POLLOUT, 0};
+  while (poll(&ready, 1, kAskPauseMs) != 1) {
+    may_go_on();
+    if (end.passed()) return Descriptor();
+  }
+  if (!succeeds([&] { check_connected(socket.get(), address); })) return Descriptor();
+  return socket;
 }
 
 /// Returns true where a connection of that rail is to come: its first, or the next one.
@@ -276,8 +306,7 @@ std::shared_ptr<const TlsContext> TcpTransport::context_of_call(int socket) cons
 std::unique_ptr<Channel> TcpTransport::try_call(int r, const Endpoint& address, PeerHello& hello,
                                                 Deadline deadline,
                                                 const std::function<void()>& may_go_on) {
-  // An address that drops packets is given up after two seconds, and `call` tries it again.
-  Descriptor socket = connect_once(address, deadline);
+  Descriptor socket = connect_while(address, deadline, may_go_on);
   if (socket.get() < 0) return nullptr;
   const Deadline end = Deadline::in(std::min<Duration>(deadline.left(), kHandshakeLimit));
   const bool open = hello.rails == 0;
