@@ -83,18 +83,17 @@ void ElasticGroup::retire_world() {
     }
   }
   auto done = std::make_shared<std::atomic<bool>>(false);
-  std::shared_ptr<ViewWorld> world = std::move(world_);
   try {
     endings_.push_back({done, {}});
-    endings_.back().thread = std::thread([world, done]() mutable {
+    // The thread alone holds the world: with a second holder, whoever lets go last ends it.
+    endings_.back().thread = std::thread([world = std::move(world_), done]() mutable {
       world.reset();
       *done = true;
     });
-    world.reset();
   } catch (const std::exception&) {
-    // There is no thread to be had: this one waits.
+    // There is no thread to be had, and the world has ended with what was meant for it: here.
     if (!endings_.empty() && endings_.back().done == done) endings_.pop_back();
-    world.reset();
+    world_.reset();
   }
 }
 
