@@ -308,8 +308,11 @@ TEST_F(TransportWithStuckRails, OfWhatIsNotReportedNoMoreThanSixteenMegabytesAre
     for (const int rail : {1, 2}) read_without_report(rail);
     return false;
   });
-  for (const int rail : {1, 2})
-    EXPECT_EQ(read[rail], RailAccount::kMostUnreported * (kPiece + Assembler::kHeaderBytes));
+  constexpr std::size_t kMost = RailAccount::kMostUnreported * (kPiece + Assembler::kHeaderBytes);
+  for (const int rail : {1, 2}) {
+    EXPECT_GE(read[rail], kMost);
+    EXPECT_LT(read[rail], kMost + kPiece) << "beats may come beside the pieces, and no piece";
+  }
   EXPECT_EQ(failure(), "");
 }
 

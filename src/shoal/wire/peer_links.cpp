@@ -325,6 +325,8 @@ void PeerLinks::call(const std::optional<PeerId>& peer, Clock::time_point now) {
                                       .hello = [this](int socket) { return own_hello(socket); },
                                       .make_channel =
                                           [this, peer](Descriptor socket, const Hello& answer) {
+                                            // Closed where no channel comes of it.
+                                            loop_.remove(socket.get());
                                             return channel_to(std::move(socket), answer,
                                                               peer ? &*peer : nullptr);
                                           }}),

@@ -108,6 +108,8 @@ void TcpTransport::begin_redial(int r, int rail, Redial& redial) {
     return said.encode();
   };
   const auto make_channel = [this, r, hello](Descriptor socket, const Hello& bytes) {
+    // It is closed where no channel comes of it, and its number may be another thread's at once.
+    loop_.remove(socket.get());
     const PeerHello answer = PeerHello::decode(bytes);
     check_answer(r, hello, answer);
     const auto tls = context_of_call(socket.get());
