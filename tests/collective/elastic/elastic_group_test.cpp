@@ -379,7 +379,7 @@ TEST(ElasticGroup, SendsAJoinerAwayWhereNobodyHasTheRightState) {
   // The founder meets the joiner as often as it comes, until that one has given up.
   for (const Deadline end = soon(); !other.ended && !end.passed();) {
     try {
-      founder.group->wait_for_members(2, Deadline::in(std::chrono::seconds(10)));
+      founder.group->wait_for_members(2, Deadline::in(std::chrono::seconds(3)));
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kTimeout) << error.what();
     }
