@@ -12,6 +12,7 @@
 #include "apps/shoal/command.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/launcher.h"
+#include "apps/shoal/scaling/scaling_bench.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
 #include "shoal/base/number.h"
@@ -200,6 +201,7 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   BenchArguments& a = options->arguments;
   CLI::App* bench = program.add_subcommand("bench", "Measure this machine");
   bench->require_subcommand(1);
+  add_scaling_bench(*bench);
   CLI::App* command = bench->add_subcommand(
       "collectives",
       "Time collectives between ranks of this host, as nccl-tests do, answers checked");

@@ -74,6 +74,23 @@ TEST(Bench, RefusesWhatMakesNoSense) {
   EXPECT_THAT(words({"--rank", "1"}), HasSubstr("--rendezvous and --rank go together"));
 }
 
+TEST(Bench, ScalesJobsOnly) {
+  const Folder folder;
+  const auto outcome = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all{shoal_program(), "bench", "scaling"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all, folder.path());
+  };
+  const Outcome model = outcome({"gpt2-124m"});
+  EXPECT_EQ(model.code, 2);
+  EXPECT_THAT(model.err, HasSubstr("scaling gpt2-124m: name a job file (.toml)"));
+  EXPECT_THAT(outcome({"none.toml", "--no-plan"}).err, HasSubstr("none.toml"));
+  EXPECT_THAT(outcome({"none.toml", "--ranks", "0"}).err, HasSubstr("--ranks"));
+  EXPECT_THAT(outcome({"none.toml", "--steps", "2"}).err, HasSubstr("--steps"));
+  EXPECT_THAT(outcome({"none.toml", "--ranks", "3", "--cluster", "cpu"}).err,
+              HasSubstr("--cluster cpu: it is of "));
+}
+
 /// What each rank of the fake trainer was given, without the name of the rendezvous, which must be
 /// the same for all.
 std::vector<std::string> given(const std::vector<std::string>& more, int code = 0) {

@@ -443,6 +443,36 @@ TEST_P(EverySource, TheWrittenConfigurationTrainsTheSame) {
 INSTANTIATE_TEST_SUITE_P(TrainedRun, EverySource,
                          ::testing::Values("tokens", "digits", "csv", "regression"));
 
+/// Returns the numbers behind each `"key":` of a text, in order.
+std::vector<double> numbers_of(const std::string& json, const std::string& key) {
+  std::vector<double> numbers;
+  const std::string name = "\"" + key + "\":";
+  for (auto at = json.find(name); at != json.npos; at = json.find(name, at + 1))
+    numbers.push_back(std::stod(json.substr(at + name.size())));
+  return numbers;
+}
+
+TEST_F(TrainedRun, IsScaledOverRanks) {
+  write_text_job(folder, 2, 10, "");
+  const Outcome measured = run({shoal_program(), "bench", "scaling", "job.toml", "--ranks", "2,1",
+                                "--steps", "5", "--no-plan", "--out", "curve.svg", "--json"},
+                               folder.path());
+  ASSERT_EQ(measured.code, 0) << measured.err;
+  EXPECT_EQ(numbers_of(measured.out, "ranks"), (std::vector<double>{1, 2}));
+  EXPECT_EQ(numbers_of(measured.out, "of_a_step"), (std::vector<double>{4 * 16}));
+  EXPECT_EQ(numbers_of(measured.out, "planned_step_s"), std::vector<double>());
+  const auto step_s = numbers_of(measured.out, "measured_step_s");
+  ASSERT_EQ(step_s.size(), 2u);
+  EXPECT_GT(step_s[0], 0);
+  double lost = 0;
+  for (const char* part : {"communication", "data", "update", "computing"})
+    lost += numbers_of(measured.out, part).at(1);
+  EXPECT_NEAR(lost, step_s[1] - step_s[0] / 2, 1e-9);
+  EXPECT_GT(numbers_of(measured.out, "comm_exposed_s").at(1), 0) << "two ranks meet in each step";
+  EXPECT_THAT(folder.read("curve.svg"), HasSubstr("</svg>"));
+  EXPECT_FALSE(folder.has("runs"));
+}
+
 /// A bound wide enough for a busy machine: a wrong unit, a forgotten block or a kernel that is
 /// counted twice a layer is beyond it.
 TEST_F(TrainedRun, APlannedStepIsLikeAMeasuredOne) {
@@ -501,6 +531,12 @@ steps = 1
   }
   EXPECT_NEAR(apart, 0, 2) << words;
   EXPECT_NEAR(memory, 1, 0.05) << words;
+  const Outcome scaled = run({shoal_program(), "bench", "scaling", "gpt.toml", "--ranks", "1",
+                              "--cluster", "here.toml", "--steps", "3"},
+                             folder.path());
+  EXPECT_EQ(scaled.code, 0) << scaled.err;
+  EXPECT_THAT(scaled.out, ContainsRegex("\n +1 +[0-9.]+ +[0-9.e+]+ +1.00 +100 % +[0-9.]+ +[-+]"));
+  EXPECT_THAT(scaled.out, HasSubstr("scaling.svg shows it"));
   const Outcome drift =
       run({shoal_program(), "plan", "drift", "--cluster", "here.toml", "--seconds", "0.002"},
           folder.path());

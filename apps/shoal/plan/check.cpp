@@ -1,11 +1,7 @@
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -13,91 +9,18 @@
 #include "apps/shoal/plan/commands.h"
 #include "apps/shoal/plan/drift.h"
 #include "apps/shoal/plan/options.h"
-#include "apps/shoal/self_exec.h"
+#include "apps/shoal/trial_run.h"
 #include "shoal/base/error.h"
 #include "shoal/forecast/estimator.h"
-#include "shoal/forecast/trimmed_mean.h"
-#include "shoal/train/config/metrics.h"
 
 namespace shoal::apps {
 namespace {
-
-/// The first steps do not count: they allocate memory for the first time.
-constexpr std::size_t kFirstSteps = 2;
 
 struct CheckOptions {
   PlanOptions plan;
   std::int64_t steps = 10;
   bool json = false;
 };
-
-struct Measured {
-  double step_s = 0;
-  double peak_bytes = 0;
-  double others_cores = 0;  ///< cores that other processes kept busy meanwhile
-};
-
-/// A new folder for the run, which the destructor removes.
-class Scratch {
- public:
-  Scratch() {
-    path_ = (std::filesystem::temp_directory_path() / "shoal-plan-XXXXXX").string();
-    if (!::mkdtemp(path_.data()))
-      throw Error(ErrorKind::kOutput, "plan", fmt::format("{}: cannot be made", path_));
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-void train(const CheckOptions& options, std::int64_t ranks, const std::string& directory) {
-  std::vector<std::string> arguments{"train",   options.plan.model, "--run-dir",
-                                     directory, "--nproc",          fmt::format("{}", ranks)};
-  std::vector<std::string> sets = options.plan.sets;
-  // The run makes the steps that are timed and nothing else.
-  for (const std::string& set :
-       {fmt::format("training.steps={}", options.steps), std::string("lr_scheduler.warmup_steps=0"),
-        std::string("checkpoint.interval=0"), std::string("validation.interval=0"),
-        std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
-    sets.push_back(set);
-  for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
-  // A process of its own: the run is one that a user would start, with its own arena and ranks.
-  const SelfRun answer = run_self(arguments);
-  if (answer.code != 0) {
-    throw Error(ErrorKind::kInternal, "plan",
-                fmt::format("the training run failed:\n{}{}", answer.out, answer.err));
-  }
-}
-
-Measured read(const std::string& directory) {
-  Measured measured;
-  std::vector<double> seconds;
-  double before = 0;
-  for (const train::StepMetrics& step : train::read_metrics(directory + "/metrics.jsonl")) {
-    const auto tokens = static_cast<double>(step.tokens);
-    // Metrics have the rate of each step: the tokens of the step over it are its time.
-    seconds.push_back((tokens - before) / step.tokens_per_s);
-    before = tokens;
-  }
-  seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(
-                                                       std::min(kFirstSteps, seconds.size())));
-  if (seconds.empty()) {
-    throw Error(ErrorKind::kUsage, "plan",
-                fmt::format("--steps: more than {} are needed", kFirstSteps));
-  }
-  measured.step_s = forecast::trimmed_mean(seconds);
-  // Memory is measured with an arena only.
-  if (std::ifstream memory(directory + "/memory.json"); memory)
-    measured.peak_bytes = nlohmann::json::parse(memory).at("peak_bytes");
-  return measured;
-}
 
 /// Returns the geometric mean of the drifts before and after a run.
 forecast::Drift between(const forecast::Drift& before, const forecast::Drift& after) {
@@ -115,17 +38,19 @@ void check(const CheckOptions& options) {
   const forecast::ShoalEstimator estimator;
   const plan::Plan made = plan::make_plan(estimator, spec, training, cluster);
   const bool calibrated = !options.plan.cluster.empty() && !cluster.kernels.empty();
-  const Scratch scratch;
+  const ScratchFolder scratch;
   const OtherLoad load;
   // The machine changes from minute to minute: the drift is measured on both sides of the run.
   const forecast::Drift before =
       calibrated ? measured_drift(options.plan.cluster) : forecast::Drift{};
-  train(options, cluster.devices(), scratch.path() + "/run");
+  const TrialRun measured = trial_run({.file = options.plan.model,
+                                       .sets = options.plan.sets,
+                                       .ranks = cluster.devices(),
+                                       .steps = options.steps},
+                                      scratch.path() + "/run");
   const forecast::Drift drift =
       calibrated ? between(before, measured_drift(options.plan.cluster)) : forecast::Drift{};
   const double others_cores = load.cores();
-  Measured measured = read(scratch.path() + "/run");
-  measured.others_cores = others_cores;
   // memory.json counts all ranks together.
   double planned_bytes = 0;
   for (const plan::RankMemory& rank : made.memory) planned_bytes += rank.peak().use.all();
@@ -147,7 +72,7 @@ void check(const CheckOptions& options) {
                                               {"measured_step_s", measured.step_s},
                                               {"core_drift", drift.core},
                                               {"memory_drift", drift.memory},
-                                              {"others_cores", measured.others_cores}}
+                                              {"others_cores", others_cores}}
                            .dump());
     return;
   }
@@ -168,11 +93,11 @@ void check(const CheckOptions& options) {
         planned_now_s * 1e3, measured.step_s * 1e3, 100 * (planned_now_s / measured.step_s - 1),
         drift.core, drift.memory, options.plan.cluster);
   }
-  if (measured.others_cores > kDisturbing) {
+  if (others_cores > kDisturbing) {
     fmt::print(
         "Other processes kept {:.2g} cores busy meanwhile: the measured time is not the job's "
         "alone.\n",
-        measured.others_cores);
+        others_cores);
   }
 }
 
