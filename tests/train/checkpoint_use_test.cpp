@@ -9,15 +9,17 @@
 #include "shoal/checkpoint/format/reader.h"
 #include "tests/error_text.h"
 #include "tests/train/small_job.h"
+#include "tests/train/small_text.h"
 #include "tests/train/temporary_folder.h"
 
 namespace shoal::train::checkpoint_use_test {
 namespace {
 
 void prepare_with_bpe(const std::string& folder) {
+  write_small_text(folder + "-text");
   data::PrepareOptions options;
   options.out = folder;
-  options.inputs = {SHOAL_TEST_TEXT};
+  options.inputs = {folder + "-text"};
   options.vocab_size = 300;
   options.validation_fraction = 0.2;
   data::prepare(options);

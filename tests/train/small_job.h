@@ -12,6 +12,7 @@
 #include "shoal/train/config/metrics.h"
 #include "shoal/train/run_directory.h"
 #include "shoal/train/trainer.h"
+#include "tests/train/small_text.h"
 
 namespace shoal::train {
 
@@ -23,12 +24,12 @@ inline Sets operator+(Sets a, const Sets& b) {
   return a;
 }
 
-/// The headers and sources of base/ as a data set of bytes in `folder`: real text, prepared in
-/// milliseconds.
+/// The small text as a data set of bytes in `folder`, beside which the text itself is left.
 inline void prepare_small_text(const std::string& folder) {
+  write_small_text(folder + "-text");
   data::PrepareOptions options;
   options.out = folder;
-  options.inputs = {SHOAL_TEST_TEXT};
+  options.inputs = {folder + "-text"};
   options.tokenizer = data::TokenizerKind::kBytes;
   options.validation_fraction = 0.2;
   data::prepare(options);

@@ -14,6 +14,7 @@ namespace {
 
 /// What is lost is worth a name from this part of the step on.
 constexpr double kWorthAName = 0.02;
+constexpr double kWidth = 640, kHeight = 420, kLeft = 84, kRight = 24, kTop = 52, kBottom = 58;
 
 struct Part {
   double seconds;
@@ -115,7 +116,6 @@ std::string scaling_json(const ScalingCurve& curve) {
 }
 
 std::string scaling_plot(const ScalingCurve& curve) {
-  constexpr double kWidth = 640, kHeight = 420, kLeft = 84, kRight = 24, kTop = 52, kBottom = 58;
   constexpr const char* kMeasured = "#0072b2";
   constexpr const char* kPlanned = "#d55e00";
   constexpr const char* kIdeal = "#999";
