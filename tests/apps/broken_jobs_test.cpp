@@ -8,6 +8,7 @@
 
 #include "shoal/train/config/keys.h"
 #include "tests/apps/program.h"
+#include "tests/sanitized.h"
 
 namespace shoal::apps::testing::broken_jobs_test {
 namespace {
@@ -34,11 +35,7 @@ Sections default_job() {
 
 // With sanitizers each start of the program takes ten times as long, and the keys of a section are
 // refused by the same code: every fifth is tried, and the first of each section.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kTriedOf = 5;
-#else
-constexpr int kTriedOf = 1;
-#endif
+constexpr int kTriedOf = kSanitized ? 5 : 1;
 
 std::vector<train::ConfigKey> tried_keys() {
   std::vector<train::ConfigKey> tried;

@@ -19,15 +19,10 @@
 #include "shoal/wire/descriptor_limit.h"
 #include "shoal/wire/host_groups.h"
 #include "tests/collective/network_ranks.h"
+#include "tests/sanitized.h"
 
 namespace shoal::collective::thousand_ranks_test {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // Sanitizers look for races and stray reads, which fewer threads show too; what they add to each
 // thread's memory and time is theirs, and is not held to the limits.

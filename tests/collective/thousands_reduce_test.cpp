@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,30 +12,18 @@
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "tests/collective/network_ranks.h"
 #include "tests/collective/quick_network.h"
+#include "tests/resident_memory.h"
+#include "tests/sanitized.h"
 
 namespace shoal::collective::thousands_reduce_test {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSlowed = true;
-#else
-constexpr bool kSlowed = false;
-#endif
-
-double resident_megabytes() {
-  std::ifstream file("/proc/self/statm");
-  double all = 0;
-  double resident = 0;
-  file >> all >> resident;
-  return resident * 4096e-6;
-}
 
 class ThousandsReduce : public testing::TestWithParam<int> {};
 
 // The algorithms are those that ranks on hosts of their own choose for these sizes; each rank would
 // choose for itself, which ThousandRanks measures. The sums are compared on all of them.
 TEST_P(ThousandsReduce, TakesLittleOfEachRank) {
-  const int ranks = kSlowed ? GetParam() / 16 : GetParam();
+  const int ranks = kSanitized ? GetParam() / 16 : GetParam();
   std::vector<int> hosts(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) hosts[static_cast<std::size_t>(rank)] = rank;
   const Choice choose(hosts, {});
@@ -79,7 +66,7 @@ TEST_P(ThousandsReduce, TakesLittleOfEachRank) {
         "{} ranks, {} bytes by {}: {:.2f} s to make, {:.2f} s for {} messages, {:.3f} MB a rank\n",
         ranks, count * sizeof(float), name(algorithm), made, taken, network.messages(),
         most / ranks);
-    if (kSlowed) continue;
+    if (kSanitized) continue;
     EXPECT_LT(taken, 10);
     EXPECT_LT(most / ranks, 0.2);
   }

@@ -17,6 +17,7 @@
 #include "shoal/base/number.h"
 #include "tests/emulation/ranks_at_sites.h"
 #include "tests/emulation/raw_sockets.h"
+#include "tests/sanitized.h"
 
 namespace shoal::emulation::last_words_over_wan_test {
 namespace {
@@ -99,11 +100,7 @@ TEST_F(LastWordsOverWan, ThePeerLearnsTheCauseInTheMiddleOfAnAllReduce) {
   }
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kMostSeconds = 30;
-#else
-constexpr double kMostSeconds = 5;
-#endif
+constexpr double kMostSeconds = kSanitized ? 30 : 5;
 
 /// Cuts a link in the middle of an all-reduce, with the settings that nobody has changed. Returns
 /// the seconds until the slower of both ranks has noticed, and checks what they say.

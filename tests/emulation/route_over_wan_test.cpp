@@ -23,6 +23,7 @@
 #include "tests/collective/network_ranks.h"
 #include "tests/emulation/raw_sockets.h"
 #include "tests/emulation/wan.h"
+#include "tests/sanitized.h"
 
 namespace shoal::emulation::route_over_wan_test {
 namespace {
@@ -46,12 +47,6 @@ LinkSpec at_a_tenth() {
   slow.bits_per_second = kRate / 10;
   return slow;
 }
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSlowed = true;
-#else
-constexpr bool kSlowed = false;
-#endif
 
 using Body = std::function<void(Fabric&, TcpCommunicator&)>;
 
@@ -178,7 +173,7 @@ TEST(RouteOverWan, SixPeersGoRoundTheSlowLinkInThePredictedTime) {
       }
     }
   }
-  if (!kSlowed) {
+  if (!kSanitized) {
     EXPECT_NEAR(predicted / measured.back(), 1, kTolerance);
   }
 }
@@ -231,7 +226,7 @@ TEST(RouteOverWan, EighteenMembersMeasureTheirLinksWithinFiveSeconds) {
   }
   const double longest = *std::max_element(taken.begin(), taken.end());
   fmt::print("{} members measured their links in {:.2f} s\n", kMembers, longest);
-  if (!kSlowed) {
+  if (!kSanitized) {
     EXPECT_LT(longest, 5);
   }
 }

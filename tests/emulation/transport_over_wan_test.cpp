@@ -22,6 +22,7 @@
 #include "tests/emulation/ranks_at_sites.h"
 #include "tests/emulation/raw_sockets.h"
 #include "tests/emulation/wan.h"
+#include "tests/sanitized.h"
 
 namespace shoal::emulation::transport_over_wan_test {
 namespace {
@@ -223,11 +224,7 @@ TEST(OverWan, AShortCutIsNoFailure) {
 
 /// What a rank must get of what raw sockets get. A sanitizer slows the rank down, and not the
 /// kernel.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kShare = 0.3;
-#else
-constexpr double kShare = 0.5;
-#endif
+constexpr double kShare = kSanitized ? 0.3 : 0.5;
 
 // A connection has at most so much on its way as the kernel keeps for it (tcp_wmem), which is less
 // than a long link holds. Here that is scaled down by sixteen, and so is the link: 256 KiB instead

@@ -9,6 +9,12 @@
 namespace shoal::wire::key_runs_test {
 namespace {
 
+std::size_t keys_of(const std::vector<KeyRun>& runs) {
+  std::size_t keys = 0;
+  for (const KeyRun& run : runs) keys += run.keys();
+  return keys;
+}
+
 using testing::ElementsAre;
 
 std::vector<std::string> keys_in(const std::vector<KeyRun>& runs) {

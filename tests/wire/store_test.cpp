@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <optional>
 #include <string>
 #include <thread>
@@ -12,6 +11,7 @@
 
 #include "shoal/base/error.h"
 #include "tests/error_of.h"
+#include "tests/resident_memory.h"
 #include "tests/wire/soon.h"
 
 namespace shoal::wire::store_test {
@@ -102,15 +102,6 @@ TEST_F(StoreOfOneRank, SaysWhichOfManyKeysAreMissing) {
                Error);
 }
 
-/// Returns what this process holds, in megabytes.
-double megabytes_here() {
-  std::ifstream file("/proc/self/statm");
-  double all = 0;
-  double resident = 0;
-  file >> all >> resident;
-  return resident * 4096e-6;
-}
-
 // Each rank of a large job waits for the keys of all: rank 0 keeps none of these lists.
 TEST_F(StoreOfOneRank, KeepsLittleForManyThatWaitForManyKeys) {
   constexpr int kWaiting = 50;
@@ -127,13 +118,13 @@ TEST_F(StoreOfOneRank, KeepsLittleForManyThatWaitForManyKeys) {
     EXPECT_EQ(values.back(), std::nullopt);
   };
   ask(ranks.front());
-  const double before = megabytes_here();
+  const double before = resident_megabytes();
   for (StoreClient& rank : ranks) ask(rank);
     // AddressSanitizer keeps what is freed.
 #if !defined(__SANITIZE_ADDRESS__)
-  EXPECT_LT(megabytes_here() - before, 50) << "for " << kWaiting << " ranks";
+  EXPECT_LT(resident_megabytes() - before, 50) << "for " << kWaiting << " ranks";
 #else
-  EXPECT_GT(megabytes_here(), before / 2);
+  EXPECT_GT(resident_megabytes(), before / 2);
 #endif
 }
 

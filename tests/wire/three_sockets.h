@@ -20,6 +20,7 @@
 #include "shoal/wire/store.h"
 #include "shoal/wire/tcp_control.h"
 #include "shoal/wire/tcp_transport.h"
+#include "tests/sanitized.h"
 #include "tests/wire/soon.h"
 
 namespace shoal::wire::three_sockets {
@@ -28,11 +29,7 @@ constexpr std::size_t kPiece = Assembler::kPieceBytes;
 
 /// The silence after which the peer is lost. A sanitizer makes the test, which is that peer,
 /// several times slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr Duration kSilence = std::chrono::seconds(4);
-#else
-constexpr Duration kSilence = std::chrono::seconds(1);
-#endif
+constexpr Duration kSilence = kSanitized ? std::chrono::seconds(4) : std::chrono::seconds(1);
 
 inline void send_bytes(const Descriptor& socket, const void* data, std::size_t bytes) {
   ASSERT_EQ(send(socket.get(), data, bytes, MSG_NOSIGNAL), static_cast<ssize_t>(bytes));

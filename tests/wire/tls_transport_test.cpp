@@ -4,17 +4,11 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
-#include <filesystem>
-#include <functional>
 #include <future>
-#include <iterator>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,8 +18,8 @@
 #include "shoal/wire/tcp_transport.h"
 #include "tests/error_of.h"
 #include "tests/wire/meddling_relay.h"
-#include "tests/wire/socket_pair.h"
 #include "tests/wire/soon.h"
+#include "tests/wire/tls_ranks.h"
 
 namespace shoal::wire::tls_transport_test {
 namespace {
@@ -33,138 +27,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
-
-/// The store as a rank sees it that finds rank 0 at another address.
-class StoreWithAnotherRank0 final : public KeyValues {
- public:
-  StoreWithAnotherRank0(KeyValues& store, std::function<Endpoint(const Endpoint&)> replace)
-      : store_(store), replace_(std::move(replace)) {}
-  void set(const std::string& key, const std::string& value, Deadline deadline) override {
-    store_.set(key, value, deadline);
-  }
-  std::string wait(const std::string& key, Deadline deadline) override {
-    const std::string value = store_.wait(key, deadline);
-    return key == "peers/world/0" ? replace_(parse_endpoint(value)).text() : value;
-  }
-  std::string address() override { return store_.address(); }
-
- private:
-  KeyValues& store_;
-  std::function<Endpoint(const Endpoint&)> replace_;
-};
-
-using OptionsOf = std::function<TcpTransport::Options(int rank)>;
-
-TcpTransport::Options with_tls(int rails = 1) {
-  return {.key = "key",
-          .heartbeat = milliseconds(100),
-          .silence = seconds(60),
-          .rails = rails,
-          .tls = TlsMode::kOn};
-}
-
-/// Ranks of this process, each connected by a thread of its own. With a Meddle, the higher ranks
-/// reach rank 0 through it.
-class Ranks {
- public:
-  Ranks(int size, const OptionsOf& options, const MeddlingRelay::Meddle& meddle = {})
-      : all(static_cast<std::size_t>(size)), errors(all.size()) {
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < size; ++rank) {
-      threads.emplace_back([&, rank] {
-        try {
-          StoreClient client(store_.endpoint(), "key", soon());
-          StoreWithAnotherRank0 through(client,
-                                        [&](const Endpoint& to) { return relay_to(to, meddle); });
-          KeyValues& seen = rank > 0 && meddle ? static_cast<KeyValues&>(through) : client;
-          all[static_cast<std::size_t>(rank)] =
-              std::make_unique<TcpTransport>(options(rank), seen, rank, size, soon());
-        } catch (const Error& error) {
-          errors[static_cast<std::size_t>(rank)] = error;
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
-  }
-  Endpoint address_of_rank_0() {
-    return parse_endpoint(
-        StoreClient(store_.endpoint(), "key", soon()).wait("peers/world/0", soon()));
-  }
-
- private:
-  Endpoint relay_to(const Endpoint& to, const MeddlingRelay::Meddle& meddle) {
-    const std::lock_guard lock(mutex_);
-    if (!relay_) relay_.emplace(to, meddle);
-    return relay_->endpoint();
-  }
-
-  StoreServer store_{"127.0.0.1", {0, 0}, "key"};
-  std::mutex mutex_;
-  std::optional<MeddlingRelay> relay_;
-
- public:
-  std::vector<std::unique_ptr<TcpTransport>> all;
-  std::vector<std::optional<Error>> errors;
-};
-
-Bytes message_of(int from, int to, std::uint64_t number, std::size_t bytes) {
-  Bytes message(bytes);
-  for (std::size_t i = 0; i < bytes; ++i)
-    message[i] = static_cast<std::byte>(i * 7 + i / 251 + number * 13 + 31u * from + 97u * to);
-  return message;
-}
-
-/// Takes a whole message, or throws what the transport throws.
-Bytes take_message(TcpTransport& transport, int from, Stream stream, std::size_t bytes) {
-  Bytes message(bytes);
-  std::size_t arrived = 0;
-  for (const Deadline end = soon(); arrived < bytes && !end.passed();) {
-    const auto seen = transport.events();
-    transport.check();
-    if (const auto chunk = transport.take(from, stream)) {
-      std::copy_n(chunk->data(), chunk->bytes(),
-                  message.begin() + static_cast<std::ptrdiff_t>(chunk->offset()));
-      arrived += chunk->bytes();
-    } else {
-      transport.wait_for_event(seen, milliseconds(5));
-    }
-  }
-  return message;
-}
-
-/// Every rank sends every other one messages of some sizes. Returns what the ranks threw; the bytes
-/// that arrive are right.
-std::vector<std::optional<Error>> exchange(Ranks& ranks, std::uint64_t group,
-                                           const std::vector<std::size_t>& sizes = {1, 3000, 200000,
-                                                                                    1100000}) {
-  const int size = static_cast<int>(ranks.all.size());
-  std::vector<std::optional<Error>> errors(ranks.all.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      TcpTransport& transport = *ranks.all[static_cast<std::size_t>(rank)];
-      try {
-        for (int peer = 0; peer < size; ++peer) {
-          if (peer == rank) continue;
-          for (std::uint64_t i = 0; i < sizes.size(); ++i)
-            transport.send(peer, {group, i}, 0, message_of(rank, peer, i, sizes[i]));
-        }
-        transport.flush();
-        for (int peer = 0; peer < size; ++peer) {
-          if (peer == rank) continue;
-          for (std::uint64_t i = 0; i < sizes.size(); ++i) {
-            EXPECT_EQ(take_message(transport, peer, {group, i}, sizes[i]),
-                      message_of(peer, rank, i, sizes[i]));
-          }
-        }
-      } catch (const Error& error) {
-        errors[static_cast<std::size_t>(rank)] = error;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  return errors;
-}
+using namespace tls_ranks;
 
 /// Waits until a transport fails.
 Error failure_of(TcpTransport& transport, Deadline end = soon()) {
@@ -174,10 +37,6 @@ Error failure_of(TcpTransport& transport, Deadline end = soon()) {
       transport.wait_for_event(transport.events(), milliseconds(5));
     }
   });
-}
-
-void expect_none(const std::vector<std::optional<Error>>& errors) {
-  for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
 }
 
 TEST(TlsTransport, RanksExchangeOverOneConnectionAndOverSeveral) {
@@ -541,11 +400,6 @@ TEST(TlsTransport, WhatWasRecordedIsOfNoUse) {
   expect_none(exchange(ranks, 2));
 }
 
-std::size_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
-}
-
 // Half of them say nothing at all, the others know the key and stop before TLS. At most 256 are
 // served at a time, each for 3 seconds where there are so many.
 TEST(TlsTransport, ThreeHundredSlowCallersDoNotKeepARankOutAndLeaveNothing) {
@@ -578,113 +432,6 @@ TEST(TlsTransport, ThreeHundredSlowCallersDoNotKeepARankOutAndLeaveNothing) {
     EXPECT_LE(open_descriptors(), before + 40);
   }
   EXPECT_LE(open_descriptors(), before);
-}
-
-/// Passes on what a caller says, up to a byte: there it cuts the connection, or changes the byte
-/// and what follows is as it was.
-class Meddler {
- public:
-  Meddler(const Endpoint& to, std::size_t at, bool cuts)
-      : socket_(connect_to(to, soon())), at_(at), cuts_(cuts) {}
-  /// Returns false once the connection is cut.
-  bool pass(Bytes bytes) {
-    if (at_ >= said_ && at_ - said_ < bytes.size()) {
-      reached_ = true;
-      if (cuts_) bytes.resize(at_ - said_);
-      if (!cuts_) bytes[at_ - said_] ^= std::byte{4};
-    }
-    said_ += bytes.size();
-    send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (cuts_ && reached_) socket_ = Descriptor();
-    return socket_.get() >= 0;
-  }
-  /// Returns what the listener has said; nothing where it has closed the connection, and where it
-  /// waits for more than there is: the length of a record was changed.
-  Bytes hear() {
-    Bytes bytes(4096);
-    pollfd wait{socket_.get(), POLLIN, 0};
-    if (poll(&wait, 1, reached_ ? 50 : 10000) != 1) return {};
-    const ssize_t n = recv(socket_.get(), bytes.data(), bytes.size(), 0);
-    bytes.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
-    return bytes;
-  }
-  bool reached() const { return reached_; }
-
- private:
-  Descriptor socket_;
-  const std::size_t at_;
-  const bool cuts_;
-  std::size_t said_ = 0;
-  bool reached_ = false;
-};
-
-/// Calls as rank 1, which knows the key, with both handshakes. Returns false where all was said
-/// before that byte.
-bool call_through_meddler(const Endpoint& to, const std::shared_ptr<const TlsContext>& tls,
-                          std::size_t at, bool cuts) {
-  Meddler meddler(to, at, cuts);
-  PeerHello hello{.rank = 1, .size = 2, .connection = 77};
-  hello.tls = TlsMode::kOn;
-  hello.encrypted = 1;
-  hello.id = tls->id();
-  CallerHandshake first("key", hello.encode());
-  const auto feed = [&] {
-    const Bytes heard = meddler.hear();
-    if (heard.size() != first.wanted()) return false;
-    first.feed(heard);
-    return true;
-  };
-  if (!feed() || !meddler.pass(first.answer()) || !feed()) return meddler.reached();
-  auto [own, far] = socket_pair();
-  TlsChannel channel(std::move(own), tls, TlsChannel::Role::kCaller,
-                     PeerHello::decode(first.hello()).id);
-  try {
-    for (;;) {
-      const bool done = channel.handshake() == Channel::Handshake::kDone;
-      Bytes said(4096);
-      const ssize_t n = recv(far.get(), said.data(), said.size(), MSG_DONTWAIT);
-      said.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
-      if (!said.empty() && !meddler.pass(said)) return true;
-      if (done) break;
-      const Bytes heard = meddler.hear();
-      if (heard.empty()) return meddler.reached();
-      send(far.get(), heard.data(), heard.size(), MSG_NOSIGNAL);
-    }
-  } catch (const Error&) {  // the listener has refused what it heard
-  }
-  return meddler.reached();
-}
-
-// As the tests of TlsChannel, but the listener is a rank of a job, which goes on.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t kEachByte = 41;
-#else
-constexpr std::size_t kEachByte = 1;
-#endif
-
-TEST(TlsTransport, CallersThatAreCutOrChangedInTheirHandshakesLeaveNothingAndTheJobGoesOn) {
-  Ranks ranks(2, [](int) { return with_tls(); });
-  expect_none(ranks.errors);
-  const Endpoint rank_0 = ranks.address_of_rank_0();
-  const auto tls = std::make_shared<const TlsContext>();
-  EXPECT_TRUE(call_through_meddler(rank_0, tls, 0, true));
-  std::uint64_t group = 1;
-  for (const bool cuts : {true, false}) {
-    const std::size_t before = open_descriptors();
-    std::size_t at = 0;
-    while (call_through_meddler(rank_0, tls, at, cuts)) {
-      if (at % 97 == 0) expect_none(exchange(ranks, group++, {3000}));
-      at += kEachByte;
-    }
-    EXPECT_GT(at, 500u) << "of both handshakes";
-    expect_none(exchange(ranks, group++));
-    // Whoever was not refused at once is after the time that a handshake may take.
-    for (const Deadline end = soon(); open_descriptors() > before && !end.passed();)
-      std::this_thread::sleep_for(milliseconds(10));
-    EXPECT_LE(open_descriptors(), before);
-  }
-  EXPECT_EQ(ranks.all[0]->rails(1), 1);
-  EXPECT_EQ(ranks.all[0]->first_rails_replaced(), 0u);
 }
 
 // What was sent before the end arrives, and the end is no failure.

@@ -12,7 +12,7 @@
 namespace shoal::apps {
 namespace {
 
-/// What is lost is worth a name from this part of the step on.
+/// A part of what is lost is named from this part of the step on.
 constexpr double kWorthAName = 0.02;
 constexpr double kWidth = 640, kHeight = 420, kLeft = 84, kRight = 24, kTop = 52, kBottom = 58;
 

@@ -14,8 +14,8 @@ namespace shoal::train {
 /// inject.
 Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int size);
 
-/// The same between the update of an elastic member, in its step of this number, and its report to
-/// the others.
+/// Injects the fault that the job asks for between the update of an elastic member, in its step of
+/// this number, and its report to the others.
 void inject_fault_behind_update(const DebugSection& debug, std::int64_t step);
 
 /// Returns what a step must call before each action of this rank, so that the fault that the job

@@ -155,8 +155,7 @@ void Acceptor::continue_handshake(int fd) {
 // Strangers do not come this far: what TLS costs is spent on callers that know the key.
 void Acceptor::begin_channel(int fd) {
   Caller& caller = callers_.at(fd);
-  // Where no channel comes of the socket it is closed, and its number may be another thread's at
-  // once.
+  // The socket is closed if no channel comes of it, and its number may be another thread's at once.
   loop_.remove(fd);
   try {
     caller.channel = options_.make_channel

@@ -31,6 +31,10 @@ Endpoint advertised_at(std::string_view text, const Endpoint& listens_at, PortRa
   return there;
 }
 
+void check_advertised(std::string_view text, PortRange ports) {
+  if (!text.empty()) advertised_at(text, {"", ports.first}, ports);
+}
+
 std::string advertised_like(const Endpoint& there, const Endpoint& listens_at, PortRange ports) {
   if (ports.first == 0) return there.host;
   const int first = there.port - listens_at.port + ports.first;

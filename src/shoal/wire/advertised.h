@@ -14,6 +14,10 @@ namespace shoal::wire {
 /// port where `ports` has none, because the system chooses.
 Endpoint advertised_at(std::string_view text, const Endpoint& listens_at, PortRange ports);
 
+/// Throws Error(config) where advertised_at would for a rank on the first of `ports`; an empty text
+/// advertises nothing.
+void check_advertised(std::string_view text, PortRange ports);
+
 /// Returns what advertised_at takes for the other ports of `ports`, of which `listens_at` has one
 /// that others reach at `there`. Where the system chooses ports they are the same there.
 std::string advertised_like(const Endpoint& there, const Endpoint& listens_at, PortRange ports);

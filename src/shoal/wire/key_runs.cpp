@@ -17,7 +17,7 @@ KeyRun run_of(const std::string& key) {
   while (digits < key.size() && key[key.size() - 1 - digits] >= '0' &&
          key[key.size() - 1 - digits] <= '9')
     ++digits;
-  // Of "x007" the number is 7, behind "x00".
+  // The number of "x007" is 7, behind "x00".
   while (digits > 1 && key[key.size() - digits] == '0') --digits;
   const std::string_view text(key);
   const auto number = parse_number<std::uint32_t>(text.substr(key.size() - digits));
@@ -45,12 +45,6 @@ std::vector<KeyRun> runs_of(const std::vector<std::string>& keys) {
     runs.push_back(std::move(next));
   }
   return runs;
-}
-
-std::size_t keys_of(const std::vector<KeyRun>& runs) {
-  std::size_t keys = 0;
-  for (const KeyRun& run : runs) keys += run.keys();
-  return keys;
 }
 
 std::string encode(const std::vector<KeyRun>& runs) {

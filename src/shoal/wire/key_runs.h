@@ -24,9 +24,6 @@ struct KeyRun {
 /// Returns these keys, in their order, as few runs as can be.
 std::vector<KeyRun> runs_of(const std::vector<std::string>& keys);
 
-/// Returns how many keys runs have together.
-std::size_t keys_of(const std::vector<KeyRun>& runs);
-
 /// The runs as bytes that travel, and back: nothing where they make no sense, where a prefix has
 /// more than `longest` bytes, and where there are more than `most` keys.
 std::string encode(const std::vector<KeyRun>& runs);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/collective/membership/simulation.h"
+#include "tests/sanitized.h"
 
 namespace shoal::collective::simulated_agreement_test {
 namespace {
@@ -85,11 +86,7 @@ void expect_agreement(std::uint64_t first, std::uint64_t count, Totals& totals) 
 }
 
 // Sanitizers look for mistakes in memory, and take ten times as long.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSchedules = 1'000;
-#else
-constexpr std::uint64_t kSchedules = 10'000;
-#endif
+constexpr std::uint64_t kSchedules = kSanitized ? 1'000 : 10'000;
 
 TEST(SimulatedAgreement, MembersAgreeAndGoOnInTenThousandSchedules) {
   Totals totals;

@@ -137,7 +137,7 @@ std::vector<Step> make_column(Algorithm algorithm, Kind kind, std::size_t count,
   }
   const bool direct = algorithm == Algorithm::kDirect;
   const bool ring = algorithm == Algorithm::kRing;
-  // Of the others a rank makes the whole table, which has few steps a rank.
+  // For the other algorithms a rank makes the whole table, which has few steps a rank.
   if (kind == Kind::kAllReduce && algorithm == Algorithm::kOneShot)
     return one_shot_all_reduce_column(ranks, count, rank);
   if (kind == Kind::kAllReduce && direct)

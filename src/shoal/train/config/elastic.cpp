@@ -90,11 +90,8 @@ void validate_network(const Job& job) {
     }
   };
   check("elastic.ports", [&] { wire::parse_port_range(elastic.ports); });
-  check("elastic.advertise", [&] {
-    const wire::PortRange ports = wire::parse_port_range(elastic.ports);
-    if (!elastic.advertise.empty())
-      wire::advertised_at(elastic.advertise, {"", ports.first}, ports);
-  });
+  check("elastic.advertise",
+        [&] { wire::check_advertised(elastic.advertise, wire::parse_port_range(elastic.ports)); });
   check("elastic.token_key", [&] {
     if (!elastic.token_key.empty()) wire::parse_token_key(elastic.token_key);
   });

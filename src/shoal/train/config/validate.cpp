@@ -284,10 +284,8 @@ void validate_transport(const Job& job, bool one_host) {
     }
   };
   check("parallelism.ports", [&] { wire::parse_port_range(p.ports); });
-  check("parallelism.advertise", [&] {
-    const wire::PortRange ports = wire::parse_port_range(p.ports);
-    if (!p.advertise.empty()) wire::advertised_at(p.advertise, {"", ports.first}, ports);
-  });
+  check("parallelism.advertise",
+        [&] { wire::check_advertised(p.advertise, wire::parse_port_range(p.ports)); });
   check("parallelism.algorithms", [&] { collective::Choice({0}, {}, p.algorithms); });
   check("parallelism.link_costs", [&] {
     if (!p.link_costs.empty()) read_link_costs(p.link_costs);
