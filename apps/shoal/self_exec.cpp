@@ -8,9 +8,11 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/exit_code.h"
+#include "shoal/base/error.h"
 #include "shoal/base/system_error.h"
 
 namespace shoal::apps {
@@ -80,6 +82,14 @@ SelfRun run_self(const std::vector<std::string>& arguments) {
   }
   return {WIFSIGNALED(status) ? signal_exit_code(WTERMSIG(status)) : WEXITSTATUS(status),
           out.text(), err.text()};
+}
+
+std::string output_of_self(const std::vector<std::string>& arguments, const std::string& operation,
+                           const std::string& failure) {
+  SelfRun answer = run_self(arguments);
+  if (answer.code != 0)
+    throw Error(ErrorKind::kInternal, operation, failure + ":\n" + answer.out + answer.err);
+  return std::move(answer.out);
 }
 
 }  // namespace shoal::apps

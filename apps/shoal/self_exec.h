@@ -24,4 +24,9 @@ struct SelfRun {
 /// Error(resource) when it cannot be started.
 SelfRun run_self(const std::vector<std::string>& arguments);
 
+/// As above, and returns what it has printed. Where it does not end with code 0, throws
+/// Error(internal) of `operation` with `failure` and all of its words.
+std::string output_of_self(const std::vector<std::string>& arguments, const std::string& operation,
+                           const std::string& failure);
+
 }  // namespace shoal::apps

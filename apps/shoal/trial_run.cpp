@@ -30,11 +30,7 @@ void train(const TrialJob& job, const std::string& directory) {
         std::string("validation.batches=1"), std::string("metrics.tensorboard=false")})
     sets.push_back(set);
   for (const std::string& set : sets) arguments.insert(arguments.end(), {"--set", set});
-  const SelfRun answer = run_self(arguments);
-  if (answer.code != 0) {
-    throw Error(ErrorKind::kInternal, "plan",
-                fmt::format("the training run failed:\n{}{}", answer.out, answer.err));
-  }
+  output_of_self(arguments, "plan", "the training run failed");
 }
 
 TrialRun read(const std::string& directory) {

@@ -65,14 +65,10 @@ PlanOptions plan_options(const ScalingOptions& options, std::int64_t ranks) {
 /// Measures what the planner needs with so many ranks at work.
 void calibrate(const ScalingOptions& options, std::int64_t ranks, std::int64_t threads,
                const std::string& file) {
-  const SelfRun answer =
-      run_self({"plan", "calibrate", "--nproc", fmt::format("{}", ranks), "--threads",
-                fmt::format("{}", threads), "--seconds", fmt::format("{}", options.seconds),
-                "--rounds", fmt::format("{}", options.rounds), "--output", file});
-  if (answer.code != 0) {
-    throw Error(ErrorKind::kInternal, "bench",
-                fmt::format("the machine could not be measured:\n{}{}", answer.out, answer.err));
-  }
+  output_of_self({"plan", "calibrate", "--nproc", fmt::format("{}", ranks), "--threads",
+                  fmt::format("{}", threads), "--seconds", fmt::format("{}", options.seconds),
+                  "--rounds", fmt::format("{}", options.rounds), "--output", file},
+                 "bench", "the machine could not be measured");
 }
 
 /// Returns what a step takes by the planner. It is told by a file that the user has given for so
