@@ -15,7 +15,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "shoal/comm/world.h"
 #include "tests/comm/fake_nccl.h"
@@ -77,6 +79,7 @@ class AllOnDevice final : public Communicator {
   void wait(Handle handle) override { nccl_->wait(handle); }
   int take_source(Handle handle) override { return nccl_->take_source(handle); }
   void poll(Duration budget) override { nccl_->poll(budget); }
+  void advance_others() override { nccl_->advance_others(); }
   bool idle() const override { return nccl_->idle(); }
   void look_for_failure() override { nccl_->look_for_failure(); }
   bool has_room() const override { return nccl_->has_room(); }
@@ -141,6 +144,37 @@ TEST(Nccl, CarriesOperationsOfSplitGroups) {
     EXPECT_TRUE(y.equal(at::full({2}, 4.0, at::kFloat)));
     EXPECT_EQ(group.split(-1, 0).size(), 1);
   });
+}
+
+// More messages than fit between two ranks, so that the sender must look after them. The receiver
+// comes to the sum only behind them, and the sender waits for the sum.
+TEST(Nccl, AWaitForTheDeviceLetsMessagesOfOtherGroupsGoOn) {
+  constexpr int kMessages = 50;
+  std::atomic<bool> all_started = false;
+  with_fake(
+      2,
+      [&](const Group& group) {
+        const Group messages = group.split(0, group.rank());
+        const at::Tensor x = at::full({3}, 1.0, at::kFloat);
+        if (group.rank() == 0) {
+          std::vector<Work> sent;
+          for (int i = 0; i < kMessages; ++i)
+            sent.push_back(messages.send(at::full({2}, i, at::kInt), 1, 1, {.async = true}));
+          all_started = true;
+          group.all_reduce(x);
+          for (Work& work : sent) work.order();
+        } else {
+          while (!all_started) std::this_thread::yield();
+          for (int i = 0; i < kMessages; ++i) {
+            const at::Tensor message = at::full({2}, -1, at::kInt);
+            messages.recv(message, 0, 1);
+            EXPECT_TRUE(message.eq(i).all().item<bool>());
+          }
+          group.all_reduce(x);
+        }
+        EXPECT_TRUE(x.eq(2).all().item<bool>());
+      },
+      std::chrono::seconds(5));
 }
 
 TEST(Nccl, ARankThatFailsIsTheCauseOnAllRanks) {

@@ -23,6 +23,8 @@ class SlurmTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+        # Ranks that are cancelled write until they end: the folder goes behind them.
+        self.addCleanup(self.end_jobs)
         for name in ("examples", "data"):
             (self.folder / name).symlink_to(SOURCE / name)
         program = self.folder / "bin" / "shoal"
@@ -53,6 +55,10 @@ class SlurmTest(unittest.TestCase):
         while not condition():
             self.assertLess(time.monotonic(), end, f"{what} does not come\n{self.printed()}\n{self.slurm('scontrol', 'show', 'job')}")
             time.sleep(0.1)
+
+    def end_jobs(self):
+        self.slurm("scancel", "--user=root")
+        self.wait_for(lambda: not self.slurm("squeue", "--noheader").strip(), "the end of all jobs")
 
     def test_the_script_of_the_page(self):
         self.slurm("sbatch", "--wait", "train.sbatch", STEPS="60")

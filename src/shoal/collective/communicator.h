@@ -112,6 +112,12 @@ class Communicator {
   /// Makes progress on everything in flight for about `budget`.
   virtual void poll(Duration budget) = 0;
 
+  /// Makes progress in the other communicators of this rank (see Progress), without waiting. Their
+  /// own waits do so; whoever waits for something else, as for a device, calls it now and then,
+  /// because peers may need those operations before they come to what is waited for. The default is
+  /// for communicators that go on by themselves.
+  virtual void advance_others() {}
+
   /// Throws what has ended the group, if anything has, as `test` does, whether or not an operation
   /// is in flight. Does not wait. By default nothing: for communicators that hear of failures in
   /// operations alone.

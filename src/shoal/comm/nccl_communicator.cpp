@@ -112,13 +112,15 @@ std::byte* at(void* begin, std::size_t bytes) { return static_cast<std::byte*>(b
 class Patience {
  public:
   void rest() {
-    if (++looks_ < 200) return std::this_thread::yield();
+    if (++looks_ < kQuickLooks) return std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::microseconds(std::min(looks_ / 4, 500)));
   }
   /// Is it time to ask for failures, which costs more than a look?
   bool asks() const { return looks_ % 64 == 0; }
+  bool sleeps() const { return looks_ >= kQuickLooks; }
 
  private:
+  static constexpr int kQuickLooks = 200;
   int looks_ = 0;
 };
 
@@ -281,8 +283,24 @@ void NcclCommunicator::settle(Kind kind, Clock::time_point give_up) {
     check(nccl_->async_error(communicator_, &state), kind);
     check(state, kind);
     if (state == NcclLibrary::kSuccess) return;
-    if (patience.asks()) check_wait(kind, give_up, Deadline::never());
+    if (patience.asks()) {
+      check_wait(kind, give_up, Deadline::never());
+    } else if (patience.sleeps()) {
+      advance_host();
+    }
     patience.rest();
+  }
+}
+
+// A message of another group goes by the host: a peer may wait for it before it comes to the
+// operation that this rank waits for.
+void NcclCommunicator::advance_host() {
+  try {
+    host_->poll(Duration::zero());
+    host_->advance_others();
+  } catch (const Error&) {
+    drop();
+    throw;
   }
 }
 
@@ -290,11 +308,11 @@ void NcclCommunicator::check_wait(Kind kind, Clock::time_point give_up, Deadline
   try {
     // The other communicator knows a better cause than NCCL: that for which another rank stopped.
     host_->look_for_failure();
-    host_->poll(Duration::zero());
   } catch (const Error&) {
     drop();
     throw;
   }
+  advance_host();
   int state = NcclLibrary::kSuccess;
   if (communicator_) check(nccl_->async_error(communicator_, &state), kind);
   check(state, kind);
@@ -342,7 +360,11 @@ void NcclCommunicator::wait(Handle handle, Deadline deadline) {
   if (found == in_flight_.end()) return;
   Patience patience;
   while (!found->second.end->passed()) {
-    if (patience.asks()) check_wait(found->second.kind, found->second.give_up, deadline);
+    if (patience.asks()) {
+      check_wait(found->second.kind, found->second.give_up, deadline);
+    } else if (patience.sleeps()) {
+      advance_host();
+    }
     patience.rest();
   }
   in_flight_.erase(found);

@@ -45,6 +45,7 @@ class NcclCommunicator final : public collective::Communicator {
   void wait(collective::Handle handle) override;
   int take_source(collective::Handle handle) override { return host_->take_source(handle); }
   void poll(Duration budget) override { host_->poll(budget); }
+  void advance_others() override { host_->advance_others(); }
   void look_for_failure() override { host_->look_for_failure(); }
   bool idle() const override;
   bool has_room() const override { return host_->has_room(); }
@@ -73,6 +74,8 @@ class NcclCommunicator final : public collective::Communicator {
   void check(int result, collective::Kind kind);
   /// Waits until what was called is with the device.
   void settle(collective::Kind kind, Clock::time_point give_up);
+  /// Lets the operations on host memory of this rank go on, in all its groups.
+  void advance_host();
   /// Throws where a rank has stopped, NCCL has failed or the time is over.
   void check_wait(collective::Kind kind, Clock::time_point give_up, Deadline deadline);
   void drop();  ///< ends what NCCL has under way

@@ -73,6 +73,7 @@ class HostCommunicator final : public Communicator {
   void wait(Handle handle) override;
   bool wait_briefly(Handle handle, Duration longest) override;
   void poll(Duration budget) override;
+  void advance_others() override { place_.advance_others(); }
   void look_for_failure() override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(const Error& cause) override;

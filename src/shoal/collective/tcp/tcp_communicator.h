@@ -75,6 +75,7 @@ class TcpCommunicator final : public Communicator {
   bool wait_briefly(Handle handle, Duration longest) override;
   int take_source(Handle handle) override;
   void poll(Duration budget) override;
+  void advance_others() override { place_.advance_others(); }
   void look_for_failure() override;
   bool idle() const override { return in_flight_.empty(); }
   std::uint64_t sequence() const override { return sequence_; }
