@@ -47,6 +47,12 @@ option(SHOAL_WERROR "Compiler warnings are errors" ${shoal_werror_default})
 if(SHOAL_WERROR)
   add_compile_options(-Werror)
 endif()
+# GCC joins a product and a sum into one rounding on processors that all can do it. On x86-64 some
+# cannot, so only kernels that ask for it by name have it: here other processors do the same, and
+# plain loops have the bits that they have there.
+if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  add_compile_options(-ffp-contract=off)
+endif()
 if(SHOAL_SANITIZE)
   add_compile_options(-fsanitize=${SHOAL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${SHOAL_SANITIZE})

@@ -110,7 +110,7 @@ make_venv() {
   sum=$(sha256sum <"$requirements")
   [[ $(cat "$venv_stamp" 2>/dev/null) == "$sum" ]] && is_torch "$(venv_torch)" && return
   if ! venv_is_whole; then
-    [[ $(uname -m) == x86_64 ]] || fail "the pinned wheels are for x86-64; name a Torch 2.11 for $(uname -m) with SHOAL_TORCH=<dir>"
+    [[ $(uname -m) == x86_64 || $(uname -m) == aarch64 ]] || fail "the pinned wheels are for x86-64 and 64-bit Arm; name a Torch 2.11 for $(uname -m) with SHOAL_TORCH=<dir>"
     python=$(python_for_venv)
     [[ -n $python ]] || fail "no Python 3.10 to 3.13 with the venv module (tried python3, /usr/bin/python3, and python3.10 to python3.13)." \
       "Install one, or name a Torch 2.11 with SHOAL_TORCH=<dir>."

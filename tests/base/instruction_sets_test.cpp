@@ -21,11 +21,6 @@ void expect_in_child(Body body) {
   EXPECT_EXIT(std::exit(body() ? 0 : 1), testing::ExitedWithCode(0), "");
 }
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 void forget_variables() {
   for (const char* name :
        {"ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA"})
@@ -36,6 +31,22 @@ TEST(InstructionSets, RefuseAnUnknownLimitWithTheList) {
   const std::string said = error_text([] { limit_instruction_sets("avx3"); });
   EXPECT_THAT(said, HasSubstr("SHOAL_CPU is \"avx3\""));
   for (const std::string& name : instruction_set_limits()) EXPECT_THAT(said, HasSubstr(name));
+}
+
+// `shoal replay` limits itself to the set that a run names.
+TEST(InstructionSets, TheSetInUseIsALimit) {
+  expect_in_child([] {
+    forget_variables();
+    const std::string own = instruction_set_in_use();
+    limit_instruction_sets(own);
+    return instruction_set_in_use() == own;
+  });
+}
+
+#if defined(__x86_64__)
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
 }
 
 TEST(InstructionSets, ThePortableLimitHoldsForAll) {
@@ -56,7 +67,6 @@ TEST(InstructionSets, AVariableThatTheUserSetStays) {
   });
 }
 
-#if defined(__x86_64__)
 TEST(InstructionSets, LimitsAreListedWidestFirst) {
   EXPECT_EQ(instruction_set_limits(),
             (std::vector<std::string>{"avx512_bf16", "avx512", "avx2", "sse4", "portable"}));

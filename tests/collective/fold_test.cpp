@@ -256,11 +256,17 @@ TEST(NarrowFloat, RoundsToNearestEven) {
   }
 }
 
-// The compiler's own _Float16 is IEEE binary16 on every processor.
+// The compiler's own type is IEEE binary16 on every processor. GCC 12 has no _Float16 on Arm.
+#if defined(__aarch64__)
+using CompilersHalf = __fp16;
+#else
+using CompilersHalf = _Float16;
+#endif
+
 TEST(NarrowFloat, HalfEqualsTheCompilersForEveryCodeAndManyFloats) {
   for (std::uint32_t code = 0; code < 65536; ++code) {
     const auto bits = static_cast<std::uint16_t>(code);
-    _Float16 half;
+    CompilersHalf half;
     std::memcpy(&half, &bits, 2);
     const float expected = static_cast<float>(half);
     const float got = widen(Float16{bits});
@@ -270,7 +276,7 @@ TEST(NarrowFloat, HalfEqualsTheCompilersForEveryCodeAndManyFloats) {
   for (int i = 0; i < 300000; ++i) {
     const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     if (std::isnan(x)) continue;
-    const auto half = static_cast<_Float16>(x);
+    const auto half = static_cast<CompilersHalf>(x);
     std::uint16_t expected;
     std::memcpy(&expected, &half, 2);
     ASSERT_EQ(narrow_f16(x).bits, expected) << x;

@@ -39,6 +39,9 @@ constexpr std::array kLimits{
     Limit{"portable", ~std::int64_t{HWY_EMU128 | HWY_SCALAR}, "default", "SSE4_2", "COMPATIBLE",
           "SSE41"},
 };
+#elif HWY_ARCH_ARM_A64
+/// Every such processor has NEON, so Highway compiles nothing below it.
+constexpr std::array kLimits{Limit{"neon", 0, nullptr, nullptr, nullptr, nullptr}};
 #else
 constexpr std::array kLimits{
     Limit{"portable", ~std::int64_t{HWY_EMU128 | HWY_SCALAR}, "default", nullptr, nullptr, nullptr},
@@ -55,7 +58,8 @@ std::atomic<std::int64_t> targets_in_use{0};
 /// answers; kernels would run with that choice. The answer is therefore made the choice again, and
 /// asked for once, at the beginning of a process, while it has one thread.
 std::int64_t choose_targets() {
-  const std::int64_t targets = hwy::SupportedTargets();
+  // The processor may have sets for which nothing is compiled.
+  const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
   hwy::GetChosenTarget().Update(targets);
   targets_in_use = targets;
   return targets;
@@ -153,6 +157,8 @@ std::string instruction_set_in_use() {
   if ((best & kAvx512) != 0) return "avx512";
   if (best == HWY_AVX2) return "avx2";
   if (best == HWY_SSE4) return "sse4";
+#elif HWY_ARCH_ARM_A64
+  if (best == HWY_NEON) return "neon";
 #endif
   return hwy::TargetName(best);
 }
