@@ -9,6 +9,7 @@
 //   --round-trip 100  in milliseconds
 //   --rounds 3        of both sides, alternately
 //   --raw 64          plain connections
+// `--figure FILE.svg` measures more numbers of connections at three round trips, and draws them.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -18,12 +19,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "bench/collective/rails_figure.h"
 #include "shoal/base/duration.h"
 #include "shoal/base/error.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
@@ -42,6 +45,8 @@ using std::chrono::seconds;
 
 constexpr std::array kRails{1, 8, 64};
 constexpr std::array kWithSlowRail{8, 64};
+constexpr std::array kRailsOfFigure{1, 2, 4, 8, 16, 32, 64};
+constexpr std::array kRoundTripsOfFigure{20, 100, 300};
 constexpr double kMega = 1e6;
 constexpr std::size_t kMegabyte = 1000 * 1000;
 constexpr std::size_t kWarmUpBytes = 64 * kMegabyte;
@@ -136,26 +141,33 @@ double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void measure(const Settings& settings, const std::string& name, int rails, bool slow_rail) {
-  Wan wan(2, {.packets = Wan::Packets::kFast});
+/// The queue holds what the link carries in a round trip, so that it drops little.
+LinkSpec link_of(const Settings& settings) {
   const double rate = settings.megabits * kMega;
   const auto round_trip = milliseconds(settings.round_trip);
-  // The queue holds what the link carries in a round trip, so that it drops little.
   const double queue = rate / 8 * to_seconds(round_trip);
-  const LinkSpec spec{
-      .delay = round_trip / 2,
-      .bits_per_second = rate,
-      .queue_bytes = std::max<std::size_t>(static_cast<std::size_t>(queue), 1 << 20)};
-  wan.set_all(spec);
+  return {.delay = round_trip / 2,
+          .bits_per_second = rate,
+          .queue_bytes = std::max<std::size_t>(static_cast<std::size_t>(queue), 1 << 20)};
+}
+
+void check_link(Wan& wan) {
   if (const std::string why = why_void(wan, 0, 1); !why.empty())
     throw Error(ErrorKind::kResource, "wan_bench", why);
+}
+
+void measure(const Settings& settings, const std::string& name, int rails, bool slow_rail) {
+  Wan wan(2, {.packets = Wan::Packets::kFast});
+  const LinkSpec spec = link_of(settings);
+  wan.set_all(spec);
+  check_link(wan);
   std::vector<double> us;
   std::vector<double> them;
   std::vector<double> ratios;
   for (int round = 0; round < settings.rounds; ++round) {
     wan.set_all(spec);
     if (slow_rail) {
-      const double tenth = rate / std::max(rails - 1, 1) / 10;
+      const double tenth = spec.bits_per_second / std::max(rails - 1, 1) / 10;
       us.push_back(ours(wan, settings, rails, [&] { wan.slow_down_one(0, 1, tenth); }) / kMega);
       wan.settle(Deadline::in(seconds(10)));
       wan.set_all(spec);
@@ -176,8 +188,46 @@ void measure(const Settings& settings, const std::string& name, int rails, bool 
   std::fflush(stdout);
 }
 
+/// Measures the curve of one round trip, the medians of its rounds.
+RailCurve curve_of(const Settings& settings) {
+  Wan wan(2, {.packets = Wan::Packets::kFast});
+  wan.set_all(link_of(settings));
+  check_link(wan);
+  const auto median = [&](const std::function<double()>& one) {
+    std::vector<double> rates;
+    for (int round = 0; round < settings.rounds; ++round) {
+      rates.push_back(one() / kMega);
+      wan.settle(Deadline::in(seconds(10)));
+    }
+    return median_of(rates);
+  };
+  RailCurve curve{.round_trip_ms = settings.round_trip};
+  for (const int rails : kRailsOfFigure)
+    curve.by_rails.emplace_back(rails, median([&] { return ours(wan, settings, rails); }));
+  curve.plain = median([&] { return raw(wan, settings); });
+  return curve;
+}
+
+void draw(Settings settings, const std::string& path) {
+  std::vector<RailCurve> curves;
+  for (const int round_trip : kRoundTripsOfFigure) {
+    settings.round_trip = round_trip;
+    curves.push_back(curve_of(settings));
+    for (const auto& [rails, megabits] : curves.back().by_rails)
+      fmt::print("{} ms, {} rails: {:.1f} Mbit/s\n", round_trip, rails, megabits);
+    fmt::print("{} ms, {} plain: {:.1f} Mbit/s\n", round_trip, settings.raw, curves.back().plain);
+    std::fflush(stdout);
+  }
+  const std::string title = fmt::format("All-reduce of {} MB between two ranks, link of {} Mbit/s",
+                                        settings.megabytes, settings.megabits);
+  std::ofstream file(path);
+  file << rails_figure(title, curves, settings.megabits, settings.raw);
+  if (!file.flush()) throw Error(ErrorKind::kResource, "wan_bench", path + " cannot be written");
+}
+
 struct Words {
   Settings settings;
+  std::string figure;  ///< empty: none
   std::vector<std::string> others;
 };
 
@@ -196,6 +246,9 @@ Words read(int count, char** words) {
       read.settings.rounds = static_cast<int>(value);
     } else if (word == "--raw") {
       read.settings.raw = static_cast<int>(value);
+    } else if (word == "--figure") {
+      if (i + 1 == count) throw Error(ErrorKind::kConfig, "wan_bench", "--figure wants a file");
+      read.figure = words[i + 1];
     } else {
       read.others.push_back(word);
       continue;
@@ -206,6 +259,7 @@ Words read(int count, char** words) {
 }
 
 void run(const Words& words) {
+  if (!words.figure.empty()) return draw(words.settings, words.figure);
   const auto is_asked = [&](const std::string& word) {
     return std::find(words.others.begin(), words.others.end(), word) != words.others.end();
   };
