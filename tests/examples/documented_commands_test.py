@@ -157,7 +157,8 @@ class Tree:
         if words[0] == "bench":
             shorter = [re.sub(r"^\d{9,}$", "67108864", word) for word in words] + ["--seconds", "0.01"]
             # Every size up to 1 MiB takes 1000 calls.
-            return shorter + (["--factor", "1024"] if "--bytes" in words and "--factor" not in words else [])
+            many = words[1] == "collectives" and "--bytes" in words and "--factor" not in words
+            return shorter + (["--factor", "1024"] if many else [])
         return [re.sub(r"step-(\d+)$", lambda step: f"step-{int(step[1]) * STEPS // self.documented_steps}", word) for word in words]
 
     def as_typed(self, words):
