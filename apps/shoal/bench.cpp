@@ -12,6 +12,9 @@
 #include "apps/shoal/command.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/launcher.h"
+#include "apps/shoal/machine/memory_bench.h"
+#include "apps/shoal/machine/products_bench.h"
+#include "apps/shoal/machine/storage_bench.h"
 #include "apps/shoal/scaling/scaling_bench.h"
 #include "apps/shoal/torch/entry.h"
 #include "shoal/base/error.h"
@@ -202,6 +205,9 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   CLI::App* bench = program.add_subcommand("bench", "Measure this machine");
   bench->require_subcommand(1);
   add_scaling_bench(*bench);
+  add_products_bench(*bench);
+  add_memory_bench(*bench);
+  add_storage_bench(*bench);
   CLI::App* command = bench->add_subcommand(
       "collectives",
       "Time collectives between ranks of this host, as nccl-tests do, answers checked");

@@ -11,6 +11,7 @@
 #include "shoal/base/error.h"
 #include "shoal/base/file.h"
 #include "shoal/train/config/link_costs.h"
+#include "shoal/train/config/toml_text.h"
 
 namespace shoal::apps {
 namespace {
@@ -169,13 +170,13 @@ Cluster load_cluster(const std::string& name_or_path) {
 
 std::string to_toml(const Cluster& cluster) {
   Cluster copy = cluster;
-  std::string text = fmt::format(
-      "name = \"{}\"\nsource = \"{}\"\nruntime = \"{}\"\nhosts = {}\ndevices_per_host = {}\n",
-      cluster.name, cluster.source, plan::name(cluster.runtime), cluster.hosts,
-      cluster.devices_per_host);
+  std::string text =
+      fmt::format("name = {}\nsource = {}\nruntime = \"{}\"\nhosts = {}\ndevices_per_host = {}\n",
+                  train::toml_text(cluster.name), train::toml_text(cluster.source),
+                  plan::name(cluster.runtime), cluster.hosts, cluster.devices_per_host);
   // Collected by section first: TOML wants the keys of one together.
   std::map<std::string, std::string> sections;
-  sections["device"] = fmt::format("name = \"{}\"\n", cluster.device.name);
+  sections["device"] = fmt::format("name = {}\n", train::toml_text(cluster.device.name));
   // One table of keys reads and writes: what is written can be read again.
   for (const ClusterNumber& number : cluster_numbers(copy)) {
     const std::string key = number.key;

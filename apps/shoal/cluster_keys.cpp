@@ -21,7 +21,9 @@ constexpr std::string_view kHead = R"(# The cluster file
 
 `shoal plan --help-cluster` prints this page. A cluster file tells the planner what it plans for:
 `shoal plan --cluster FILE`, where FILE may also be the name of a preset. `shoal plan calibrate`
-measures this machine and writes such a file; one of your own may be as short as this:
+measures this machine and writes such a file, and `shoal bench products | memory | storage` with
+`--update` put their figures into one ([page](../how_to/measure_a_machine.md)). One of your own may
+be as short as this:
 
 ```toml
 preset = "h100"           # every value below replaces one of the preset's

@@ -20,7 +20,8 @@ void add_eval_command(CLI::App& program, int& exit_code);
 /// `shoal data prepare | peek | stats | verify`.
 void add_data_command(CLI::App& program);
 /// `shoal bench collectives`: starts itself anew for every rank and measures the public Group
-/// calls; `shoal bench scaling`: a job on more and more ranks.
+/// calls; `shoal bench scaling`: a job on more and more ranks; `shoal bench products | memory |
+/// storage`: what the planner needs to know of a machine.
 void add_bench_command(CLI::App& program, int& exit_code);
 /// `shoal ckpt ls | show | verify | diff | reshard | export | import`: on one process and without
 /// Torch. `diff` leaves exit code 1 where something differs, as diff does.

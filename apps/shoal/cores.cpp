@@ -52,6 +52,13 @@ BoundCores bound_cores(const Cores& mine, const Cores& launcher, int local_world
   return bound;
 }
 
+std::vector<std::int64_t> doublings(std::int64_t most) {
+  std::vector<std::int64_t> counts;
+  for (std::int64_t count = 1; count < most; count *= 2) counts.push_back(count);
+  counts.push_back(most);
+  return counts;
+}
+
 int threads_per_rank(const Cores& cores, int local_world, int asked) {
   return asked > 0 ? asked : std::max(1, cores.usable() / local_world);
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 namespace shoal::apps {
@@ -29,6 +30,10 @@ BoundCores bound_cores(const Cores& mine, const Cores& launcher, int local_world
 /// Returns the cores in the affinity mask of the process that started this one; empty where the
 /// mask cannot be read.
 Cores cores_of_parent_process();
+
+/// Returns 1, 2, 4 and so on, and `most`: the numbers of ranks or threads that are measured on so
+/// many cores.
+std::vector<std::int64_t> doublings(std::int64_t most);
 
 /// Returns the number of threads that compute in each of `local_world` ranks: `asked`, or for 0 an
 /// equal part of the usable cores, at least 1.

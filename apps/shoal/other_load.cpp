@@ -1,5 +1,6 @@
 #include "apps/shoal/other_load.h"
 
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -48,6 +49,13 @@ OtherLoad::OtherLoad() : begin_(std::chrono::steady_clock::now()), others_s_(oth
 double OtherLoad::cores() const {
   const double passed = to_seconds(std::chrono::steady_clock::now() - begin_);
   return passed > 0 ? std::max(0.0, (others_s() - others_s_) / passed) : 0;
+}
+
+std::string disturbance(double others_cores) {
+  if (others_cores <= kDisturbing) return "";
+  return fmt::format(
+      "Other processes kept {:.2g} cores busy meanwhile: measure again without them.\n",
+      others_cores);
 }
 
 }  // namespace shoal::apps

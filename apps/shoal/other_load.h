@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <string>
 
 namespace shoal::apps {
 
@@ -22,5 +23,9 @@ class OtherLoad {
 
 /// From this load on (in cores) a measurement counts as disturbed.
 inline constexpr double kDisturbing = 0.1;
+
+/// Returns a line that says so where others kept so many cores busy during a measurement; nothing
+/// where they did not disturb it.
+std::string disturbance(double others_cores);
 
 }  // namespace shoal::apps

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <set>
 
+#include "apps/shoal/cluster_file.h"
+#include "shoal/plan/operations.h"
 #include "tests/apps/program.h"
 
 namespace shoal::apps::testing::bench_test {
@@ -12,6 +15,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(Bench, SaysByWhatCostsAlgorithmsAreChosen) {
@@ -89,6 +93,144 @@ TEST(Bench, ScalesJobsOnly) {
   EXPECT_THAT(outcome({"none.toml", "--steps", "2"}).err, HasSubstr("--steps"));
   EXPECT_THAT(outcome({"none.toml", "--ranks", "3", "--cluster", "cpu"}).err,
               HasSubstr("--cluster cpu: it is of "));
+}
+
+/// Runs `shoal bench` with a fake machine (fake_app.cpp).
+Outcome bench(const Folder& folder, std::vector<std::string> more) {
+  more.insert(more.begin(), {shoal_program(), "bench"});
+  return run(more, folder.path());
+}
+
+/// A job of two ranks.
+constexpr const char* kJob = R"([job]
+name = "small"
+[model]
+name = "gpt2-124m"
+layers = 2
+hidden = 64
+heads = 4
+vocab = 1000
+[data]
+source = "tokens"
+folders = ["data"]
+[parallelism]
+ranks = 2
+[training]
+global_batch_sequences = 4
+sequence_length = 128
+steps = 3
+)";
+
+plan::Cluster cluster_in(const Folder& folder) { return load_cluster(folder.path() / "here.toml"); }
+
+// The benches write what a calibration writes, and the plan goes by it.
+TEST(MachineBench, WritesWhatACalibrationWrites) {
+  const Folder folder;
+  const auto outcome = [&](std::vector<std::string> more) {
+    const Outcome one = bench(folder, std::move(more));
+    EXPECT_EQ(one.code, 0) << one.err;
+    return one.out;
+  };
+  const Outcome calibrated =
+      run({shoal_program(), "plan", "calibrate", "--nproc", "1", "--output", "here.toml"},
+          folder.path());
+  ASSERT_EQ(calibrated.code, 0) << calibrated.err;
+  const plan::Cluster known = cluster_in(folder);
+  EXPECT_NEAR(plan::product_s(known, ElementType::kF32, 8e7), 20e-6 + 1e-3, 1e-9);
+  EXPECT_NEAR(plan::memory_s(known, 1.2e7), 2e-6 + 1e-3, 1e-9);
+  // A machine that was measured wrongly is put right, and nothing else changes.
+  plan::Cluster wrong = known;
+  wrong.device.peak_flops = {{ElementType::kF32, 1}, {ElementType::kBF16, 1}};
+  wrong.device.memory_bandwidth = wrong.host.memory_bandwidth = wrong.host.link_bandwidth = 1;
+  folder.write("here.toml", to_toml(wrong));
+  EXPECT_THAT(outcome({"memory", "--cluster", "here.toml", "--update"}),
+              HasSubstr("written to here.toml: device.memory_bandwidth"));
+  EXPECT_THAT(outcome({"products", "--cluster", "here.toml", "--update"}),
+              HasSubstr("written to here.toml: device.peak_flops"));
+  EXPECT_EQ(cluster_in(folder), known);
+  EXPECT_THAT(outcome({"storage", "--cluster", "here.toml", "--update", "--bytes", "1048576",
+                       "--rounds", "1"}),
+              HasSubstr("written to here.toml: storage"));
+  const plan::Cluster stored = cluster_in(folder);
+  EXPECT_GT(stored.storage.write_bandwidth, 0);
+  EXPECT_GT(stored.storage.read_bandwidth, 0);
+  plan::Cluster without = stored;
+  without.storage = {};
+  EXPECT_EQ(without, known);
+  const Outcome planned = run({shoal_program(), "plan", "--model", "gpt2-124m", "--cluster",
+                               "here.toml", "--tokens", "1e9", "--no-sequence-parallel"},
+                              folder.path());
+  EXPECT_EQ(planned.code, 0) << planned.err;
+  EXPECT_THAT(planned.out, HasSubstr("with a checkpoint of")) << "the plan knows of storage";
+}
+
+TEST(MachineBench, MeasuresAsTheJobRuns) {
+  const Folder folder;
+  folder.write("job.toml", kJob);
+  const Outcome products = bench(folder, {"products", "job.toml", "--set",
+                                          "parallelism.threads_per_rank=1", "--seconds", "0.5"});
+  ASSERT_EQ(products.code, 0) << products.err;
+  EXPECT_THAT(folder.read("products.txt"), StartsWith("ranks 2 threads 1 "));
+  EXPECT_THAT(folder.read("products.txt"), HasSubstr(" seconds 0.5 shapes 5\n"));
+  // 4 samples of 128 tokens on two ranks, in one micro-batch.
+  EXPECT_THAT(products.out, ContainsRegex("qkv +256 +64 +192 +2 "));
+  EXPECT_THAT(products.out, HasSubstr("f32: a plain loop reaches 160 GFLOP/s"));
+  EXPECT_THAT(products.out, HasSubstr("bf16: a plain loop reaches 320 GFLOP/s"));
+  EXPECT_THAT(products.out, HasSubstr("what `shoal plan` counts by the preset cpu"));
+  const Outcome model = bench(folder, {"products", "gpt2-124m", "--micro-batch", "2", "--seq-len",
+                                       "32", "--no-bf16", "--json", "--nproc", "1"});
+  ASSERT_EQ(model.code, 0) << model.err;
+  EXPECT_THAT(model.out, HasSubstr("\"layers\":\"qkv\",\"rows\":64,\"in\":768,\"out\":2304"));
+  EXPECT_THAT(model.out, Not(HasSubstr("bf16")));
+  // Two ranks write in the folder of the runs, or where it would be.
+  const Outcome storage =
+      bench(folder, {"storage", "job.toml", "--bytes", "2097152", "--rounds", "2", "--json"});
+  ASSERT_EQ(storage.code, 0) << storage.err;
+  EXPECT_THAT(storage.out,
+              StartsWith("{\"folder\":\".\",\"writers\":2,\"rounds\":[{\"bytes\":2097152"));
+  // 2 blocks of 49,984 parameters, embeddings of 64,000 and 65,536, a norm of 128: with both
+  // moments of Adam 12 bytes each.
+  EXPECT_THAT(storage.out, HasSubstr("\"checkpoint\":{\"job\":\"job.toml\",\"bytes\":2755584.0}"));
+  std::filesystem::create_directories(folder.path() / "runs");
+  EXPECT_THAT(bench(folder, {"storage", "job.toml", "--bytes", "1048576", "--rounds", "1"}).out,
+              StartsWith("runs: written by 2 ranks"));
+}
+
+TEST(MachineBench, RefusesWhatMakesNoSense) {
+  const Folder folder;
+  folder.write("job.toml", kJob);
+  constexpr const char* kTwo = "preset = \"cpu\"\ndevices_per_host = 2\n";
+  folder.write("two.toml", kTwo);
+  const auto words = [&](const std::vector<std::string>& more, int code = 2) {
+    const Outcome outcome = bench(folder, more);
+    EXPECT_EQ(outcome.code, code) << more[0] << " " << more[1] << outcome.out << outcome.err;
+    return outcome.err;
+  };
+  for (const char* what : {"products", "memory", "storage"}) {
+    EXPECT_THAT(words({what, "--update"}), HasSubstr("--update: name with --cluster the file"));
+    EXPECT_THAT(words({what, "--update", "--cluster", "cpu"}), HasSubstr("--update: name with"));
+    EXPECT_THAT(words({what, "--cluster", "two.toml"}),
+                HasSubstr("--cluster two.toml: its hosts have 2 ranks at work, and 1 is measured"));
+    EXPECT_THAT(words({what, "--cluster", "none.toml"}, 66), HasSubstr("neither a file nor"));
+    EXPECT_THAT(words({what, "--nproc", "65"}), HasSubstr("--nproc"));
+    EXPECT_THAT(words({what, "--seconds", "0"}), HasSubstr("--seconds"));
+  }
+  EXPECT_EQ(folder.read("two.toml"), kTwo);
+  EXPECT_THAT(words({"products", "gpt2-124m", "--update", "--cluster", "two.toml", "--nproc", "2"}),
+              HasSubstr("leave the model out"));
+  EXPECT_THAT(words({"products", "--seq-len", "3"}), HasSubstr("go with a model"));
+  EXPECT_THAT(words({"products", "gpt3-124m"}), HasSubstr("no such model"));
+  EXPECT_THAT(words({"products", "gpt2-124m", "--micro-batch", "1000000"}, 81),
+              HasSubstr("MB are available"));
+  EXPECT_THAT(words({"products", "job.toml", "--set", "parallelism.ranks=128", "--set",
+                     "training.global_batch_sequences=128"}),
+              HasSubstr("it has 128 ranks: say with --nproc"));
+  EXPECT_THAT(words({"memory", "--nproc", "0"}), HasSubstr("--nproc"));
+  EXPECT_THAT(words({"storage", "gpt2-124m"}), HasSubstr("name a job file (.toml)"));
+  EXPECT_THAT(words({"storage", "--set", "a.b=1"}), HasSubstr("--set goes with a job file"));
+  EXPECT_THAT(words({"storage", "--folder", "none"}, 66), HasSubstr("none is not a folder"));
+  EXPECT_THAT(words({"storage", "--bytes", "1000"}), HasSubstr("--bytes"));
+  EXPECT_THAT(words({"storage", "--rounds", "0"}), HasSubstr("--rounds"));
 }
 
 /// What each rank of the fake trainer was given, without the name of the rendezvous, which must be

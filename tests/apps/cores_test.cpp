@@ -11,6 +11,13 @@
 namespace shoal::apps::cores_test {
 namespace {
 
+TEST(Doublings, EndWithAll) {
+  EXPECT_EQ(doublings(1), (std::vector<std::int64_t>{1}));
+  EXPECT_EQ(doublings(2), (std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(doublings(6), (std::vector<std::int64_t>{1, 2, 4, 6}));
+  EXPECT_EQ(doublings(8), (std::vector<std::int64_t>{1, 2, 4, 8}));
+}
+
 TEST(Cores, ThisProcessHasThoseOfItsMask) {
   cpu_set_t set;
   ASSERT_EQ(::sched_getaffinity(0, sizeof set, &set), 0);

@@ -226,5 +226,37 @@ int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments) {
   return a.rank == 1 && a.factor == 7 ? 3 : 0;
 }
 
+// A machine whose matmuls take 20 us and run at 80 GFLOP/s, in bf16 at twice that, and whose
+// memory gives 12 GB/s after 2 us.
+int shoal_products_main(shoal::apps::ProductArguments* arguments) {
+  shoal::apps::ProductArguments& a = *arguments;
+  std::ofstream("products.txt") << fmt::format(
+      "ranks {} threads {} pinned {} seconds {} shapes {}\n", a.by.ranks, a.by.threads,
+      a.by.cores.size(), a.by.seconds, a.shapes.size());
+  for (const shoal::ElementType type : a.types) {
+    const double rate = type == shoal::ElementType::kBF16 ? 160e9 : 80e9;
+    for (const auto& shape : a.shapes) {
+      a.seconds[type].emplace_back();
+      for (std::size_t pass = 0; pass < a.passes.size(); ++pass)
+        a.seconds[type].back().push_back(20e-6 + shape.flops() / rate);
+    }
+    if (a.peaks) a.peak_flops[type] = 2 * rate;
+  }
+  return 0;
+}
+
+int shoal_memory_main(shoal::apps::MemoryArguments* arguments) {
+  shoal::apps::MemoryArguments& a = *arguments;
+  for (shoal::apps::LoopRate& loop : a.loops) loop.read = loop.write = loop.copy = 1e9;
+  for (const double bytes : {1e4, 1e6, 1e8}) a.traversals.push_back({bytes, 2e-6 + bytes / 12e9});
+  return 0;
+}
+
+int shoal_kernels_main(shoal::apps::KernelArguments* arguments) {
+  for (const char* kernel : {"linear", "linear_backward"})
+    arguments->kernels[kernel] = {{{1e6, 1, 1}, 1e-3}, {{1e9, 1, 1}, 1}};
+  return 0;
+}
+
 const char* shoal_torch_description() { return "a fake"; }
 const char* shoal_mpi_description() { return ""; }

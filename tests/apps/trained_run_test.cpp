@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -537,6 +538,27 @@ steps = 1
   EXPECT_EQ(scaled.code, 0) << scaled.err;
   EXPECT_THAT(scaled.out, ContainsRegex("\n +1 +[0-9.]+ +[0-9.e+]+ +1.00 +100 % +[0-9.]+ +[-+]"));
   EXPECT_THAT(scaled.out, HasSubstr("scaling.svg shows it"));
+  // The real matmuls and memory: figures are what they are here, but all are there.
+  const auto figures = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {shoal_program(), "bench"});
+    more.insert(more.end(), {"--cluster", "here.toml", "--seconds", "0.001", "--json"});
+    const Outcome outcome = run(more, folder.path());
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    std::vector<double> numbers;
+    const std::regex number("(_s|flops|seconds|share_of_peak)\":([0-9.e+-]+)");
+    for (auto found = std::sregex_iterator(outcome.out.begin(), outcome.out.end(), number);
+         found != std::sregex_iterator(); ++found)
+      numbers.push_back(std::stod((*found)[2].str()));
+    return numbers;
+  };
+  // Five shapes in two types: FLOPs, three times, the share of the peak and the planned time of
+  // each; peak, FLOPs, seconds and planned time of each type.
+  const std::vector<double> products = figures({"products", "gpt.toml"});
+  EXPECT_EQ(products.size(), 2u * (5 * 6 + 4));
+  EXPECT_TRUE(std::all_of(products.begin(), products.end(), [](double x) { return x > 0; }));
+  const std::vector<double> rates = figures({"memory", "--nproc", "1"});
+  EXPECT_GE(rates.size(), 2u * 3 + 4) << "a cache and memory, and what operations get";
+  EXPECT_TRUE(std::all_of(rates.begin(), rates.end(), [](double x) { return x >= 0; }));
   const Outcome drift =
       run({shoal_program(), "plan", "drift", "--cluster", "here.toml", "--seconds", "0.002"},
           folder.path());

@@ -38,10 +38,24 @@ EXACT = ("draw_cut", "ring_by_hand", "--mesh")
 PROGRAMS = "build/release/bin/"
 # Run as they are.
 SYSTEM = ("cat", "export", "head", "ls", "tail")
-# Prints "losses alike" where TensorBoard's own reader finds in every run of a folder what metrics.jsonl says, rounded to float32.
+# Prints "losses alike" where TensorBoard's own reader finds in every run of a folder what metrics.jsonl says, rounded to float32, the job, and the picture of memory.
 TENSORBOARD = """
-import json, pathlib, sys
+import json, pathlib, struct, sys, zlib
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+def rows(png):
+    # The rows of an unfiltered PNG of 8-bit colours, every checksum looked at.
+    assert png[:8] == b"\\x89PNG\\r\\n\\x1a\\n" and png[24:29] == b"\\x08\\x02\\0\\0\\0"
+    (width, height), at, packed = struct.unpack(">II", png[16:24]), 8, b""
+    while at < len(png):
+        length, name = struct.unpack(">I4s", png[at:at + 8])
+        assert struct.pack(">I", zlib.crc32(png[at + 4:at + 8 + length])) == png[at + 8 + length:at + 12 + length], name
+        packed += png[at + 8:at + 8 + length] if name == b"IDAT" else b""
+        at += 12 + length
+    data, row = zlib.decompress(packed), 1 + 3 * width
+    assert len(data) == row * height and not any(data[::row])
+    return [data[y * row + 1:(y + 1) * row] for y in range(height)]
+
 for run in pathlib.Path(sys.argv[1]).glob("*/tensorboard"):
     events = EventAccumulator(str(run), size_guidance={"scalars": 0})
     events.Reload()
@@ -49,6 +63,15 @@ for run in pathlib.Path(sys.argv[1]).glob("*/tensorboard"):
     told = {line["step"]: line["loss"] for line in map(json.loads, open(run.parent / "metrics.jsonl"))}
     assert shown.keys() == told.keys(), (run, shown.keys() ^ told.keys())
     assert all(abs(shown[step] - told[step]) <= 1e-6 * abs(told[step]) for step in told), run
+    # Markdown shows what is indented as it is.
+    job = events.Tensors("job")[-1].tensor_proto.string_val[0].decode()
+    assert "".join(line[4:] for line in job.splitlines(keepends=True)) == open(run.parent / "config.toml").read(), run
+    assert events.summary_metadata["job"].plugin_data.plugin_name == "text", run
+    if (run.parent / "memory.svg").exists():
+        picture = rows(events.Images("memory")[-1].encoded_image_string)
+        # Something is there from the beginning of a step to its end, at the bottom, and the axis ends above all.
+        pixels = [[row[x:x + 3] != b"\\xff\\xff\\xff" for x in range(0, len(row), 3)] for row in picture]
+        assert len(picture) == 320 and len(pixels[-1]) == 640 and all(pixels[-1]) and not any(pixels[0]), run
 print("losses alike")
 """
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -157,7 +180,8 @@ class Tree:
         if words[0] == "bench":
             shorter = [re.sub(r"^\d{9,}$", "67108864", word) for word in words] + ["--seconds", "0.01"]
             # Every size up to 1 MiB takes 1000 calls.
-            return shorter + (["--factor", "1024"] if "--bytes" in words and "--factor" not in words else [])
+            many = words[1] == "collectives" and "--bytes" in words and "--factor" not in words
+            return shorter + (["--factor", "1024"] if many else [])
         return [re.sub(r"step-(\d+)$", lambda step: f"step-{int(step[1]) * STEPS // self.documented_steps}", word) for word in words]
 
     def as_typed(self, words):

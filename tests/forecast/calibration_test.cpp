@@ -36,6 +36,30 @@ TEST(Calibration, FindsTheConstantsThatMadeTheTimes) {
   EXPECT_DOUBLE_EQ(cluster.device.memory_bytes, 16e9);
 }
 
+// Each piece changes what it measures: a cluster file keeps what else stands in it.
+TEST(Calibration, APieceLeavesTheOtherFigures) {
+  const Cluster before = *plan::cluster_preset("cpu");
+  Cluster cluster = before;
+  cluster.devices_per_host = 2;
+  set_memory(cluster, {{1e4, 2e-6 + 1e4 / 12e9}, {1e8, 2e-6 + 1e8 / 12e9}});
+  EXPECT_NEAR(plan::memory_s(cluster, 6e6), 2e-6 + 5e-4, 1e-12);
+  EXPECT_DOUBLE_EQ(cluster.host.memory_bandwidth, 2 * cluster.device.memory_bandwidth);
+  EXPECT_EQ(cluster.device.peak_flops, before.device.peak_flops);
+  EXPECT_EQ(cluster.storage, before.storage);
+  EXPECT_EQ(cluster.inside, before.inside);
+  const Device memory = cluster.device;
+  set_products(cluster,
+               {{ElementType::kF32, {{1e6, 20e-6 + 1e6 / 80e9}, {1e9, 20e-6 + 1e9 / 80e9}}}});
+  EXPECT_NEAR(plan::product_s(cluster, ElementType::kF32, 8e7), 20e-6 + 1e-3, 1e-12);
+  EXPECT_EQ(cluster.device.memory_bandwidth, memory.memory_bandwidth);
+  EXPECT_EQ(cluster.device.efficiency.operation_s, memory.efficiency.operation_s);
+  EXPECT_EQ(cluster.peak(ElementType::kBF16), before.peak(ElementType::kBF16));
+  set_storage(cluster, 2e9, 3e9);
+  EXPECT_EQ(cluster.storage, (plan::Storage{.read_bandwidth = 3e9, .write_bandwidth = 2e9}));
+  EXPECT_THROW(set_storage(cluster, 0, 3e9), Error);
+  EXPECT_THROW(set_products(cluster, {}), Error);
+}
+
 // The same of messages, whose times the cost model itself predicts: from one rank to another and
 // back.
 TEST(Calibration, FindsWhatMessagesCost) {

@@ -50,7 +50,40 @@ TEST(MemoryTimeline, APictureOfTheLastStep) {
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
 }
 
+// The picture in pixels: 640 columns are 10 ms, 320 rows are 9.45 MB. A quarter of the way half of
+// the activations are there.
+TEST(MemoryTimeline, PixelsOfTheLastStep) {
+  constexpr Color kBlue{0x3b, 0x6f, 0xb6};
+  constexpr Color kYellow{0xed, 0xae, 0x49};
+  constexpr Color kBlack{};
+  constexpr Color kWhite{255, 255, 255};
+  const Pixels pixels = memory_pixels(kMarks);
+  ASSERT_EQ(pixels.width(), 640);
+  ASSERT_EQ(pixels.height(), 320);
+  const auto at = [&](int x, double megabytes) {
+    return pixels.at(x, 319 - static_cast<int>(megabytes / 9.45 * 320));
+  };
+  for (const int x : {0, 160, 320, 639}) {
+    EXPECT_EQ(pixels.at(x, 319), kBlue);
+    EXPECT_EQ(at(x, 3.9), kBlue) << x;
+    EXPECT_EQ(pixels.at(x, 0), kWhite);
+  }
+  EXPECT_EQ(at(160, 4.1), kYellow);
+  EXPECT_EQ(at(160, 5.4), kYellow);
+  EXPECT_EQ(at(160, 5.7), kWhite);
+  EXPECT_EQ(at(160, 9), kBlack);
+  EXPECT_EQ(at(330, 6.7), kYellow);
+  EXPECT_EQ(at(330, 8), kBlack);
+  EXPECT_EQ(at(330, 9), kWhite);
+  EXPECT_EQ(at(639, 4.2), kWhite) << "at the end all activations are gone";
+  EXPECT_EQ(memory_legend(kMarks),
+            "Step 2 on rank 0: 10 ms from left to right, 9.45 MB from bottom to top; blue: "
+            "parameters; yellow: activations; black: the peak of each stretch");
+}
+
 TEST(MemoryTimeline, NothingWasWatched) {
+  EXPECT_EQ(memory_pixels({}).at(0, 319), (Color{255, 255, 255}));
+  EXPECT_EQ(memory_legend({}), "no step was watched");
   EXPECT_THAT(memory_plot("nothing", {}), HasSubstr("no step was watched"));
 }
 

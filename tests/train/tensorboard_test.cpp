@@ -99,5 +99,37 @@ TEST(EventFile, HoldsWhatWasWritten) {
   EXPECT_EQ(fields(all[3]).find(2)->second, "300");
 }
 
+/// The only value of an event's summary.
+std::multimap<int, std::string> value_of(const std::string& record) {
+  const auto summary = fields(fields(record).find(5)->second);
+  EXPECT_EQ(summary.count(1), 1u);
+  return fields(summary.find(1)->second);
+}
+
+TEST(EventFile, HoldsTextsAndPictures) {
+  const TemporaryFolder folder;
+  EventFile file(folder.path() + "/tensorboard", 0);
+  file.text(7, "job", "[job]\nname = \"x\"\n\nend");
+  Pixels pixels(2, 3, {1, 2, 3});
+  file.picture(8, "memory", pixels, "two by three");
+  const auto all = records(file.path());
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_EQ(fields(all[2]).find(2)->second, "7");
+  const auto text = value_of(all[2]);
+  EXPECT_EQ(text.find(1)->second, "job");
+  const auto tensor = fields(text.find(8)->second);
+  EXPECT_EQ(tensor.find(1)->second, "7") << "DT_STRING";
+  EXPECT_EQ(tensor.find(8)->second, "    [job]\n    name = \"x\"\n    \n    end\n");
+  EXPECT_EQ(fields(fields(text.find(9)->second).find(1)->second).find(1)->second, "text");
+  const auto picture = value_of(all[3]);
+  const auto image = fields(picture.find(4)->second);
+  EXPECT_EQ(image.find(1)->second, "3") << "its height";
+  EXPECT_EQ(image.find(2)->second, "2");
+  EXPECT_EQ(image.find(4)->second, pixels.to_png());
+  const auto metadata = fields(picture.find(9)->second);
+  EXPECT_EQ(fields(metadata.find(1)->second).find(1)->second, "images");
+  EXPECT_EQ(metadata.find(3)->second, "two by three");
+}
+
 }  // namespace
 }  // namespace shoal::train::tensorboard_test

@@ -1,5 +1,3 @@
-#include "apps/shoal/plan/calibrate.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -12,8 +10,10 @@
 #include <vector>
 
 #include "apps/shoal/app_library.h"
-#include "apps/shoal/cluster_file.h"
 #include "apps/shoal/cores.h"
+#include "apps/shoal/machine/compared_cluster.h"
+#include "apps/shoal/machine/measured_by.h"
+#include "apps/shoal/machine/product_table.h"
 #include "apps/shoal/other_load.h"
 #include "apps/shoal/plan/commands.h"
 #include "apps/shoal/plan/output_files.h"
@@ -34,16 +34,10 @@ struct CalibrateOptions {
   std::string name = "here";
   int ranks = 1;
   int threads = 0;
-  int rounds = CalibrateArguments{}.rounds;
+  int rounds = KernelArguments{}.rounds;
   double seconds = 0.2;
   bool no_bf16 = false;
 };
-
-std::vector<forecast::TimedWork> work_of(const std::vector<TimedSample>& samples) {
-  std::vector<forecast::TimedWork> list;
-  for (const TimedSample& sample : samples) list.push_back({sample.work, sample.seconds});
-  return list;
-}
 
 /// Runs `shoal bench collectives` and returns its line of each case. Its ranks are processes that
 /// make public calls and check the results.
@@ -116,52 +110,41 @@ collective::CostModel link_costs(const CalibrateOptions& options) {
   return forecast::message_costs(measured);
 }
 
-void calibrate(const CalibrateOptions& options) {
-  CalibrateArguments arguments = measured_by(options.ranks, options.threads);
-  arguments.seconds = options.seconds;
-  arguments.rounds = options.rounds;
-  arguments.bf16 = !options.no_bf16;
-  forecast::Measurements measured;
-  const OtherLoad load;
-  // These processes start before threads of this process are pinned to cores: they would inherit
-  // the pinning.
-  measured.all_reduces = all_reduces(options);
-  const auto tcp = options.ranks > 1 ? std::optional(link_costs(options)) : std::nullopt;
-  AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
-  const double others_cores = load.cores();
-  measured.name = options.name;
-  measured.ranks = options.ranks;
-  const auto cores = static_cast<double>(cores_of_this_process().usable());
-  if (cores < options.ranks * arguments.threads)
-    measured.ranks_at_once = std::max(1.0, cores / arguments.threads);
-  measured.memory_bytes =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  measured.products[ElementType::kF32] = work_of(arguments.products_f32);
-  if (!arguments.products_bf16.empty())
-    measured.products[ElementType::kBF16] = work_of(arguments.products_bf16);
-  measured.traversals = work_of(arguments.traversals);
-  measured.kernels = arguments.kernels;
-  const plan::Cluster cluster = forecast::calibrated(measured);
-  std::string text = to_toml(cluster);
-  if (tcp) {
-    text +=
-        "\n# parallelism.link_costs of a job reads this. Between hosts nothing is measured: "
-        "what stands there is 10-gigabit Ethernet's.\n" +
-        train::link_costs_section(*tcp);
-  }
-  write_file(options.output, text);
-  const plan::Efficiency& efficiency = cluster.device.efficiency;
-  fmt::print("{} ranks of {} threads: products {:.4g} GFLOP/s f32", options.ranks,
-             arguments.threads,
-             cluster.device.peak_flops.at(ElementType::kF32) * efficiency.matmul / 1e9);
-  if (cluster.device.peak_flops.contains(ElementType::kBF16)) {
-    fmt::print(", {:.4g} bf16",
-               cluster.device.peak_flops.at(ElementType::kBF16) * efficiency.matmul / 1e9);
-  }
+/// Measures what one of as many ranks as a job will have gets of cores and memory, by the pieces
+/// of `shoal bench`.
+void measure_ranks(const CalibrateOptions& options, const MeasuringRanks& by,
+                   forecast::Measurements& measured) {
+  const AppLibrary library;
+  ProductArguments products{.by = by,
+                            .shapes = forecast::calibration_shapes(),
+                            .passes = {forecast::ProductPass::kForward},
+                            .types = {ElementType::kF32},
+                            .seconds = {},
+                            .peak_flops = {}};
+  if (!options.no_bf16) products.types.push_back(ElementType::kBF16);
+  library.entry<int(ProductArguments*)>("shoal_products_main")(&products);
+  measured.products = timed_products(products);
+  MemoryArguments memory{.by = by, .loops = {}, .traversals = {}};
+  library.entry<int(MemoryArguments*)>("shoal_memory_main")(&memory);
+  measured.traversals = memory.traversals;
+  KernelArguments kernels{
+      .by = by, .rounds = options.rounds, .bf16 = !options.no_bf16, .kernels = {}};
+  library.entry<int(KernelArguments*)>("shoal_kernels_main")(&kernels);
+  measured.kernels = kernels.kernels;
+}
+
+void print_figures(const CalibrateOptions& options, const MeasuringRanks& by,
+                   const plan::Cluster& cluster, const std::optional<collective::CostModel>& tcp) {
+  const plan::Device& device = cluster.device;
+  const double share = device.efficiency.matmul;
+  fmt::print("{} ranks of {} threads: products {:.4g} GFLOP/s f32", by.ranks, by.threads,
+             device.peak_flops.at(ElementType::kF32) * share / 1e9);
+  if (const auto bf16 = device.peak_flops.find(ElementType::kBF16); bf16 != device.peak_flops.end())
+    fmt::print(", {:.4g} bf16", bf16->second * share / 1e9);
   fmt::print("; memory {:.4g} GB/s; an operation {:.3g} us",
-             cluster.device.memory_bandwidth * efficiency.memory / 1e9,
-             efficiency.operation_s * 1e6);
-  if (options.ranks > 1) {
+             device.memory_bandwidth * device.efficiency.memory / 1e9,
+             device.efficiency.operation_s * 1e6);
+  if (by.ranks > 1) {
     fmt::print("; all-reduce {:.4g} GB/s, {:.3g} us", cluster.inside.bandwidth / 1e9,
                cluster.inside.latency_s * 1e6);
   }
@@ -170,27 +153,32 @@ void calibrate(const CalibrateOptions& options) {
                (tcp->inside.alpha + 2 * tcp->overhead) * 1e6);
   }
   fmt::print("\nwritten to {}: shoal plan --cluster {}\n", options.output, options.output);
-  if (others_cores > kDisturbing) {
-    fmt::print(
-        "Other processes kept {:.2g} cores busy meanwhile: measure again when they have ended.\n",
-        others_cores);
-  }
+}
+
+void calibrate(const CalibrateOptions& options) {
+  const MeasuringRanks by = measured_by(options.ranks, options.threads, options.seconds);
+  forecast::Measurements measured;
+  const OtherLoad load;
+  // These processes start before threads of this process are pinned to cores: they would inherit
+  // the pinning.
+  measured.all_reduces = all_reduces(options);
+  const auto tcp = options.ranks > 1 ? std::optional(link_costs(options)) : std::nullopt;
+  measure_ranks(options, by, measured);
+  const double others_cores = load.cores();
+  measured.name = options.name;
+  measured.ranks = options.ranks;
+  const auto cores = static_cast<double>(cores_of_this_process().usable());
+  if (cores < options.ranks * by.threads)
+    measured.ranks_at_once = std::max(1.0, cores / by.threads);
+  measured.memory_bytes =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const plan::Cluster cluster = forecast::calibrated(measured);
+  write_file(options.output, cluster_text(cluster, tcp));
+  print_figures(options, by, cluster, tcp);
+  fmt::print("{}", disturbance(others_cores));
 }
 
 }  // namespace
-
-CalibrateArguments measured_by(int ranks, int threads) {
-  CalibrateArguments arguments;
-  arguments.ranks = ranks;
-  const Cores cores = cores_of_this_process();
-  arguments.threads = threads_per_rank(cores, ranks, threads);
-  // Where there are fewer cores than threads nobody is pinned, as in a job.
-  if (ranks * arguments.threads <= static_cast<int>(cores.list.size())) {
-    for (int rank = 0; rank < ranks; ++rank)
-      arguments.cores.push_back(cores_of_rank(cores, rank, ranks, arguments.threads));
-  }
-  return arguments;
-}
 
 void add_calibrate_command(CLI::App& plan_command) {
   auto* command =

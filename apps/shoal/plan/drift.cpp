@@ -8,7 +8,7 @@
 
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cluster_file.h"
-#include "apps/shoal/plan/calibrate.h"
+#include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/plan/commands.h"
 #include "apps/shoal/self_exec.h"
 #include "apps/shoal/torch/entry.h"
@@ -39,11 +39,12 @@ void drift(const DriftOptions& options) {
                 fmt::format("drift {}: {} devices are not the ranks of one host", options.cluster,
                             cluster.devices()));
   }
-  CalibrateArguments arguments = measured_by(static_cast<int>(cluster.devices()), 0);
-  arguments.seconds = options.seconds;
-  arguments.rounds = kRounds;
-  arguments.drift_only = true;
-  AppLibrary().entry<int(CalibrateArguments*)>("shoal_calibrate_main")(&arguments);
+  KernelArguments arguments{
+      .by = measured_by(static_cast<int>(cluster.devices()), 0, options.seconds),
+      .rounds = kRounds,
+      .drift_only = true,
+      .kernels = {}};
+  AppLibrary().entry<int(KernelArguments*)>("shoal_kernels_main")(&arguments);
   const forecast::Drift drift = forecast::drift(cluster, arguments.kernels);
   if (options.json) {
     fmt::print("{}\n",

@@ -74,17 +74,6 @@ std::vector<std::string> known_of(const char* option, const std::vector<std::str
   return names;
 }
 
-/// Returns the ranks of a job on a host of its own.
-plan::Cluster host_of_job(std::int64_t ranks) {
-  plan::Cluster cluster = *plan::cluster_preset("cpu");
-  cluster.devices_per_host = ranks;
-  // The ranks of a job share one host: each device is an equal part of it.
-  cluster.device.memory_bytes /= static_cast<double>(ranks);
-  cluster.device.memory_bandwidth /= static_cast<double>(ranks);
-  for (auto& [type, peak] : cluster.device.peak_flops) peak /= static_cast<double>(ranks);
-  return cluster;
-}
-
 }  // namespace
 
 void reject(const std::string& what) { throw Error(ErrorKind::kUsage, "plan", what); }
@@ -275,11 +264,21 @@ model::ModelSpec model_of(const PlanOptions& options) {
   return spec;
 }
 
+plan::Cluster cpu_host(std::int64_t ranks) {
+  plan::Cluster cluster = *plan::cluster_preset("cpu");
+  cluster.devices_per_host = ranks;
+  // The ranks of a job share one host: each device is an equal part of it.
+  cluster.device.memory_bytes /= static_cast<double>(ranks);
+  cluster.device.memory_bandwidth /= static_cast<double>(ranks);
+  for (auto& [type, peak] : cluster.device.peak_flops) peak /= static_cast<double>(ranks);
+  return cluster;
+}
+
 plan::Cluster cluster_of(const PlanOptions& options) {
   std::int64_t devices = options.devices;
   if (devices == 0 && is_job(options)) devices = job_of(options).config.parallelism.ranks;
   // A job is planned for one host of the preset cpu unless somebody names another cluster.
-  if (options.cluster.empty() && is_job(options)) return host_of_job(devices);
+  if (options.cluster.empty() && is_job(options)) return cpu_host(devices);
   const std::string name = options.cluster.empty() ? kDefaultCluster : options.cluster;
   plan::Cluster cluster = load_cluster(name);
   // Without --devices the mesh decides: --dp, or one data rank on a preset.

@@ -94,6 +94,9 @@ train::Job job_of(const PlanOptions& options);
 // option, and Error(input missing) for a file that does not exist.
 plan::Optimizer optimizer_of(const std::string& word);
 model::ModelSpec model_of(const PlanOptions& options);
+/// Returns the host for which a job of so many ranks is planned where no cluster is named: each
+/// rank is an equal part of the preset cpu.
+plan::Cluster cpu_host(std::int64_t ranks);
 plan::Cluster cluster_of(const PlanOptions& options);
 /// `table` is that of --schedule-file; null without one.
 plan::Training training_of(const PlanOptions& options, const model::ModelSpec& spec,

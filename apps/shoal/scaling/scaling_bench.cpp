@@ -37,14 +37,6 @@ struct ScalingOptions {
   std::string out = "scaling.svg";
 };
 
-/// 1, 2, 4 and so on, and as many ranks as there are cores.
-std::vector<std::int64_t> ranks_up_to(std::int64_t cores) {
-  std::vector<std::int64_t> ranks;
-  for (std::int64_t count = 1; count < cores; count *= 2) ranks.push_back(count);
-  ranks.push_back(cores);
-  return ranks;
-}
-
 /// Ranks at all points have as many threads, unless the user says how many: those that fit with the
 /// most ranks.
 void choose_threads(ScalingOptions& options, const Cores& cores) {
@@ -112,7 +104,7 @@ void check(ScalingOptions& options, const Cores& cores) {
     throw Error(ErrorKind::kUsage, "bench",
                 fmt::format("scaling {}: name a job file (.toml)", options.job));
   }
-  if (options.ranks.empty()) options.ranks = ranks_up_to(cores.usable());
+  if (options.ranks.empty()) options.ranks = doublings(cores.usable());
   std::sort(options.ranks.begin(), options.ranks.end());
   options.ranks.erase(std::unique(options.ranks.begin(), options.ranks.end()), options.ranks.end());
   for (const std::string& file : options.clusters) {
@@ -152,10 +144,7 @@ void scale(ScalingOptions& options) {
     fmt::print("With {} ranks {} threads share {} cores.\n", options.ranks.back(), busy,
                cores.usable());
   }
-  if (others_cores > kDisturbing) {
-    fmt::print("Other processes kept {:.2g} cores busy meanwhile: measure again without them.\n",
-               others_cores);
-  }
+  fmt::print("{}", disturbance(others_cores));
 }
 
 }  // namespace

@@ -6,7 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "shoal/base/element_type.h"
 #include "shoal/collective/transport_options.h"
+#include "shoal/forecast/calibration.h"
+#include "shoal/forecast/product_shapes.h"
 #include "shoal/plan/kernel_rate.h"
 #include "shoal/train/config/run_board.h"
 
@@ -97,25 +100,54 @@ inline bool is_of_messages(const std::string& op) {
   return op == "sendrecv" || op == "ping_pong" || op == "message_rate";
 }
 
-struct TimedSample {
-  double work = 0;  ///< FLOPs or bytes
-  double seconds = 0;
-};
-using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
-
-/// Describes a measurement: `ranks` threads measure at the same time, each computing with `threads`
-/// threads. Kernel times are those of all ranks (KernelRounds), all other times those of rank 0.
-struct CalibrateArguments {
+/// Describes who measures: `ranks` threads of a process, all at the same time, each computing with
+/// `threads` threads.
+struct MeasuringRanks {
   int ranks = 1;
   int threads = 1;
   std::vector<std::vector<int>> cores;  ///< by rank; empty: not pinned, ranks share all cores
   double seconds = 0.2;                 ///< per case
-  int rounds = 9;                       ///< in which kernels are measured, all cases in each
-  bool bf16 = true;                     ///< products and kernels in bf16 too
-  bool drift_only =
-      false;  ///< only `kernels`, and of them only those that tell how the machine has changed
-  std::vector<TimedSample> products_f32, products_bf16, traversals;  ///< out
-  TimedKernels kernels;  ///< out: what Shoal's own operators take, by plan::kernel_names
+};
+
+/// Matmuls of linear layers, measured.
+struct ProductArguments {
+  MeasuringRanks by;
+  std::vector<forecast::ProductShape> shapes;
+  std::vector<forecast::ProductPass> passes;
+  std::vector<ElementType> types;  ///< of the factors: kF32, kBF16. Results are float32
+  bool peaks = false;              ///< measure the peaks too
+
+  // The times and peaks of rank 0.
+  /// Out: seconds by type, shape and pass.
+  std::map<ElementType, std::vector<std::vector<double>>> seconds;
+  std::map<ElementType, double> peak_flops;  ///< out: FLOP/s that plain loops reach on a rank
+};
+
+/// The rates that plain loops reach in a part of memory.
+struct LoopRate {
+  int threads = 1;
+  std::int64_t thread_bytes = 0;  ///< that each thread goes through
+  double read = 0;                ///< bytes/s of all threads together
+  double write = 0;
+  double copy = 0;
+};
+
+struct MemoryArguments {
+  MeasuringRanks by;  ///< element-wise operations
+  /// Plain loops, of which no more than one runs at a time: their numbers of threads and sizes.
+  std::vector<LoopRate> loops;                  ///< in and out
+  std::vector<forecast::TimedWork> traversals;  ///< out, of rank 0: LibTorch's addition of tensors
+};
+
+using TimedKernels = std::map<std::string, std::vector<plan::TimedKernel>>;
+
+struct KernelArguments {
+  MeasuringRanks by;
+  int rounds = 9;           ///< in which kernels are measured, all cases in each
+  bool bf16 = true;         ///< in bf16 too
+  bool drift_only = false;  ///< only kernels that tell how the machine has changed
+  /// Out: what Shoal's own operators take, by plan::kernel_names, of all ranks (KernelRounds).
+  TimedKernels kernels;
 };
 
 }  // namespace shoal::apps
@@ -128,7 +160,9 @@ int shoal_generate_main(const shoal::apps::GenerateArguments* arguments);
 int shoal_eval_main(const shoal::apps::EvalArguments* arguments);
 /// Returns 1 where a step differs.
 int shoal_replay_main(const shoal::apps::ReplayArguments* arguments);
-int shoal_calibrate_main(shoal::apps::CalibrateArguments* arguments);
+int shoal_products_main(shoal::apps::ProductArguments* arguments);
+int shoal_memory_main(shoal::apps::MemoryArguments* arguments);
+int shoal_kernels_main(shoal::apps::KernelArguments* arguments);
 int shoal_bench_collectives_main(const shoal::apps::BenchArguments* arguments);
 /// Returns Torch's version and how it was built, a line each, for `shoal env`.
 const char* shoal_torch_description();

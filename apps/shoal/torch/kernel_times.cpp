@@ -7,7 +7,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -15,7 +14,6 @@
 
 #include "apps/shoal/torch/kernel_timer.h"
 #include "apps/shoal/torch/parallel_kernel_times.h"
-#include "shoal/base/duration.h"
 #include "shoal/forecast/trimmed_mean.h"
 #include "shoal/nn/layers.h"
 #include "shoal/ops/activation.h"
@@ -37,14 +35,6 @@ constexpr std::int64_t kExchanged = 24 << 20;
 constexpr std::int64_t kMostTensors = 256;
 /// Elements of all the copies that a timed optimizer updates in turn.
 constexpr std::int64_t kStates = 40 << 20;
-
-using Clock = std::chrono::steady_clock;
-
-double median(std::vector<double> times) {
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
-                   times.end());
-  return times[times.size() / 2];
-}
 
 template <class Module>
 void fill(Module& module) {
@@ -317,21 +307,6 @@ TimedKernels in_rounds(const comm::Group& group, const KernelRounds& rounds, boo
 }
 
 }  // namespace
-
-double median_s(const std::function<void()>& call, double seconds,
-                const std::function<void()>& together) {
-  for (int i = 0; i < 3; ++i) call();
-  together();
-  std::vector<double> times;
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  while (times.size() < 5 || Clock::now() < end) {
-    const auto start = Clock::now();
-    call();
-    times.push_back(to_seconds(Clock::now() - start));
-  }
-  together();
-  return median(std::move(times));
-}
 
 TimedKernels kernel_times(const comm::Group& group, const KernelRounds& rounds, bool bf16) {
   return in_rounds(group, rounds, bf16, &Measuring::round);

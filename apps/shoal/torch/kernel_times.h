@@ -1,7 +1,5 @@
 #pragma once
 
-#include <functional>
-
 #include "apps/shoal/torch/entry.h"
 #include "shoal/comm/group.h"
 
@@ -29,10 +27,5 @@ TimedKernels kernel_times(const comm::Group& group, const KernelRounds& rounds, 
 /// As above for the few cases that tell how a machine has changed since a calibration: matmuls of
 /// many rows and of few, and the optimizer.
 TimedKernels drift_kernel_times(const comm::Group& group, const KernelRounds& rounds);
-
-/// Returns the median time of one call, after three that do not count; `together` is called before
-/// and after.
-double median_s(const std::function<void()>& call, double seconds,
-                const std::function<void()>& together);
 
 }  // namespace shoal::apps

@@ -74,10 +74,47 @@ collective::CostModel message_costs(const MessageTimes& measured) {
   return costs;
 }
 
+void set_memory(Cluster& cluster, const std::vector<TimedWork>& traversals) {
+  Device& device = cluster.device;
+  const LineFit traversal = fit_line(traversals);
+  // The best rate seen stands for the peak, and the fitted line gives the share of it that an
+  // operation of any size reaches.
+  device.memory_bandwidth = std::max(best_rate(traversals), traversal.rate);
+  device.efficiency.memory = traversal.rate / device.memory_bandwidth;
+  device.efficiency.operation_s = traversal.start_s;
+  cluster.host.memory_bandwidth =
+      device.memory_bandwidth * static_cast<double>(cluster.devices_per_host);
+  cluster.host.link_bandwidth = device.memory_bandwidth;
+}
+
+void set_products(Cluster& cluster, const std::map<ElementType, std::vector<TimedWork>>& products) {
+  const auto f32 = products.find(ElementType::kF32);
+  SHOAL_USER_CHECK(f32 != products.end(), "calibrate", "products of {} are missing", "f32");
+  Device& device = cluster.device;
+  Efficiency& efficiency = device.efficiency;
+  const LineFit product = fit_line(f32->second);
+  device.peak_flops[ElementType::kF32] = std::max(best_rate(f32->second), product.rate);
+  efficiency.matmul = product.rate / device.peak_flops[ElementType::kF32];
+  // A matmul starts later than an element-wise operation: these are FLOPs lost (Hockney's n1/2).
+  efficiency.matmul_ramp_flops =
+      std::max(0.0, product.start_s - efficiency.operation_s) * product.rate;
+  // Every type has the same share, so the peak of another type is the one that gives its measured
+  // rate.
+  for (const auto& [type, timed] : products) {
+    if (type != ElementType::kF32)
+      device.peak_flops[type] = fit_line(timed).rate / efficiency.matmul;
+  }
+}
+
+void set_storage(Cluster& cluster, double write_bandwidth, double read_bandwidth) {
+  SHOAL_USER_CHECK(write_bandwidth > 0 && read_bandwidth > 0, "calibrate",
+                   "bandwidths of storage must be positive: {} bytes/s written, {} read",
+                   write_bandwidth, read_bandwidth);
+  cluster.storage = {.read_bandwidth = read_bandwidth, .write_bandwidth = write_bandwidth};
+}
+
 Cluster calibrated(const Measurements& measured) {
   SHOAL_USER_CHECK(measured.ranks >= 1, "calibrate", "ranks must be positive: {}", measured.ranks);
-  SHOAL_USER_CHECK(measured.products.contains(ElementType::kF32), "calibrate",
-                   "products of f32 are missing");
   Cluster cluster;
   cluster.name = cluster.device.name = measured.name;
   cluster.source =
@@ -88,31 +125,14 @@ Cluster calibrated(const Measurements& measured) {
   cluster.devices_per_host = measured.ranks;
   Device& device = cluster.device;
   device.memory_bytes = measured.memory_bytes / measured.ranks;
-  const LineFit traversal = fit_line(measured.traversals);
-  const LineFit product = fit_line(measured.products.at(ElementType::kF32));
-  // The best rate seen stands for the peak, and the fitted line gives the share of it that an
-  // operation of any size reaches.
-  device.memory_bandwidth = std::max(best_rate(measured.traversals), traversal.rate);
-  Efficiency& efficiency = device.efficiency;
-  efficiency.memory = traversal.rate / device.memory_bandwidth;
-  efficiency.operation_s = traversal.start_s;
-  device.peak_flops[ElementType::kF32] =
-      std::max(best_rate(measured.products.at(ElementType::kF32)), product.rate);
-  efficiency.matmul = product.rate / device.peak_flops[ElementType::kF32];
-  // What a matmul needs to start beyond an element-wise operation, as FLOPs lost (Hockney's n1/2).
-  efficiency.matmul_ramp_flops = std::max(0.0, product.start_s - traversal.start_s) * product.rate;
-  // Every type has the same share, so the peak of another type is the one that gives its measured
-  // rate.
-  for (const auto& [type, timed] : measured.products) {
-    if (type != ElementType::kF32)
-      device.peak_flops[type] = fit_line(timed).rate / efficiency.matmul;
-  }
-  efficiency.link_inside = efficiency.link_between = 1;
+  cluster.host.memory_bytes = measured.memory_bytes;
+  cluster.host.devices_at_once = measured.ranks_at_once;
+  set_memory(cluster, measured.traversals);
+  set_products(cluster, measured.products);
+  device.efficiency.link_inside = device.efficiency.link_between = 1;
   // One rank has no link to measure: a copy reads and writes every byte.
   cluster.inside = measured.ranks > 1 ? fit_link(measured) : Link{0, device.memory_bandwidth / 2};
   cluster.between = cluster.inside;
-  cluster.host = {measured.memory_bytes, device.memory_bandwidth * measured.ranks,
-                  device.memory_bandwidth, measured.ranks_at_once};
   for (const auto& [name, timed] : measured.kernels)
     cluster.kernels[name] = plan::fit_kernel(timed);
   plan::validate(cluster);

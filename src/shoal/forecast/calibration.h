@@ -50,6 +50,21 @@ struct MessageTimes {
 /// of the bytes. Links between hosts are not measured and keep their defaults. Throws as fit_line.
 collective::CostModel message_costs(const MessageTimes& measured);
 
+// Each of these gives a cluster the figures that explain measurements of one kind, and leaves all
+// others as they are. `calibrated` is made of them.
+
+/// `traversals`: as those of Measurements. Sets the bandwidth of a device's memory, the share of it
+/// that an element-wise operation reaches, what every operation takes beside, and the host's
+/// memory. Throws as fit_line.
+void set_memory(Cluster& cluster, const std::vector<TimedWork>& traversals);
+/// `products`: as those of Measurements, of float32 at least. Sets the peaks of these types, and
+/// which share of them a matmul reaches, which starts `operation_s` of the cluster later. Throws as
+/// fit_line.
+void set_products(Cluster& cluster, const std::map<ElementType, std::vector<TimedWork>>& products);
+/// Bytes/s at which all devices of the cluster write and read checkpoints. Throws Error(usage)
+/// where one is not positive.
+void set_storage(Cluster& cluster, double write_bandwidth, double read_bandwidth);
+
 /// Returns the cluster that explains the measurements: one host whose devices are its ranks. Links
 /// between hosts are not measured and are set to the inside link.
 Cluster calibrated(const Measurements& measured);

@@ -20,6 +20,15 @@ TEST(ClusterFile, EveryPresetSurvivesTheRoundTrip) {
   }
 }
 
+// A file may say anything in a text, and a cluster that was read from it is written again.
+TEST(ClusterFile, AnyTextSurvivesTheRoundTrip) {
+  plan::Cluster cluster = *plan::cluster_preset("cpu");
+  cluster.name = "a \"test\"";
+  cluster.source = "\\, a\nline and \x7f";
+  cluster.device.name = "\t";
+  EXPECT_EQ(parse_cluster(to_toml(cluster), "c.toml"), cluster) << to_toml(cluster);
+}
+
 TEST(ClusterFile, ThePageInTheDocumentationIsThatOfThisCode) {
   EXPECT_EQ(read_text(SHOAL_DOCS "/reference/cluster.md"), cluster_reference())
       << "write it anew: build/release/bin/shoal plan --help-cluster > docs/reference/cluster.md";

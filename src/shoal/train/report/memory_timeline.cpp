@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
+#include "shoal/base/number.h"
 #include "shoal/base/svg.h"
 #include "shoal/base/units.h"
 
@@ -18,6 +20,11 @@ constexpr std::array kOrder{MemoryCategory::kParameters,    MemoryCategory::kOpt
                             MemoryCategory::kGradients,     MemoryCategory::kActivations,
                             MemoryCategory::kCommunication, MemoryCategory::kTemporary};
 constexpr std::array kColors{"#3b6fb6", "#7a5fa6", "#d1495b", "#edae49", "#66a182", "#9aa5b1"};
+constexpr std::array kColorNames{"blue", "purple", "red", "yellow", "green", "grey"};
+/// The picture in pixels.
+constexpr int kPixelWidth = 640, kPixelHeight = 320;
+/// The vertical axis ends so far above the highest peak.
+constexpr double kHeadroom = 1.05;
 
 double of(const MemoryMark& mark, MemoryCategory category) {
   return mark.categories[static_cast<int>(category)];
@@ -39,14 +46,57 @@ std::string area(const std::vector<MemoryMark>& marks, std::vector<double>& base
                      color);
 }
 
+/// The marks of the last recorded step: the first ones still allocate what later ones use again.
+std::vector<MemoryMark> last_step(const std::vector<MemoryMark>& marks) {
+  std::vector<MemoryMark> step;
+  for (const MemoryMark& mark : marks)
+    if (mark.step == marks.back().step) step.push_back(mark);
+  return step;
+}
+
+double highest(const std::vector<MemoryMark>& step) {
+  double most = 0;
+  for (const MemoryMark& mark : step) most = std::max(most, mark.peak);
+  return most;
+}
+
+bool drawn(const std::vector<MemoryMark>& marks, MemoryCategory category) {
+  return std::any_of(marks.begin(), marks.end(),
+                     [&](const MemoryMark& mark) { return of(mark, category) > 0; });
+}
+
 std::string legend(const std::vector<MemoryMark>& marks) {
   std::vector<std::pair<const char*, std::string>> entries;
   for (std::size_t i = kOrder.size(); i-- > 0;) {
-    const bool drawn = std::any_of(marks.begin(), marks.end(),
-                                   [&](const MemoryMark& mark) { return of(mark, kOrder[i]) > 0; });
-    if (drawn) entries.emplace_back(kColors[i], name(kOrder[i]));
+    if (drawn(marks, kOrder[i])) entries.emplace_back(kColors[i], name(kOrder[i]));
   }
   return svg::legend(kPlotWidth - kRightMargin + 14, kTopMargin + 14, entries);
+}
+
+/// "#3b6fb6"
+Color color_of(std::string_view text) {
+  const auto part = [&](std::size_t at) {
+    return parse_number<std::uint8_t>(text.substr(at, 2), 16).value_or(0);
+  };
+  return {part(1), part(3), part(5)};
+}
+
+/// Draws one column: the categories at a time between two marks, from the bottom upwards.
+void draw_column(Pixels& pixels, int x, const MemoryMark& before, const MemoryMark& after,
+                 double share, double top) {
+  const auto row = [&](double bytes) {
+    return std::clamp(static_cast<int>(bytes / top * kPixelHeight), 0, kPixelHeight);
+  };
+  double base = 0;
+  for (std::size_t i = 0; i < kOrder.size(); ++i) {
+    const double from = of(before, kOrder[i]);
+    const double bytes = from + share * (of(after, kOrder[i]) - from);
+    for (int y = row(base); y < row(base + bytes); ++y)
+      pixels.set(x, kPixelHeight - 1 - y, color_of(kColors[i]));
+    base += bytes;
+  }
+  // The peak of a stretch is known, not where in it.
+  pixels.set(x, kPixelHeight - 1 - std::min(row(after.peak), kPixelHeight - 1), Color());
 }
 
 }  // namespace
@@ -65,17 +115,13 @@ std::string to_csv(const std::vector<MemoryMark>& marks) {
 }
 
 std::string memory_plot(const std::string& title, const std::vector<MemoryMark>& marks) {
-  std::vector<MemoryMark> step;
-  // The last recorded step: the first ones still allocate what later ones use again.
-  for (const MemoryMark& mark : marks)
-    if (mark.step == marks.back().step) step.push_back(mark);
+  const std::vector<MemoryMark> step = last_step(marks);
   std::string out = svg::opening(kPlotWidth, kPlotHeight, kLeftMargin, title);
   if (step.size() < 2)
     return out + svg::label(kLeftMargin, kPlotHeight / 2, "no step was watched") + "</svg>\n";
-  double most = 0;
-  for (const MemoryMark& mark : step) most = std::max(most, mark.peak);
   const svg::Axis x{0, std::max(step.back().ms, 1e-3), kLeftMargin, kPlotWidth - kRightMargin};
-  const svg::Axis y{0, std::max(1.05 * most / kMB, 1e-3), kPlotHeight - kBottomMargin, kTopMargin};
+  const svg::Axis y{0, std::max(kHeadroom * highest(step) / kMB, 1e-3), kPlotHeight - kBottomMargin,
+                    kTopMargin};
   out += svg::left_scale(y, x.from, x.to, "MB of one rank");
   out += svg::bottom_scale(x, y.to, y.from, "ms of the step");
   std::vector<double> base(step.size());
@@ -88,6 +134,35 @@ std::string memory_plot(const std::string& title, const std::vector<MemoryMark>&
                      fmt::format("stroke=\"{}\"", svg::kInk));
   }
   return out + legend(step) + "</svg>\n";
+}
+
+Pixels memory_pixels(const std::vector<MemoryMark>& marks) {
+  constexpr Color kWhite{255, 255, 255};
+  Pixels pixels(kPixelWidth, kPixelHeight, kWhite);
+  const std::vector<MemoryMark> step = last_step(marks);
+  const double top = kHeadroom * highest(step);
+  if (step.size() < 2 || top <= 0) return pixels;
+  std::size_t after = 1;
+  for (int x = 0; x < kPixelWidth; ++x) {
+    const double ms = step.back().ms * (x + 0.5) / kPixelWidth;
+    while (after + 1 < step.size() && step[after].ms < ms) ++after;
+    const MemoryMark& before = step[after - 1];
+    const double took = step[after].ms - before.ms;
+    const double share = took > 0 ? std::clamp((ms - before.ms) / took, 0.0, 1.0) : 1;
+    draw_column(pixels, x, before, step[after], share, top);
+  }
+  return pixels;
+}
+
+std::string memory_legend(const std::vector<MemoryMark>& marks) {
+  const std::vector<MemoryMark> step = last_step(marks);
+  if (step.size() < 2) return "no step was watched";
+  std::string text =
+      fmt::format("Step {} on rank 0: {:.4g} ms from left to right, {:.4g} MB from bottom to top",
+                  step.back().step, step.back().ms, kHeadroom * highest(step) / kMB);
+  for (std::size_t i = 0; i < kOrder.size(); ++i)
+    if (drawn(step, kOrder[i])) text += fmt::format("; {}: {}", kColorNames[i], name(kOrder[i]));
+  return text + "; black: the peak of each stretch";
 }
 
 }  // namespace shoal::train

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "shoal/base/memory_category.h"
+#include "shoal/train/report/pixels.h"
 
 namespace shoal::train {
 
@@ -26,5 +27,11 @@ std::string to_csv(const std::vector<MemoryMark>& marks);
 /// Draws the marks of the last recorded step as SVG: stacked categories over time, and the peaks
 /// between marks.
 std::string memory_plot(const std::string& title, const std::vector<MemoryMark>& marks);
+
+/// Draws the same in pixels, for TensorBoard: stacked categories, time from left to right, and the
+/// peaks in black.
+Pixels memory_pixels(const std::vector<MemoryMark>& marks);
+/// Returns what the axes and colours of that picture are: one line.
+std::string memory_legend(const std::vector<MemoryMark>& marks);
 
 }  // namespace shoal::train

@@ -85,7 +85,8 @@ void RunReport::begin() {
   // config.toml has every value that the run found out: it repeats this run, whatever the defaults
   // become.
   const Job resolved{resolved_config(), {}, options_.job.file};
-  write_whole(run_.directory.config(), belonging_toml(resolved, run_.group.size()));
+  const std::string job = belonging_toml(resolved, run_.group.size());
+  write_whole(run_.directory.config(), job);
   // A copy beside the checkpoints: they are useful without the data set.
   if (const auto tokenizer = job_tokenizer(config_)) tokenizer->save(run_.directory.tokenizer());
   const std::int64_t first = run_.record.step;
@@ -93,7 +94,10 @@ void RunReport::begin() {
   const bool text = run_.data->task() == Task::kTokens;
   progress_.emplace(stdout, options_.terminal, config_.metrics.log_interval, first,
                     run_.total_steps, text ? "tokens" : "samples");
-  if (config_.metrics.tensorboard) events_.emplace(run_.directory.tensorboard(), first);
+  if (config_.metrics.tensorboard) {
+    events_.emplace(run_.directory.tensorboard(), first);
+    events_->text(first, "job", job);
+  }
   print_head();
 }
 
@@ -198,12 +202,14 @@ void RunReport::log_save(const checkpoint::Saved& saved) const {
                     saved.path, ms(saved.took), ms(saved.held_up));
 }
 
-void RunReport::write_memory_timeline() const {
+void RunReport::write_memory_timeline() {
   const auto& marks = run_.memory.marks();
   write_whole(run_.directory.memory_timeline(run_.group.rank()), to_csv(marks));
   if (!writes()) return;
   write_whole(run_.directory.memory_plot(),
               memory_plot(config_.job.name + ": memory of rank 0", marks));
+  if (events_ && !marks.empty())
+    events_->picture(marks.back().step, "memory", memory_pixels(marks), memory_legend(marks));
 }
 
 void RunReport::traced(const std::string& path) {
@@ -253,12 +259,14 @@ void RunReport::finish(const RunTotals& totals) {
   }
   print(describe_work(tokens / totals.seconds, totals.peak_flops));
   if (run_.device.is_cpu() && !totals.memory.empty()) print_memory(totals.memory);
-  if (!run_.device.is_cpu())
+  if (!run_.device.is_cpu()) {
     print(fmt::format("Tensors took {} of GPU memory at the peak.",
                       format_si(totals.device_bytes, "B")));
+  }
   if (!totals.sample.empty()) {
     print(
         fmt::format("A sample of {} tokens:\n{}", config_.validation.sample_tokens, totals.sample));
+    if (events_) events_->text(run_.record.step, "sample", totals.sample);
   }
   print(fmt::format("Metrics, loss.svg and checkpoints are in {}.", run_.directory.path()));
 }

@@ -39,7 +39,7 @@ class RunReport {
   void step(const StepMetrics& metrics);
   void log_save(const std::string& path) const;
   void log_save(const checkpoint::Saved& saved) const;
-  void write_memory_timeline() const;
+  void write_memory_timeline();
   /// Reports that the trace `path` is complete.
   void traced(const std::string& path);
   /// Prints and logs lines about the members of an elastic group.

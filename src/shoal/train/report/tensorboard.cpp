@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
@@ -24,8 +25,16 @@ namespace event {
 constexpr int kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7;
 }
 namespace summary {
-constexpr int kValue = 1, kTag = 1, kSimpleValue = 2;
-}
+constexpr int kValue = 1, kTag = 1, kSimpleValue = 2, kImage = 4, kTensor = 8, kMetadata = 9;
+constexpr int kHeight = 1, kWidth = 2, kColorSpace = 3, kEncoded = 4;
+constexpr int kRgb = 3;
+constexpr int kPlugin = 1, kPluginName = 1, kDescription = 3;
+}  // namespace summary
+// tensorflow/core/framework/tensor.proto and types.proto.
+namespace tensor {
+constexpr int kType = 1, kShape = 2, kString = 8;
+constexpr int kTypeString = 7;
+}  // namespace tensor
 constexpr int kSessionStatus = 1, kSessionStart = 1;
 
 // Seven bits a byte, the lowest first; the highest bit says that more follow.
@@ -50,6 +59,20 @@ void put_bytes(std::string& out, int field, std::string_view bytes) {
   put_tag(out, field, kBytes);
   put_varint(out, bytes.size());
   out += bytes;
+}
+
+void put_number(std::string& out, int field, std::int64_t value) {
+  put_tag(out, field, kVarint);
+  put_varint(out, static_cast<std::uint64_t>(value));
+}
+
+/// The metadata of a value that this plugin of TensorBoard shows.
+std::string metadata_of(std::string_view plugin_name) {
+  std::string plugin;
+  put_bytes(plugin, summary::kPluginName, plugin_name);
+  std::string metadata;
+  put_bytes(metadata, summary::kPlugin, plugin);
+  return metadata;
 }
 
 std::string new_event(std::int64_t step) {
@@ -121,8 +144,50 @@ void EventFile::scalars(std::int64_t step,
     put_raw(one, static_cast<float>(value));
     put_bytes(all, summary::kValue, one);
   }
+  write_summary(step, all);
+}
+
+void EventFile::text(std::int64_t step, const std::string& tag, std::string_view text) {
+  // Markdown shows what is indented by four letters as it is, whatever stands in it.
+  std::string shown;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    shown += fmt::format("    {}\n", text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::string content;
+  put_number(content, tensor::kType, tensor::kTypeString);
+  put_bytes(content, tensor::kShape, "");
+  put_bytes(content, tensor::kString, shown);
+  write_value(step, tag, summary::kTensor, content, metadata_of("text"));
+}
+
+void EventFile::picture(std::int64_t step, const std::string& tag, const Pixels& picture,
+                        const std::string& description) {
+  std::string image;
+  put_number(image, summary::kHeight, picture.height());
+  put_number(image, summary::kWidth, picture.width());
+  put_number(image, summary::kColorSpace, summary::kRgb);
+  put_bytes(image, summary::kEncoded, picture.to_png());
+  std::string metadata = metadata_of("images");
+  put_bytes(metadata, summary::kDescription, description);
+  write_value(step, tag, summary::kImage, image, metadata);
+}
+
+void EventFile::write_value(std::int64_t step, const std::string& tag, int field,
+                            const std::string& value, const std::string& metadata) {
+  std::string one;
+  put_bytes(one, summary::kTag, tag);
+  put_bytes(one, field, value);
+  put_bytes(one, summary::kMetadata, metadata);
+  std::string all;
+  put_bytes(all, summary::kValue, one);
+  write_summary(step, all);
+}
+
+void EventFile::write_summary(std::int64_t step, const std::string& values) {
   std::string out = new_event(step);
-  put_bytes(out, event::kSummary, all);
+  put_bytes(out, event::kSummary, values);
   write(out);
 }
 

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/train/report/pixels.h"
+
 namespace shoal::train {
 
 /// Return CRC-32C (Castagnoli), as iSCSI has it, and as TFRecord masks it: rotated right by 15 bits
@@ -26,9 +28,18 @@ class EventFile {
   EventFile(const std::string& folder, std::int64_t step);
 
   void scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values);
+  /// A text that TensorBoard shows as it is, line by line.
+  void text(std::int64_t step, const std::string& tag, std::string_view text);
+  /// A picture with a line of Markdown that says what it shows.
+  void picture(std::int64_t step, const std::string& tag, const Pixels& picture,
+               const std::string& description);
   const std::string& path() const { return path_; }
 
  private:
+  /// `field`: of a summary's value, which is in `value`.
+  void write_value(std::int64_t step, const std::string& tag, int field, const std::string& value,
+                   const std::string& metadata);
+  void write_summary(std::int64_t step, const std::string& values);
   void write(const std::string& event);
 
   std::string path_;

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shoal/base/element_type.h"
+#include "shoal/forecast/plan_names.h"
+
+namespace shoal::forecast {
+
+/// The matmul of a linear layer: an input [rows, in] times the transpose of a weight [out, in].
+struct ProductShape {
+  std::string layers;     ///< where it is in the model: "up, gate"
+  std::int64_t rows = 0;  ///< tokens, or rows of a table
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  std::int64_t count = 1;  ///< products of this shape in one pass of a micro-batch
+
+  double flops() const {
+    return 2 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
+  }
+  /// Bytes of its three matrices in float32.
+  double bytes() const {
+    return 4 * (static_cast<double>(rows) * static_cast<double>(in + out) +
+                static_cast<double>(in) * static_cast<double>(out));
+  }
+  bool operator==(const ProductShape&) const = default;
+};
+
+/// The three products that a linear layer runs in a training step, of equal FLOPs.
+enum class ProductPass {
+  kForward,         ///< y [rows, out] = x w^T
+  kInputGradient,   ///< dx [rows, in] = dy w
+  kWeightGradient,  ///< dw [out, in] = dy^T x
+};
+
+/// Returns the products of a model's linear layers for one micro-batch as one rank runs them that
+/// has blocks of all stages: its part of features, rows and experts, in the order of the forward
+/// pass; equal shapes once. The output layer has the rows of one block of its loss. Attention's own
+/// products are not among them.
+std::vector<ProductShape> product_shapes(const ModelSpec& spec, const Training& training);
+
+/// Returns the products from which `calibrated` finds what a matmul of any size takes: shapes that
+/// the blocks of small models have, from 64 rows on.
+const std::vector<ProductShape>& calibration_shapes();
+
+/// Returns the seconds that the planner counts for such a product: by the kernel of linear layers
+/// where the cluster has one for this type, half of its backward pass for each gradient; otherwise
+/// by the figures of the device. Throws Error(config) where the device has no peak of this type.
+double planned_product_s(const Cluster& cluster, const ProductShape& shape, ProductPass pass,
+                         ElementType type);
+
+}  // namespace shoal::forecast
