@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly packages=(g++ cmake ninja-build ccache python3 python3-venv libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev
-  nlohmann-json3-dev libhwy-dev libsentencepiece-dev libonig-dev libutf8proc-dev zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev clang clang-format clang-tidy
+  nlohmann-json3-dev libhwy-dev libsentencepiece-dev libonig-dev libutf8proc-dev zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev libssl-dev libcurl4-openssl-dev clang clang-format clang-tidy
   libclang-rt-dev)
 readonly requirements=tools/requirements-torch.txt
 readonly venv_stamp=.venv/shoal-requirements.sha256

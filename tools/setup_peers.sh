@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Brings what figures are compared with: `tools/setup_peers.sh torch` the full PyTorch 2.11.0 in .venv-peers (2.7 GB to download, 7 GB on disk),
-# `tools/setup_peers.sh mpi` Open MPI from Debian; and for tests `slurm`, on which the page's script runs, and `promtool`,
-# which reads our metrics. The first two when nothing is named. The measuring programs call it when a case needs one; says nothing when all is there,
-# needs no network then, and may be interrupted and run again.
+# `tools/setup_peers.sh mpi` Open MPI from Debian; and for tests `slurm`, on which the page's script runs, `promtool`, which reads our metrics,
+# and `etcd`, which keeps what elastic groups decide. The first two when nothing is named. The measuring programs call it when a case needs one;
+# says nothing when all is there, needs no network then, and may be interrupted and run again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -63,6 +63,17 @@ setup_promtool() {
     fail "apt-get could not download prometheus (its words are above); after 'apt-get update' it may"
 }
 
+# Unpacked and not installed, like promtool.
+setup_etcd() {
+  local folder=build/peers/etcd
+  { command -v etcd || [[ -x $folder/usr/bin/etcd ]]; } >/dev/null && return
+  command -v apt-get >/dev/null || fail "etcd is missing, and this is not Debian: install it by hand"
+  say "unpacking etcd (8 MB to download)"
+  rm -rf "$folder" && mkdir -p "$folder"
+  (cd "$folder" && apt-get download --quiet --quiet etcd-server && dpkg --extract etcd-server_*.deb . && rm etcd-server_*.deb) >&2 ||
+    fail "apt-get could not download etcd-server (its words are above); after 'apt-get update' it may"
+}
+
 # Daemons lie where root alone looks for programs.
 setup_slurm() {
   local PATH=$PATH:/usr/sbin
@@ -77,6 +88,7 @@ for peer in "$@"; do
     mpi) setup_mpi ;;
     slurm) setup_slurm ;;
     promtool) setup_promtool ;;
-    *) fail "no peer '$peer': torch, mpi, slurm or promtool" ;;
+    etcd) setup_etcd ;;
+    *) fail "no peer '$peer': torch, mpi, slurm, promtool or etcd" ;;
   esac
 done

@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <chrono>
 
+#include "shoal/collective/membership/chain.h"
 #include "shoal/collective/membership/letter.h"
 #include "shoal/collective/membership/membership.h"
 #include "tests/collective/membership/some_members.h"
 #include "tests/fuzz/fuzz.h"
 
-// What members write to each other: the bytes, and what a keeper makes of the letter.
+// What members write to each other and to an etcd: the bytes, and what a keeper makes of the
+// letter.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace shoal;
   using namespace shoal::collective::membership;
@@ -15,6 +17,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   View view;
   if (fuzz::accepted([&] { view = decode_view(bytes); }))
     fuzz::must(decode_view(canonical_bytes(view)) == view, "a view reads as it is written");
+
+  ChainEntry entry;
+  if (fuzz::accepted([&] { entry = decode_chain_entry(bytes); })) {
+    const wire::Bytes again = encode(entry);
+    fuzz::must(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()),
+               "an entry of the chain has one encoding");
+  }
 
   Letter letter;
   if (!fuzz::accepted([&] { letter = decode_letter(bytes); })) return 0;

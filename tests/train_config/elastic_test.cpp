@@ -34,6 +34,23 @@ TEST(Elastic, OneRankWithTheWholeModelIsAMember) {
   validate(elastic({"elastic.join=[\"a:1\"]", "elastic.token_file=token"}), 1);
 }
 
+TEST(Elastic, AnEtcdIsCheckedBeforeTheStart) {
+  const auto refused = [](const std::vector<std::string>& sets) {
+    return refusal([&] { validate(elastic(sets), 1); });
+  };
+  validate(elastic({"elastic.etcd=[\"http://10.0.0.1:2379\", \"https://node3:2379\"]",
+                    "elastic.etcd_ca_file=ca.pem", "elastic.etcd_patience_s=5"}),
+           1);
+  EXPECT_THAT(refused({"elastic.etcd=[\"10.0.0.1:2379\"]"}),
+              HasSubstr("\"10.0.0.1:2379\" is no address: http://HOST:PORT or https://HOST:PORT"));
+  EXPECT_THAT(refused({"elastic.etcd=[\"http://a:1\"]", "elastic.on_quorum_loss=survivors"}),
+              HasSubstr("with elastic.etcd whoever reaches the etcd goes on"));
+  EXPECT_THAT(refused({"elastic.etcd_patience_s=5"}), HasSubstr("elastic.etcd names none"));
+  EXPECT_THAT(refused({"elastic.etcd_ca_file=ca.pem"}), HasSubstr("elastic.etcd names none"));
+  EXPECT_THAT(refusal([] { validate(job_with({"elastic.etcd=[\"http://a:1\"]"}), 1); }),
+              HasSubstr("elastic.enabled is false"));
+}
+
 TEST(Elastic, WhatCannotBeLostIsRefused) {
   const auto refused = [](const std::vector<std::string>& sets, int ranks = 1) {
     return refusal([&] { validate(elastic(sets), ranks); });

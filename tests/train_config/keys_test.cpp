@@ -87,6 +87,9 @@ const Paths kOfElasticJobs{"elastic.join",
                            "elastic.suspect_after_s",
                            "elastic.on_quorum_loss",
                            "elastic.quorum_patience_s",
+                           "elastic.etcd",
+                           "elastic.etcd_ca_file",
+                           "elastic.etcd_patience_s",
                            "elastic.step_timeout_s"};
 /// What has no effect in a busy job whatever its data is.
 const Paths kElsewhere = both(both(kOfSgd, both(kOfMembers, kOfElasticJobs)),
@@ -176,7 +179,12 @@ TEST(Conditions, OfMembers) {
 TEST(Conditions, OfElasticJobs) {
   JobConfig job = busy_job();
   job.elastic.enabled = true;
-  EXPECT_EQ(without_effect(job), except(without_effect(busy_job()), kOfElasticJobs));
+  job.elastic.etcd = {"http://node1:2379"};
+  const Paths with_an_etcd = except(without_effect(busy_job()), kOfElasticJobs);
+  EXPECT_EQ(without_effect(job), with_an_etcd);
+  job.elastic.etcd.clear();
+  EXPECT_EQ(without_effect(job),
+            both(with_an_etcd, {"elastic.etcd_ca_file", "elastic.etcd_patience_s"}));
 }
 
 /// A value of the key as a job file would have it.

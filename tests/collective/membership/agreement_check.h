@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "shoal/collective/membership/chain.h"
 #include "shoal/collective/membership/membership.h"
 
 namespace shoal::collective::membership {
@@ -24,6 +25,7 @@ class AgreementCheck {
   void first_view(const View& view) {
     note_view(view);
     for (const MemberId& keeper : view.keepers) note_holder(keeper, view);
+    if (!view.kept_by.empty()) chosen_.insert({view.lineage, view.epoch});
   }
 
   /// Something else that must hold.
@@ -55,9 +57,23 @@ class AgreementCheck {
     if (view.is_kept_by(keeper)) holders_[{view.lineage, view.epoch}].insert(keeper);
   }
 
+  /// The keeper outside has created an entry of the chain.
+  void chosen(const ChainSlot& slot, const ChainEntry& entry) {
+    if (const auto* view = std::get_if<View>(&entry)) {
+      chosen_.insert({view->lineage, view->epoch});
+      note_view(*view);
+    } else {
+      decided(slot.lineage, slot.epoch, std::get<Outcome>(entry));
+    }
+  }
+
   /// A member acts in a view.
   void started(const View& view) {
     note_view(view);
+    if (!view.kept_by.empty()) {
+      return expect(chosen_.contains({view.lineage, view.epoch}),
+                    "somebody acts in a view that the keeper does not know");
+    }
     if (!is_majority(holders_[{view.lineage, view.epoch}].size(), view))
       fail(fmt::format("somebody acts in epoch {}, which too few of its keepers hold", view.epoch));
   }
@@ -155,6 +171,7 @@ class AgreementCheck {
   std::map<SlotOfStep, std::pair<Outcome::Kind, Digest>> outcomes_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::pair<std::uint64_t, Digest>>
       commits_;  // by lineage and step: epoch and state
+  std::set<std::pair<std::uint64_t, std::uint64_t>> chosen_;  // by lineage and epoch
   std::map<SlotOfStep, std::map<MemberId, Digest>> attempts_;
   std::map<MemberId, std::uint64_t> steps_;
 };

@@ -72,6 +72,7 @@ void Simulation::any_fault() {
     if (nodes_.size() < kMostNodes - 1) join(any_duration(seconds(2)), random_() % 8 == 0);
     return;
   }
+  if (keeper_ && random_() % 4 == 0) return any_fault_of_keeper();
   switch (random_() % 11) {
     case 0:
     case 1:

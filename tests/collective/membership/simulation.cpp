@@ -28,12 +28,18 @@ Simulation::Simulation(std::uint64_t seed, const Scenario& scenario)
     : scenario_(scenario), random_(splitmix64(seed)) {
   View first = membership::first_view(scenario.members, scenario.witnesses);
   first.admission = scenario.admission;
+  if (scenario.has_chain) {
+    first.kept_by = "the keeper outside";
+    keeper_.emplace(first, scenario.keeper_compares);
+  }
   settings_ = Settings{.beat = scenario.beat,
                        .suspect_after = scenario.suspect_after,
                        .repeat = milliseconds(300),
                        .stand_in = seconds(1),
                        .quorum_patience = kPatience,
-                       .on_quorum_loss = scenario.on_quorum_loss};
+                       .on_quorum_loss = scenario.on_quorum_loss,
+                       .kept_by = first.kept_by,
+                       .chain_patience = kPatience};
   check_.first_view(first);
   for (const MemberId& id : first.everybody())
     add_node(id, Membership(id, first, settings_, time(), scenario.rules));
@@ -47,6 +53,8 @@ void Simulation::at(Duration when, std::function<void()> what) {
 std::optional<std::string> Simulation::run() {
   at(kFaults, [this] {
     heal();
+    cut_from_keeper_ = {};
+    keeper_down_until_ = {};
     quiet_ = true;
   });
   at(kHealed, [this] { must_go_on_ = must_go_on(); });
@@ -159,6 +167,7 @@ void Simulation::tell(std::size_t node, const Event& event) {
   Membership& member = nodes_[node].member;
   const std::optional<View> before = member.view();
   for (const Letter& letter : member.on(event, time())) post(node, letter);
+  for (const ChainQuestion& question : member.take_questions()) ask_keeper(node, question);
   take_news(node, before);
   if (member.view() && member.keeper())
     check_.note_keeper(nodes_[node].id, *member.view(), *member.keeper());
@@ -284,8 +293,10 @@ bool Simulation::most_act(const std::vector<MemberId>& keepers) const {
 }
 
 // Most keepers of a view act in it, and so do most of the next one's, if that is decided; nobody
-// wants to leave. Then whatever happened before, somebody must go on.
+// wants to leave. Then whatever happened before, somebody must go on. Where a keeper is outside,
+// one that acts is enough, if it is in the last view.
 bool Simulation::must_go_on() const {
+  if (keeper_) return must_go_on_with_keeper();
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> keepers_in;
   bool most_are_there = false;
   for (const Node& node : nodes_) {
@@ -298,6 +309,18 @@ bool Simulation::must_go_on() const {
     most_are_there = most_are_there || 2 * keepers > view.keepers.size();
   }
   return most_are_there;
+}
+
+bool Simulation::must_go_on_with_keeper() const {
+  bool somebody_is_there = false;
+  for (const Node& node : nodes_) {
+    if (node.lives && node.wants_to_leave && !node.member.has_left()) return false;
+    const auto& last = keeper_->last_view();
+    somebody_is_there =
+        somebody_is_there || (acts(node) && node.member.view()->has_member(node.id) &&
+                              (!last || last->has_member(node.id)));
+  }
+  return somebody_is_there;
 }
 
 // A joiner that is ready, and that somebody in the view knows.

@@ -16,6 +16,7 @@
 
 #include "shoal/collective/membership/membership.h"
 #include "tests/collective/membership/agreement_check.h"
+#include "tests/collective/membership/simulated_keeper.h"
 #include "tests/collective/membership/some_members.h"
 
 namespace shoal::collective::membership {
@@ -43,6 +44,9 @@ struct Scenario {
   Duration suspect_after = seconds(2);
   /// Nothing happens but joins and losses of letters, so no attempt may be interrupted.
   bool only_joins = false;
+  /// A keeper outside of the group holds what is decided, and has faults of its own.
+  bool has_chain = false;
+  SimulatedKeeper::Compares keeper_compares{};
   Admission admission{};            ///< of the first view
   std::vector<std::string> tokens;  ///< one of which each joiner shows
 };
@@ -75,6 +79,9 @@ class Simulation {
   /// Nobody hears the node any more.
   void mute(std::size_t node);
   void heal() { cut_ = {}; }
+  /// The keeper outside answers nothing for so long.
+  void stop_keeper(Duration duration);
+  void cut_from_keeper(std::size_t node) { cut_from_keeper_[node] = true; }
   void leave(std::size_t node) {
     nodes_[node].wants_to_leave = true;
     tell(node, LeaveAsked{});
@@ -107,6 +114,7 @@ class Simulation {
   /// Joiners that were admitted.
   std::size_t joined() const;
   const AgreementCheck& check() const { return check_; }
+  const std::optional<SimulatedKeeper>& keeper() const { return keeper_; }
   bool all_have_ended() const;
   bool somebody_crashed_or_left() const;
   /// How far everybody is.
@@ -160,6 +168,10 @@ class Simulation {
   }
   void add_node(const MemberId& id, Membership member);
   void any_fault();
+  void any_fault_of_keeper();
+  void ask_keeper(std::size_t node, const ChainQuestion& question);
+  void bring_answer(std::size_t node, const ChainAnswered& answer);
+  Duration any_delay();
   void handle_next();
   void handle(const Happening& event);
   void forget(const Happening& event);
@@ -175,6 +187,7 @@ class Simulation {
   void finish_attempt(const Happening& event);
   bool has_gone_on();
   bool must_go_on() const;
+  bool must_go_on_with_keeper() const;
   bool must_be_admitted(const Node& joiner) const;
   bool most_act(const std::vector<MemberId>& keepers) const;
 
@@ -190,6 +203,9 @@ class Simulation {
   bool must_go_on_ = false;  ///< a majority of keepers was there when faults had ended
   std::vector<Node> nodes_;
   std::array<std::array<bool, kMostNodes>, kMostNodes> cut_{};  ///< from, to
+  std::optional<SimulatedKeeper> keeper_;
+  Duration keeper_down_until_{};
+  std::array<bool, kMostNodes> cut_from_keeper_{};
   std::priority_queue<Scheduled> events_;
   std::vector<std::function<void()>> scripts_;
   std::vector<Letter> letters_;

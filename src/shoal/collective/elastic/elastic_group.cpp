@@ -120,9 +120,12 @@ void ElasticGroup::check_alive() const {
   }
 }
 
-// As long as a view change may take after the silence of a member, and the loss of the majority.
+// As long as a view change may take after the silence of a member, and the loss of the majority or
+// of the etcd.
 Duration ElasticGroup::decision_time() const {
-  return 2 * patience() + options_.network.membership.quorum_patience;
+  const membership::Settings& settings = options_.network.membership;
+  return 2 * patience() + settings.quorum_patience +
+         (options_.network.etcd ? settings.chain_patience : Duration::zero());
 }
 
 ElasticGroup::Arrival ElasticGroup::take_news(Deadline deadline) {

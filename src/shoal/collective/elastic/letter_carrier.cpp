@@ -68,6 +68,10 @@ LetterCarrier::LetterCarrier(Options options, std::vector<wire::Endpoint> contac
   std::shared_ptr<const wire::TlsContext> context;
   if (options_.tls != wire::TlsMode::kOff)
     context = std::make_shared<const wire::TlsContext>(identity_);
+  if (options_.etcd) {
+    etcd_ = std::make_unique<EtcdKeeper>(*options_.etcd);
+    options_.membership.kept_by = etcd_->name();
+  }
   links_ = std::make_unique<wire::PeerLinks>(
       loop_, std::move(listener),
       wire::PeerLinks::Options{
@@ -90,6 +94,7 @@ std::unique_ptr<LetterCarrier> LetterCarrier::found(Options options, const Diges
   // The name of the lineage: no other group has it, as no other process has this id.
   std::memcpy(&first.lineage, self.bytes.data(), sizeof first.lineage);
   first.state = state;
+  first.kept_by = carrier->options_.membership.kept_by;
   first.members = {description(carrier->options_, self, carrier->endpoint_)};
   first.keepers = {self};
   if (carrier->options_.admission) {
@@ -97,6 +102,7 @@ std::unique_ptr<LetterCarrier> LetterCarrier::found(Options options, const Diges
     first.admission.cluster = carrier->options_.cluster;
     first.admission.key = *carrier->options_.admission;
   }
+  if (carrier->etcd_) carrier->etcd_->begin(first);
   carrier->start(Membership(self, first, carrier->options_.membership, Clock::now()));
   return carrier;
 }
@@ -117,6 +123,10 @@ std::unique_ptr<LetterCarrier> LetterCarrier::join(Options options,
 void LetterCarrier::start(Membership membership) {
   membership_.emplace(std::move(membership));
   publish();
+  if (etcd_) {
+    keeper_thread_ = std::make_unique<KeeperThread>(
+        std::move(etcd_), [this](membership::Event answer) { post(std::move(answer)); });
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -126,6 +136,7 @@ void LetterCarrier::stop() {
   stop_ = true;
   loop_.wake();
   if (thread_.joinable()) thread_.join();
+  keeper_thread_.reset();
 }
 
 void LetterCarrier::post(membership::Event event) {
@@ -238,6 +249,8 @@ void LetterCarrier::handle(const membership::Event& event) {
   const std::vector<Letter> letters = membership_->on(event, Clock::now());
   learn_addresses();
   for (const Letter& letter : letters) send(letter);
+  for (membership::ChainQuestion& question : membership_->take_questions())
+    keeper_thread_->ask(std::move(question));
   if (publish()) forget_others(Clock::now());
 }
 

@@ -17,6 +17,8 @@
 
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
+#include "shoal/collective/elastic/etcd_keeper.h"
+#include "shoal/collective/elastic/keeper_thread.h"
 #include "shoal/collective/membership/membership.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/event_loop.h"
@@ -71,16 +73,21 @@ class LetterCarrier {
     /// Whoever begins a group may set it: others then join with a token that is issued with the
     /// secret of this key (wire::token_key). Where there is none, whoever knows `key` may join.
     std::optional<wire::TokenKey> admission;
+    /// An etcd that keeps what is decided, in place of the keepers among the members: all members
+    /// name the same one.
+    std::optional<EtcdKeeper::Options> etcd;
     std::string token;        ///< of who joins, where the group asks for one
     bool as_witness = false;  ///< who joins may be a keeper, and trains nothing
     std::uint32_t width = 1;  ///< ranks of the member
     std::string site;
   };
   /// Begins a group, with a view of this member alone. `state`: the digest of what it begins with.
-  /// Throws Error(resource) where it cannot listen.
+  /// Throws Error(resource) where it cannot listen, and Error(peer_lost) where its etcd does not
+  /// answer.
   static std::unique_ptr<LetterCarrier> found(Options options, const Digest& state);
   /// Joins the group that a member at one of these addresses is in. Names are resolved once.
-  /// Returns at once; `take_news` tells the first view. Throws Error(config), Error(resource).
+  /// Returns at once; `take_news` tells the first view. Throws Error(config), Error(resource), and
+  /// Error(peer_lost) where its etcd does not answer.
   static std::unique_ptr<LetterCarrier> join(Options options,
                                              const std::vector<wire::Endpoint>& contacts);
   ~LetterCarrier();
@@ -165,6 +172,8 @@ class LetterCarrier {
   Clock::time_point next_forgetting_{};
   std::map<MemberId, Clock::time_point> joiners_;  ///< when they last asked to join
   std::set<std::tuple<std::uint64_t, std::uint64_t, Digest>> known_views_;
+  std::unique_ptr<EtcdKeeper> etcd_;  ///< until its thread has it
+  std::unique_ptr<KeeperThread> keeper_thread_;
 
   mutable std::mutex mutex_;  ///< guards what follows
   std::condition_variable changed_;

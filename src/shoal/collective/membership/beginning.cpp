@@ -55,7 +55,7 @@ void Membership::take(const Letter& letter, const Readiness& readiness) {
 // In a new view all begin together, when the last one has the state and is ready. In a step that
 // runs, whoever was waiting for joiners begins by itself.
 void Membership::let_members_begin() {
-  if (change_ || holding_ || held_ || fork_promised_ || (register_ && register_->sealed())) return;
+  if (change_ || is_asking_for_view() || holding_ || held_ || fork_promised_ || is_sealed()) return;
   if (phase_ != Phase::kRunning && ready_members_.size() < view_->members.size()) return;
   phase_ = Phase::kRunning;
   for (const MemberId& member : std::exchange(ready_members_, {})) {

@@ -12,10 +12,22 @@ namespace {
 
 constexpr std::size_t kMostContacts = 16;
 
+/// All must ask one keeper, or a group would decide at two places.
+JoinRefused wrong_keeper(const std::string& own, const std::string& group) {
+  const auto text = [](const std::string& name) { return name.empty() ? "its members" : name; };
+  return {fmt::format("the decisions of this group are kept by {}, and the joiner would ask {}",
+                      text(group), text(own)),
+          "Give it the same keeper as the others: in a job, elastic.etcd and job.name."};
+}
+
 }  // namespace
 
 Join Membership::own_join() const {
-  return {.who = self_, .ready = ready_, .witness = as_witness_, .token = token_};
+  return {.who = self_,
+          .ready = ready_,
+          .witness = as_witness_,
+          .token = token_,
+          .kept_by = settings_.kept_by};
 }
 
 // A joiner asks at once, and the newest ones are kept: those of earlier views may have left.
@@ -51,6 +63,7 @@ std::optional<JoinRefused> Membership::why_refused(const Join& join) const {
     return JoinRefused{fmt::format("the others have removed {}", join.who.id.text()),
                        "A new start gives it another id."};
   }
+  if (join.kept_by != view_->kept_by) return wrong_keeper(join.kept_by, view_->kept_by);
   const Member& like = view_->members.front();
   if (join.witness || (join.who.width == like.width && join.who.protocol == like.protocol))
     return std::nullopt;

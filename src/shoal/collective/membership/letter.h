@@ -141,7 +141,8 @@ struct Join {
   Member who;
   bool ready = false;
   bool witness = false;
-  std::string token{};  ///< where the view asks for one
+  std::string token{};    ///< where the view asks for one
+  std::string kept_by{};  ///< the keeper that it knows: the view's, or it cannot join
   bool operator==(const Join&) const = default;
 };
 struct JoinRefused {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shoal/base/error.h"
+#include "shoal/collective/membership/chain.h"
 #include "shoal/collective/membership/fields.h"
 #include "shoal/collective/membership/letter.h"
 
@@ -52,6 +53,7 @@ void each(auto& f, Is<View> auto& v) {
   f.field("removed", v.removed);
   f.field("keepers", v.keepers);
   f.field("admission", v.admission);
+  f.field("outside keeper", v.kept_by);
 }
 void each(auto& f, Is<Ballot> auto& v) {
   f.field("round", v.round);
@@ -125,6 +127,7 @@ void each(auto& f, Is<Join> auto& v) {
   f.field("ready", v.ready);
   f.field("witness", v.witness);
   f.field("token", v.token);
+  f.field("outside keeper", v.kept_by);
 }
 void each(auto& f, Is<JoinRefused> auto& v) {
   f.field("why", v.why);
@@ -156,7 +159,7 @@ Body body_of_kind(std::size_t kind, FieldReader& reader) {
   }
 }
 
-constexpr std::uint8_t kFormat = 2;
+constexpr std::uint8_t kFormat = 3;
 
 }  // namespace
 
@@ -302,6 +305,36 @@ View decode_view(std::span<const std::byte> bytes) {
   reader.field("view", view);
   reader.end();
   return view;
+}
+
+wire::Bytes encode(const ChainEntry& entry) {
+  FieldWriter writer;
+  writer.field("format", kFormat);
+  writer.field("kind", static_cast<std::uint8_t>(entry.index()));
+  std::visit([&](const auto& value) { each(writer, value); }, entry);
+  return writer.take();
+}
+
+ChainEntry decode_chain_entry(std::span<const std::byte> bytes) {
+  FieldReader reader("an entry", bytes);
+  std::uint8_t format = 0;
+  reader.field("format", format);
+  if (format != kFormat)
+    reader.refuse("format", fmt::format("it is {}, and {} is expected", format, kFormat));
+  bool is_view = false;
+  reader.field("kind", is_view);
+  ChainEntry entry;
+  if (is_view) {
+    View view;
+    reader.field("view", view);
+    entry = std::move(view);
+  } else {
+    Outcome outcome;
+    reader.field("outcome", outcome);
+    entry = std::move(outcome);
+  }
+  reader.end();
+  return entry;
 }
 
 }  // namespace shoal::collective::membership

@@ -135,7 +135,8 @@ void Membership::take(const Letter& letter, const ForkPromise& promise) {
             .witnesses = {},
             .removed = {},
             .keepers = {},
-            .admission = view_->admission};
+            .admission = view_->admission,
+            .kept_by = view_->kept_by};
   std::vector<Member> others;
   for (const Member& member : view_->members)
     (fork_->places.contains(member.id) ? next.members : others).push_back(member);

@@ -28,25 +28,31 @@ constexpr bool kOfAnyView =
 
 Membership::Membership(Member self, Settings settings, Rules rules)
     : self_(std::move(self)),
-      settings_(settings),
+      settings_(std::move(settings)),
       rules_(rules),
-      suspicion_(self_.id, settings.suspect_after) {
-  SHOAL_USER_CHECK(settings.beat > Duration::zero() && settings.repeat > Duration::zero() &&
-                       settings.stand_in > Duration::zero() &&
-                       settings.quorum_patience > Duration::zero(),
+      suspicion_(self_.id, settings_.suspect_after) {
+  SHOAL_USER_CHECK(settings_.beat > Duration::zero() && settings_.repeat > Duration::zero() &&
+                       settings_.stand_in > Duration::zero() &&
+                       settings_.quorum_patience > Duration::zero(),
                    "membership", "a duration of the settings is not above zero");
-  SHOAL_USER_CHECK(settings.suspect_after > settings.beat, "membership",
+  SHOAL_USER_CHECK(settings_.suspect_after > settings_.beat, "membership",
                    "suspect_after ({} ms) must be longer than a beat ({} ms)",
-                   settings.suspect_after / std::chrono::milliseconds(1),
-                   settings.beat / std::chrono::milliseconds(1));
+                   settings_.suspect_after / std::chrono::milliseconds(1),
+                   settings_.beat / std::chrono::milliseconds(1));
   SHOAL_USER_CHECK(self_.endpoints.size() <= Member::kMostEndpoints, "membership",
                    "{} has {} endpoints, at most {} are allowed", self_.id.text(),
                    self_.endpoints.size(), Member::kMostEndpoints);
+  SHOAL_USER_CHECK(
+      settings_.kept_by.empty() || settings_.on_quorum_loss != OnQuorumLoss::kSurvivors,
+      "membership", "survivors would decide without {}, which holds all decisions: kStop with it",
+      settings_.kept_by);
+  SHOAL_USER_CHECK(settings_.kept_by.empty() || settings_.chain_patience > Duration::zero(),
+                   "membership", "chain_patience is not above zero");
 }
 
 Membership::Membership(MemberId self, View first, Settings settings, Clock::time_point now,
                        Rules rules)
-    : Membership(Member{.id = self, .endpoints = {}, .site = {}}, settings, rules) {
+    : Membership(Member{.id = self, .endpoints = {}, .site = {}}, std::move(settings), rules) {
   check(first);
   SHOAL_USER_CHECK(first.has(self), "membership", "{} is not in the first view {}", self.text(),
                    text(first.everybody()));
@@ -54,6 +60,9 @@ Membership::Membership(MemberId self, View first, Settings settings, Clock::time
     for (const Member& member : *list)
       if (member.id == self) self_ = member;
   }
+  SHOAL_USER_CHECK(first.kept_by == settings_.kept_by, "membership",
+                   "the first view is kept by \"{}\", and the settings name \"{}\"", first.kept_by,
+                   settings_.kept_by);
   now_ = now;
   enter(first);
 }
@@ -61,7 +70,7 @@ Membership::Membership(MemberId self, View first, Settings settings, Clock::time
 Membership Membership::joiner(Member self, std::vector<MemberId> contacts, Settings settings,
                               Clock::time_point now, bool as_witness, Rules rules,
                               std::string token) {
-  Membership joiner(std::move(self), settings, rules);
+  Membership joiner(std::move(self), std::move(settings), rules);
   joiner.contacts_ = std::move(contacts);
   joiner.as_witness_ = as_witness;
   joiner.token_ = std::move(token);
@@ -82,6 +91,8 @@ std::vector<Letter> Membership::on(const Event& event, Clock::time_point now) {
       report(event);
     if (std::holds_alternative<JoinerReady>(event)) ready_ = true;
     if (const auto* contact = std::get_if<ContactFound>(&event)) add_contact(contact->who);
+    if (const auto* answer = std::get_if<ChainAnswered>(&event)) learn(*answer);
+    if (const auto* silent = std::get_if<ChainSilent>(&event)) chain_trouble_ = silent->why;
     if (std::holds_alternative<LeaveAsked>(event)) {
       leaving_ = true;
       next_beat_ = now_;
@@ -99,10 +110,13 @@ std::vector<Letter> Membership::on(const Event& event, Clock::time_point now) {
 
 std::vector<News> Membership::take_news() { return std::exchange(news_, {}); }
 
+std::vector<ChainQuestion> Membership::take_questions() { return std::exchange(questions_, {}); }
+
 void Membership::end(ErrorKind kind, std::string what, std::string hint) {
   ended_ = Error(kind, "membership", std::move(what)).hint(std::move(hint));
   step_.reset();
   change_.reset();
+  question_.reset();
   holding_.reset();
   fork_.reset();
 }
@@ -242,8 +256,13 @@ void Membership::tick() {
     next_repeat_ = now_ + settings_.repeat;
     repeat_step_letters();
     repeat_change_letters();
+    if (question_) questions_.push_back(*question_);
   }
-  watch_majority();
+  if (uses_chain()) {
+    watch_chain();
+  } else {
+    watch_majority();
+  }
   if (!ended_) consider_change();
 }
 
@@ -257,7 +276,7 @@ void Membership::enter(const View& view) {
                  .state = view.state,
                  .samples = view.samples};
   register_.reset();
-  if (view.is_kept_by(self_.id)) register_.emplace(view.owner(), rules_);
+  if (view.is_kept_by(self_.id) && !uses_chain()) register_.emplace(view.owner(), rules_);
   suspicion_.begin(view, now_);
   accused_.clear();
   next_beat_ = now_;
@@ -277,6 +296,7 @@ void Membership::enter(const View& view) {
   std::erase_if(joiners_, [&](const auto& entry) { return view.has(entry.first); });
   leavers_.clear();
   change_.reset();
+  question_.reset();
   holding_.reset();
   held_.reset();
   highest_round_ = 0;

@@ -11,6 +11,7 @@
 
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
+#include "shoal/collective/membership/chain.h"
 #include "shoal/collective/membership/decision.h"
 #include "shoal/collective/membership/letter.h"
 #include "shoal/collective/membership/register.h"
@@ -33,6 +34,10 @@ struct Settings {
   Duration stand_in = std::chrono::seconds(1);  ///< so long each keeper waits for the one before
   Duration quorum_patience = std::chrono::seconds(10);  ///< before the policy is followed
   OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
+  /// Names the keeper outside of the group that holds what is decided, for who founds or joins a
+  /// view of it; empty: the keepers among the members do. The policy is kStop with one.
+  std::string kept_by{};
+  Duration chain_patience = std::chrono::seconds(60);  ///< with a keeper that does not answer
   /// The time by which join tokens expire.
   wire::TokenTime (*wall_clock)() = std::chrono::system_clock::now;
 };
@@ -76,7 +81,7 @@ struct ContactFound {
   MemberId who;
 };
 using Event = std::variant<Tick, Received, AttemptAsked, JoinersAwaited, StepReady, StepFailed,
-                           JoinerReady, LeaveAsked, ContactFound>;
+                           JoinerReady, LeaveAsked, ContactFound, ChainAnswered, ChainSilent>;
 
 // What a member learns.
 
@@ -117,6 +122,9 @@ class Membership {
   std::vector<Letter> on(const Event& event, Clock::time_point now);
   /// Returns what has happened since the last call, in order.
   std::vector<News> take_news();
+  /// Returns what the keeper outside of the group is to be asked. Each comes again every `repeat`
+  /// until ChainAnswered says what is there.
+  std::vector<ChainQuestion> take_questions();
 
   const MemberId& self() const { return self_.id; }
   /// The view that this member acts in; a joiner has none.
@@ -191,6 +199,9 @@ class Membership {
   void hold_as_joiner();
   void begin_change();
   void advance_change();
+  void end_without_members();
+  bool is_sealed() const { return register_ && register_->sealed(); }
+  bool is_held() const;
   void repeat_change_letters();
   View compose(const std::optional<Outcome>& last_step) const;
   void begin_holding(View view);
@@ -206,6 +217,15 @@ class Membership {
   void take(const Letter& letter, const Hold& hold);
   void take(const Letter& letter, const Held& held);
   void take(const Letter& letter, const Start& start);
+
+  // chain.cpp: decisions that a keeper outside of the group holds
+  bool uses_chain() const;
+  bool is_asking_for_view() const;
+  void ask(ChainEntry wish, const std::optional<Outcome>& last);
+  void propose_to_chain(const std::optional<Outcome>& last);
+  void learn(const ChainAnswered& answer);
+  void end_with_foreign_entry(const ChainSlot& slot);
+  void watch_chain();
 
   // lost_majority.cpp: the policy, lineages
   void watch_majority();
@@ -290,6 +310,13 @@ class Membership {
   std::uint64_t highest_round_ = 0;
   std::uint64_t refusals_ = 0;
   std::optional<Clock::time_point> change_wanted_;
+
+  // With a keeper outside: what it is asked, which is not answered yet.
+  std::vector<ChainQuestion> questions_;
+  std::optional<ChainQuestion> question_;
+  Clock::time_point asked_{};  ///< or when this member began to hold the next view
+  Clock::time_point watched_{};
+  std::string chain_trouble_;
 
   // Without a majority.
   std::optional<Clock::time_point> majority_lost_;

@@ -16,6 +16,7 @@ struct Rules {
   bool adopts_accepted_view = true;      ///< a proposer takes over what may be decided
   bool waits_for_holders = true;         ///< nobody acts before most new keepers hold the view
   bool commits_need_all_reports = true;  ///< of all members
+  bool chain_keeps_entries = true;       ///< of an etcd that somebody may still ask for
 
   std::size_t majority(std::size_t keepers) const {
     const std::size_t votes = keepers / 2 + 1;

@@ -48,13 +48,14 @@ void Membership::take(const Letter& letter, const Report& report) {
 
 // The owner proposes one value for a step, and never another.
 void Membership::propose_step() {
-  if (step_ || aborted_ || register_->sealed() || fork_promised_) return;
+  if (step_ || aborted_ || is_sealed() || is_asking_for_view() || fork_promised_) return;
   const bool failed = std::any_of(reports_.begin(), reports_.end(),
                                   [](const auto& entry) { return entry.second.failed; });
   const bool complete =
       reports_.size() == view_->members.size() || !rules_.commits_need_all_reports;
   if (!failed && !complete) return;
   step_.emplace(outcome_of_reports(), view_->keepers);
+  if (uses_chain()) return ask(step_->outcome, last_outcome_);
   send_to_all(view_->keepers, AcceptStep{.ballot = {0, self_.id}, .outcome = step_->outcome});
 }
 
@@ -169,7 +170,7 @@ void Membership::settle(const Outcome& outcome, bool may_begin_next) {
 void Membership::repeat_step_letters() {
   if (readiness_) send(view_->owner(), Readiness{.step = place_.step, .ready = *readiness_});
   if (report_) send(view_->owner(), *report_);
-  if (step_) {
+  if (step_ && !uses_chain()) {
     send_to_all(step_->accepted.missing(),
                 AcceptStep{.ballot = {0, self_.id}, .outcome = step_->outcome});
   }

@@ -96,6 +96,10 @@ void check(const View& view) {
     refuse(view, fmt::format("it has {} members and witnesses, at most {} are allowed",
                              everybody.size(), View::kMostMembers));
   }
+  if (view.kept_by.size() > View::kLongestName) {
+    refuse(view, fmt::format("the name of its keeper has {} bytes, at most {} are allowed",
+                             view.kept_by.size(), View::kLongestName));
+  }
   const Admission& admission = view.admission;
   const std::size_t most_used = admission.by_token ? Admission::kMostUsed : 0;
   if (admission.used.size() > most_used) {

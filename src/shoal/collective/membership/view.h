@@ -35,6 +35,7 @@ struct View {
   static constexpr std::size_t kMostKeepers = 5;
   static constexpr std::size_t kMostMembers = 4096;
   static constexpr std::size_t kMostRemoved = 16;
+  static constexpr std::size_t kLongestName = 1024;  ///< of the keeper outside, in bytes
 
   std::uint64_t epoch = 1;  ///< from 1
   /// Names the line of views that this one belongs to. It changes where members went on without the
@@ -56,6 +57,9 @@ struct View {
   /// came to.
   std::vector<MemberId> keepers;
   Admission admission{};
+  /// Names the keeper outside of the group that holds what is decided (chain.h); empty: the
+  /// registers of the keepers hold it.
+  std::string kept_by{};
 
   const MemberId& owner() const { return keepers.front(); }
   bool has_member(const MemberId& id) const;

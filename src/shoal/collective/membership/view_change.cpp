@@ -12,7 +12,7 @@
 namespace shoal::collective::membership {
 bool Membership::must_change(const std::set<MemberId>& gone) const {
   // A witness that is gone is removed as well, whether it is a keeper or not.
-  return !gone.empty() || aborted_ || held_ || (register_ && register_->sealed());
+  return !gone.empty() || aborted_ || held_ || is_sealed();
 }
 
 bool Membership::may_change_between_steps() const {
@@ -22,7 +22,8 @@ bool Membership::may_change_between_steps() const {
 }
 
 // How many must fail before it is this member's turn to propose the next view. Those that hold the
-// next one come after the keepers that decided it.
+// next one come after the keepers that decided it. Where the keeper is outside, any member may ask
+// it, so the others come after them.
 std::optional<std::size_t> Membership::place_in_line(const std::set<MemberId>& gone) const {
   std::size_t place = 0;
   const auto find_in = [&](const std::vector<MemberId>& keepers) {
@@ -33,7 +34,10 @@ std::optional<std::size_t> Membership::place_in_line(const std::set<MemberId>& g
     return false;
   };
   if (find_in(view_->keepers) || (held_ && find_in(held_->keepers))) return place;
-  return std::nullopt;
+  if (!uses_chain()) return std::nullopt;
+  std::vector<MemberId> others = view_->everybody();
+  std::erase_if(others, [&](const MemberId& id) { return view_->is_kept_by(id); });
+  return find_in(others) ? std::optional(place) : std::nullopt;
 }
 
 void Membership::consider_change() {
@@ -46,12 +50,16 @@ void Membership::consider_change() {
     return;
   }
   if (!change_wanted_) change_wanted_ = now_;
-  if (change_ || holding_) return;
+  if (change_ || holding_ || (question_ && !held_)) return;
   // Two that take turns in refusing each other wait for different times.
   const auto index =
       std::find(view_->keepers.begin(), view_->keepers.end(), self_.id) - view_->keepers.begin();
   // Those who fall silent at once are accused one after the other: a beat later all of them are.
-  const auto wait = (gone.empty() ? Duration::zero() : settings_.beat) +
+  // Of two sides that both reach the keeper outside, the one without most keepers goes last: a
+  // member that hears nobody must not remove all others.
+  const bool goes_last = uses_chain() && !hears_majority();
+  const auto wait = (goes_last ? 2 * settings_.stand_in : Duration::zero()) +
+                    (gone.empty() ? Duration::zero() : settings_.beat) +
                     settings_.stand_in * static_cast<int>(*place) +
                     settings_.repeat * static_cast<int>(std::min<std::uint64_t>(refusals_, 8)) *
                         static_cast<int>(index);
@@ -80,6 +88,7 @@ void Membership::begin_change() {
     left_ = true;
     return;
   }
+  if (uses_chain()) return propose_to_chain(last_outcome_);
   ++highest_round_;
   change_.emplace(view_->keepers, Ballot{.round = highest_round_, .proposer = self_.id}, rules_);
   send_to_all(change_->unanswered(), change_->request());
@@ -88,11 +97,7 @@ void Membership::begin_change() {
 void Membership::advance_change() {
   if (change_->phase() == ViewDecision::Phase::kWishing) {
     View next = compose(change_->last_step());
-    if (next.members.empty()) {
-      return end(ErrorKind::kPeerLost,
-                 fmt::format("no member is left of the view of epoch {}", view_->epoch),
-                 "A witness has nothing to do any more.");
-    }
+    if (next.members.empty()) return end_without_members();
     change_->wish(std::move(next));
   }
   if (change_->phase() == ViewDecision::Phase::kDecided) {
@@ -101,6 +106,11 @@ void Membership::advance_change() {
   }
   if (change_->phase() == ViewDecision::Phase::kAccepting)
     send_to_all(change_->unanswered(), change_->request());
+}
+
+void Membership::end_without_members() {
+  end(ErrorKind::kPeerLost, fmt::format("no member is left of the view of epoch {}", view_->epoch),
+      "A witness has nothing to do any more.");
 }
 
 void Membership::repeat_change_letters() {
@@ -159,7 +169,8 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
             .witnesses = {},
             .removed = {},
             .keepers = {},
-            .admission = view_->admission};
+            .admission = view_->admission,
+            .kept_by = view_->kept_by};
   std::set<MemberId> without = suspicion_.gone(now_);
   without.insert(leavers_.begin(), leavers_.end());
   if (leaving_) without.insert(self_.id);
@@ -203,11 +214,14 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
 }
 
 // The view is decided. If its proposer and most of the keepers that decided it failed now, nobody
-// could know it: so most of its own keepers must hold it before anybody acts.
+// could know it: so most of its own keepers must hold it before anybody acts. A keeper outside
+// knows it, and whoever is in the view may act; who is not waits until one that is knows it too.
 void Membership::begin_holding(View view) {
   change_.reset();
+  question_.reset();
   const Digest view_digest = digest(view);
   if (holding_ && holding_->digest == view_digest) return;
+  asked_ = now_;
   // A fork that does not begin leaves what its members know of their own lineage as it was.
   const bool is_fork = view_ && view.lineage != place_.lineage;
   (is_fork ? fork_held_ : held_) = view;
@@ -215,7 +229,7 @@ void Membership::begin_holding(View view) {
   holding_ = Holding{.view = std::move(view), .digest = view_digest, .held = nobody};
   const std::vector<MemberId> keepers = holding_->view.keepers;
   send_to_all(keepers, Hold{holding_->view});
-  if (!rules_.waits_for_holders) announce_start();
+  if (!rules_.waits_for_holders || is_held()) announce_start();
 }
 
 void Membership::take(const Letter& letter, const Hold& hold) {
@@ -243,13 +257,18 @@ void Membership::take(const Letter& letter, const Hold& hold) {
   if (!held_ || held_->lineage != view.lineage || held_->epoch < view.epoch) held_ = view;
   if (keeps) send(from, Held{digest(view)});
   // This member was proposing, and learns that something is decided already.
-  if (change_) begin_holding(view);
+  if (change_ || is_asking_for_view()) begin_holding(view);
 }
 
 void Membership::take(const Letter& letter, const Held& held) {
   if (!holding_ || holding_->digest != held.view) return;
   holding_->held.count(letter.from);
-  if (holding_->held.is_majority(rules_)) announce_start();
+  if (is_held()) announce_start();
+}
+
+bool Membership::is_held() const {
+  if (!uses_chain()) return holding_->held.is_majority(rules_);
+  return holding_->view.has(self_.id) || holding_->held.votes() > 0;
 }
 
 void Membership::take(const Letter&, const Start& start) { this->start(start.view); }

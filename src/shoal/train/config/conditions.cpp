@@ -161,6 +161,11 @@ std::string of_elastic_jobs(const JobConfig& job) {
   return "belongs to a member of an elastic group, and elastic.enabled is false (--elastic)";
 }
 
+std::string with_an_etcd(const JobConfig& job) {
+  if (!job.elastic.etcd.empty()) return {};
+  return "is for an etcd, and elastic.etcd names none";
+}
+
 std::string of_an_outer_optimizer(const JobConfig& job) {
   if (job.low_communication.method != LowCommunication::kLocalSgd) return {};
   return "belongs to an outer optimizer, and low_communication.method is \"local_sgd\", which "

@@ -37,6 +37,7 @@ std::string of_tensor_parallel(const JobConfig& job);
 std::string of_buckets(const JobConfig& job);
 std::string of_units_by_size(const JobConfig& job);
 std::string of_elastic_jobs(const JobConfig& job);
+std::string with_an_etcd(const JobConfig& job);
 std::string of_members(const JobConfig& job);
 std::string of_an_outer_optimizer(const JobConfig& job);
 std::string of_streaming(const JobConfig& job);

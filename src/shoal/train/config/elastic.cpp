@@ -7,6 +7,7 @@
 #include "shoal/train/config/keys.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/advertised.h"
+#include "shoal/wire/http_client.h"
 #include "shoal/wire/join_token.h"
 
 namespace shoal::train {
@@ -80,6 +81,18 @@ void validate_state(const Job& job, const model::ModelSpec& spec) {
   }
 }
 
+void validate_etcd(const Job& job) {
+  if (!wire::HttpClient::is_available()) {
+    throw config_error(job, "elastic.etcd", "this build has no libcurl, which reaches an etcd")
+        .hint("install libcurl4-openssl-dev (Debian), and configure and build again");
+  }
+  if (job.config.elastic.on_quorum_loss != OnQuorumLoss::kStop) {
+    throw config_error(job, "elastic.on_quorum_loss",
+                       "is for members that decide by themselves: with elastic.etcd whoever "
+                       "reaches the etcd goes on, and nobody decides without it: \"stop\"");
+  }
+}
+
 void validate_network(const Job& job) {
   const ElasticSection& elastic = job.config.elastic;
   const auto check = [&](const char* key, auto&& read) {
@@ -98,6 +111,10 @@ void validate_network(const Job& job) {
   check("elastic.join", [&] {
     for (const std::string& contact : elastic.join) wire::parse_endpoint(contact);
   });
+  check("elastic.etcd", [&] {
+    for (const std::string& address : elastic.etcd) wire::check_http_address(address);
+  });
+  if (!elastic.etcd.empty()) validate_etcd(job);
   const bool on_one_host = elastic.listen.starts_with("127.") || elastic.listen == "::1" ||
                            elastic.listen == "localhost";
   if (!on_one_host && elastic.key_file.empty()) {

@@ -52,6 +52,19 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
       .key("quorum_patience_s", &E::quorum_patience_s, {0, 86400, true, {}},
            "seconds that they wait before that")
       .only_with({of_elastic_jobs})
+      .key("etcd", &E::etcd, any(),
+           "\"http://HOST:PORT\" (or https) of the servers of an etcd, version 3.4 or newer, which "
+           "keeps what is decided in place of the members; the same for all members; empty: most "
+           "of up to five members decide")
+      .only_with({of_elastic_jobs})
+      .key("etcd_ca_file", &E::etcd_ca_file, any(),
+           "a file with the certificates that sign those of the etcd, for https; empty: those that "
+           "this system trusts")
+      .only_with({of_elastic_jobs, with_an_etcd})
+      .key("etcd_patience_s", &E::etcd_patience_s, {0, 86400, true, {}},
+           "seconds that members wait for an etcd that does not answer; nothing is decided "
+           "meanwhile, and then they end")
+      .only_with({of_elastic_jobs, with_an_etcd})
       .key("step_timeout_s", &E::step_timeout_s, {0, 86400, true, {}},
            "seconds that one step may take with all its attempts, or a joiner's way into the "
            "group; then the member ends")

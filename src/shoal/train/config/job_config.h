@@ -189,6 +189,9 @@ struct ElasticSection {
   double suspect_after_s = 2;  ///< a member that is silent for so long is removed
   OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
   double quorum_patience_s = 10;  ///< before that
+  std::vector<std::string> etcd;  ///< "http://HOST:PORT" of its servers; empty: members decide
+  std::string etcd_ca_file;       ///< that signs them, for https; empty: those of the system
+  double etcd_patience_s = 60;    ///< with an etcd that does not answer
   double step_timeout_s = 1800;   ///< for a step with all its attempts, and a joiner's first one
 };
 

@@ -55,6 +55,13 @@ elastic::LetterCarrier::Options network_options(const JobConfig& config) {
   options.membership.on_quorum_loss = section.on_quorum_loss == OnQuorumLoss::kSurvivors
                                           ? collective::membership::OnQuorumLoss::kSurvivors
                                           : collective::membership::OnQuorumLoss::kStop;
+  options.membership.chain_patience = from_seconds(section.etcd_patience_s);
+  if (!section.etcd.empty()) {
+    options.etcd =
+        elastic::EtcdKeeper::Options{.addresses = section.etcd,
+                                     .ca_file = section.etcd_ca_file,
+                                     .prefix = fmt::format("shoal/{}/", config.job.name)};
+  }
   return options;
 }
 
