@@ -13,6 +13,7 @@
 
 #if SHOAL_HAS_CURL
 #include <curl/curl.h>
+#include <dlfcn.h>
 #endif
 
 namespace shoal::wire {
@@ -35,14 +36,68 @@ void check_http_address(const std::string& text) {
 
 #if SHOAL_HAS_CURL
 
-bool HttpClient::is_available() { return true; }
+namespace {
+
+/// libcurl's functions, loaded when a client is made: linked, it and the libraries behind it
+/// would begin with every program.
+struct Curl {
+  decltype(&curl_global_init) global_init = nullptr;
+  decltype(&curl_easy_init) easy_init = nullptr;
+  decltype(&curl_easy_cleanup) easy_cleanup = nullptr;
+  decltype(&curl_easy_reset) easy_reset = nullptr;
+  decltype(&curl_easy_setopt) easy_setopt = nullptr;
+  decltype(&curl_easy_perform) easy_perform = nullptr;
+  decltype(&curl_easy_getinfo) easy_getinfo = nullptr;
+  decltype(&curl_easy_strerror) easy_strerror = nullptr;
+  decltype(&curl_slist_append) slist_append = nullptr;
+  decltype(&curl_slist_free_all) slist_free_all = nullptr;
+  std::string missing;  ///< says why it cannot be used; empty: it can
+
+  Curl() {
+    // Never closed: libraries behind it keep what they have registered.
+    void* const library = ::dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+      const char* const why = ::dlerror();
+      missing = why ? why : "libcurl.so.4 does not load";
+      return;
+    }
+    find(library, "curl_global_init", global_init);
+    find(library, "curl_easy_init", easy_init);
+    find(library, "curl_easy_cleanup", easy_cleanup);
+    find(library, "curl_easy_reset", easy_reset);
+    find(library, "curl_easy_setopt", easy_setopt);
+    find(library, "curl_easy_perform", easy_perform);
+    find(library, "curl_easy_getinfo", easy_getinfo);
+    find(library, "curl_easy_strerror", easy_strerror);
+    find(library, "curl_slist_append", slist_append);
+    find(library, "curl_slist_free_all", slist_free_all);
+    if (missing.empty() && global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
+      missing = "libcurl cannot begin";
+  }
+
+ private:
+  template <class Function>
+  void find(void* library, const char* name, Function& function) {
+    function = reinterpret_cast<Function>(::dlsym(library, name));
+    if (!function) missing = fmt::format("libcurl.so.4 has no {}", name);
+  }
+};
+
+const Curl& libcurl() {
+  static const Curl curl;
+  return curl;
+}
+
+}  // namespace
+
+bool HttpClient::is_available() { return libcurl().missing.empty(); }
 
 struct HttpClient::Handle {
   CURL* curl = nullptr;
   curl_slist* headers = nullptr;
   ~Handle() {
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(curl);
+    libcurl().slist_free_all(headers);
+    libcurl().easy_cleanup(curl);
   }
 };
 
@@ -72,19 +127,21 @@ int is_stopped(void* context, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 
 template <class Value>
 void set(CURL* curl, CURLoption option, Value value) {
-  const CURLcode code = curl_easy_setopt(curl, option, value);
+  const CURLcode code = libcurl().easy_setopt(curl, option, value);
   SHOAL_CHECK(code == CURLE_OK, "libcurl refuses option {}: {}", static_cast<int>(option),
-              curl_easy_strerror(code));
+              libcurl().easy_strerror(code));
 }
 
 }  // namespace
 
-HttpClient::HttpClient(Options options)
-    : options_(std::move(options)), handle_(std::make_unique<Handle>()) {
-  static const CURLcode kReady = curl_global_init(CURL_GLOBAL_DEFAULT);
-  SHOAL_CHECK(kReady == CURLE_OK, "libcurl cannot begin: {}", curl_easy_strerror(kReady));
-  handle_->curl = curl_easy_init();
-  handle_->headers = curl_slist_append(nullptr, "Content-Type: application/json");
+HttpClient::HttpClient(Options options) : options_(std::move(options)) {
+  if (!is_available()) {
+    throw Error(ErrorKind::kConfig, "http", libcurl().missing)
+        .hint("Install libcurl4 (Debian), or what has libcurl.so.4 on this system.");
+  }
+  handle_ = std::make_unique<Handle>();
+  handle_->curl = libcurl().easy_init();
+  handle_->headers = libcurl().slist_append(nullptr, "Content-Type: application/json");
   SHOAL_CHECK(handle_->curl && handle_->headers, "libcurl has no memory");
 }
 
@@ -95,7 +152,7 @@ HttpAnswer HttpClient::post(const std::string& url, const std::string& json, Dea
   Receiving receiving{.body = {}, .most = options_.most_bytes, .stop = &stop_};
   std::string why(CURL_ERROR_SIZE, '\0');
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());
-  curl_easy_reset(curl);
+  libcurl().easy_reset(curl);
   set(curl, CURLOPT_URL, url.c_str());
   set(curl, CURLOPT_HTTPHEADER, handle_->headers);
   set(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(json.size()));
@@ -112,11 +169,11 @@ HttpAnswer HttpClient::post(const std::string& url, const std::string& json, Dea
   set(curl, CURLOPT_XFERINFOFUNCTION, &is_stopped);
   set(curl, CURLOPT_XFERINFODATA, static_cast<void*>(&receiving));
   if (!options_.ca_file.empty()) set(curl, CURLOPT_CAINFO, options_.ca_file.c_str());
-  const CURLcode code = curl_easy_perform(curl);
+  const CURLcode code = libcurl().easy_perform(curl);
   // The handle keeps no pointer to what ends here.
   HttpAnswer answer{.body = std::move(receiving.body)};
-  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answer.status);
-  curl_easy_reset(curl);
+  libcurl().easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &answer.status);
+  libcurl().easy_reset(curl);
   if (code == CURLE_OK) return answer;
   if (receiving.is_too_long) {
     throw Error(ErrorKind::kData, "http",
@@ -125,7 +182,7 @@ HttpAnswer HttpClient::post(const std::string& url, const std::string& json, Dea
   if (stop_) throw Error(ErrorKind::kAborted, "http", url + ": no longer asked");
   const auto kind = code == CURLE_OPERATION_TIMEDOUT ? ErrorKind::kTimeout : ErrorKind::kPeerLost;
   throw Error(kind, "http",
-              fmt::format("{}: {}", url, why[0] ? why.c_str() : curl_easy_strerror(code)));
+              fmt::format("{}: {}", url, why[0] ? why.c_str() : libcurl().easy_strerror(code)));
 }
 
 #else

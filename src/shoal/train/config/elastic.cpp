@@ -83,8 +83,11 @@ void validate_state(const Job& job, const model::ModelSpec& spec) {
 
 void validate_etcd(const Job& job) {
   if (!wire::HttpClient::is_available()) {
-    throw config_error(job, "elastic.etcd", "this build has no libcurl, which reaches an etcd")
-        .hint("install libcurl4-openssl-dev (Debian), and configure and build again");
+    throw config_error(job, "elastic.etcd", "there is no libcurl, which reaches an etcd")
+        .hint(
+            "install libcurl4; where Shoal was built without libcurl4-openssl-dev (Debian), that "
+            "too, "
+            "and configure and build again");
   }
   if (job.config.elastic.on_quorum_loss != OnQuorumLoss::kStop) {
     throw config_error(job, "elastic.on_quorum_loss",
