@@ -77,7 +77,8 @@ class ElasticMember {
   void read(std::span<const std::byte> bytes);
   collective::elastic::Attempt attempt(collective::Communicator& group,
                                        const collective::elastic::Roster& roster, StepInput input);
-  void flip_one_bit();
+  bool fault_at(const char* place) const;
+  void make_state_wrong();
   void note_members(const collective::elastic::View& view);
   void write_lineage(const collective::elastic::StepResult& committed);
   void write_address() const;
