@@ -77,9 +77,10 @@ TEST_F(KilledKeepers, AtEachPlaceOfAStep) {
                                      {"commit", true, true}};
   std::vector<std::pair<Group, Place>> groups;
   // Groups do not know of each other, and mostly wait.
-  for (const Place& place : places)
+  for (const Place& place : places) {
     for (std::size_t dying = 0; dying < kKeepers; ++dying)
       groups.emplace_back(begin(place, dying, kKeepers), place);
+  }
   for (const auto& [group, place] : groups) {
     const auto left = without(group.members, group.dying);
     expect_that_go_on(group, left);
