@@ -214,7 +214,7 @@ TEST(Validate, LimitsAreTheLastThatIsAllowed) {
                                     "debug.fault=flip", "debug.fault_step=3",
                                     std::string("debug.fault_action=") + place};
   };
-  for (const char* place : {"give", "take"}) validate(job_with(flip_at(place)), 1);
+  for (const char* place : {"give", "take", "commit"}) validate(job_with(flip_at(place)), 1);
   EXPECT_THAT(refused(flip_at("update"), 1), HasSubstr("where a member gives it (\"give\")"));
   EXPECT_THAT(refused({"training.global_batch_tokens=100", "training.sequence_length=64"}, 1),
               HasSubstr("must be a multiple of training.sequence_length = 64"));

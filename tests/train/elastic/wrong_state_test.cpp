@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <string>
@@ -28,6 +29,13 @@ class WrongState : public ElasticJob {
     }
     return "it has trained";
   }
+  /// Its next start, or that of a whole group, would go on from a wrong state.
+  void expect_not_saved(const std::string& name) const {
+    EXPECT_FALSE(std::filesystem::exists(path(name) + "/checkpoints/step-5"));
+    EXPECT_THAT(log_of(name), HasSubstr("the state of step 5 is not saved"));
+  }
+  const Sets kBehindStep5{"debug.fault=flip", "debug.fault_step=5", "debug.fault_action=commit",
+                          "checkpoint.interval=0"};
   /// The id by which others know the member in that folder.
   std::string id_of(const std::string& name) const {
     std::ifstream in(RunDirectory(path(name)).address());
@@ -57,6 +65,38 @@ TEST_F(WrongState, JoinersThatHaveItAreRemovedAndOutvoteNobody) {
     EXPECT_EQ(steps[i].state, undisturbed[i].state) << "step " << i + 1;
   }
   EXPECT_THAT(log_of("a"), HasSubstr("step 0 led to 2 different states; odd: "));
+}
+
+// A bit of the state that two have committed changes in the memory of one. Neither of them could
+// outvote the other, but each knows what was committed.
+TEST_F(WrongState, OfTwoMembersTheOneThatHasItEnds) {
+  auto first = start("a", {"elastic.members=2"});
+  auto second = start("b", joining("a") + kBehindStep5);
+  try {
+    second.get();
+    ADD_FAILURE() << "it has trained";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kData);
+    EXPECT_THAT(error.what(), HasSubstr("is not the one that all had behind step 5"));
+  }
+  EXPECT_EQ(first.get(), 0);
+  const auto steps = lineage("a");
+  ASSERT_EQ(steps.size(), 12u);
+  EXPECT_EQ(steps[4].members.size(), 2u);
+  EXPECT_EQ(steps[5].members.size(), 1u);
+  EXPECT_FALSE(replay_of("a").differs);
+  expect_not_saved("b");
+}
+
+TEST_F(WrongState, WhoIsRemovedForItDoesNotSaveIt) {
+  auto first = start("a", {"elastic.members=3"});
+  auto second = start("b", joining("a"));
+  auto third = start("c", joining("a") + kBehindStep5);
+  EXPECT_THAT(refusal_of(third), HasSubstr("removed"));
+  EXPECT_EQ(first.get() + second.get(), 0);
+  EXPECT_EQ(lineage("a").at(5).members.size(), 2u);
+  EXPECT_FALSE(replay_of("a").differs);
+  expect_not_saved("c");
 }
 
 // The first member of a view is asked first. The one that is so when the last joiner comes gives

@@ -233,12 +233,14 @@ void validate_ranks(const Job& job, int ranks) {
         job, "debug.fault_action",
         "is for faults that end the rank; a loss or a gradient is of the whole step");
   }
-  const bool has_state =
-      debug.fault_action == member_place::kGive || debug.fault_action == member_place::kTake;
+  const bool has_state = debug.fault_action == member_place::kGive ||
+                         debug.fault_action == member_place::kTake ||
+                         debug.fault_action == member_place::kCommit;
   if (debug.fault == Fault::kFlip && !has_state) {
-    throw config_error(job, "debug.fault_action",
-                       "a state is wrong where a member gives it (\"give\") or takes it "
-                       "(\"take\"), or, without an action, behind the update");
+    throw config_error(
+        job, "debug.fault_action",
+        "a state is wrong where a member gives it (\"give\"), takes it (\"take\") "
+        "or has committed it (\"commit\"), or, without an action, behind the update");
   }
 }
 

@@ -241,6 +241,9 @@ void ElasticMember::take_back() {
 elastic::Attempt ElasticMember::attempt(Communicator& group, const elastic::Roster& roster,
                                         StepInput input) {
   take_back();
+  // The last attempt may have failed because of what this member has. Of two members nobody else
+  // could say which one is wrong.
+  if (roster.attempt > 1) check_state();
   // Another attempt may have left its gradients.
   run_.model->clear_gradients();
   const auto begin = Clock::now();
@@ -280,6 +283,14 @@ elastic::Attempt ElasticMember::attempt(Communicator& group, const elastic::Rost
           .samples = static_cast<std::uint64_t>(samples.count)};
 }
 
+void ElasticMember::check_state() const {
+  if (hex(state_.digest(record())) == before_) return;
+  throw Error(ErrorKind::kData, "elastic",
+              fmt::format("the state of member {} is not the one that all had behind step {}",
+                          group_->self().text(), run_.record.step))
+      .hint("Is its memory in order? When it joins again it gets the state from the others.");
+}
+
 /// Injects the fault of this place. Returns true where the state must be made wrong.
 bool ElasticMember::fault_at(const char* place) const {
   return inject_fault_of_member(options_.job.config.debug, place, run_.record.step + 1);
@@ -299,8 +310,8 @@ StepResult ElasticMember::step(const StepInput& input) {
         return attempt(*group, roster, input);
       },
       [this] {
-        fault_at(member_place::kCommit);
         tried_ = false;
+        if (fault_at(member_place::kCommit)) make_state_wrong();
       });
   note_members(committed.view);
   write_lineage(committed);

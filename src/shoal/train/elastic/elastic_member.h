@@ -57,6 +57,9 @@ class ElasticMember {
 
   /// Makes the state that of the last step that was committed.
   void take_back();
+  /// Throws Error(data) where the state is not the one that all had behind the last step that was
+  /// committed. Call it behind `take_back`.
+  void check_state() const;
 
  private:
   /// Each member says this of its part of a step before all go on.
