@@ -45,7 +45,8 @@ struct Arguments {
   std::size_t members = 1;               ///< before the first step
   std::uint64_t steps = 1000;
   std::chrono::milliseconds pause{0};   ///< in each step, for those who watch
-  std::optional<std::uint64_t> die_at;  ///< in the middle of this step's reduce
+  std::optional<std::uint64_t> die_at;  ///< in this step
+  std::string die_in = "reduce";        ///< at this place of it
   std::chrono::seconds suspect_after{2};
   membership::OnQuorumLoss on_quorum_loss = membership::OnQuorumLoss::kStop;
   std::chrono::seconds quorum_patience{10};
@@ -68,6 +69,14 @@ bool is_witness(const std::string& role) {
   throw Error(ErrorKind::kUsage, "elastic", role + " is no role but witness");
 }
 
+/// "commit" is when all are known to have made the step, and this one has not noted it yet; "view"
+/// when others have come or gone, in that step or later.
+std::string known_place(const std::string& place) {
+  for (const char* known : {"view", "forward", "reduce", "update", "report", "commit"})
+    if (place == known) return place;
+  throw Error(ErrorKind::kUsage, "elastic", place + " is no place of a step");
+}
+
 Arguments parse(int count, char** words) {
   Arguments a;
   using Take = std::function<void(const std::string&)>;
@@ -81,6 +90,7 @@ Arguments parse(int count, char** words) {
       {"--steps", [&](const auto& value) { a.steps = std::stoull(value); }},
       {"--pause-ms", [&](const auto& value) { a.pause = milliseconds(std::stol(value)); }},
       {"--die-at", [&](const auto& value) { a.die_at = std::stoull(value); }},
+      {"--die-in", [&](const auto& value) { a.die_in = known_place(value); }},
       {"--on-quorum-loss", [&](const auto& value) { a.on_quorum_loss = policy(value); }},
       {"--quorum-patience-s",
        [&](const auto& value) { a.quorum_patience = seconds(std::stol(value)); }},
@@ -149,6 +159,10 @@ class Trainer {
       if (bytes.size() == sizeof state_) std::memcpy(&state_, bytes.data(), sizeof state_);
     };
     options.on_fault = [](const Error& error) { std::fprintf(stderr, "%s\n", error.what()); };
+    options.at = [this](elastic::Moment moment) {
+      if (!group_) return;
+      die_in(moment == elastic::Moment::kNewView ? "view" : "report", group_->next_step());
+    };
     // Joining takes the state from a member that has it, behind the step that the others are at.
     // They wait for that long.
     group_ = arguments.contacts.empty()
@@ -195,11 +209,12 @@ class Trainer {
     const auto rank = static_cast<std::uint64_t>(roster.rank);
     tiny::add_samples(state_, roster.samples + rank * kSamplesOfMember, kSamplesOfMember, sums_);
     std::this_thread::sleep_for(arguments_.pause);
+    die_in("forward", roster.step);
 
     // R, reduce. A member that dies here leaves the others with one sum and without the other: the
     // second collective throws, nothing is decided, and all attempt the step again without it.
     add_up(group, sums_.loss_and_samples);
-    if (arguments_.die_at == roster.step) std::raise(SIGKILL);
+    die_in("reduce", roster.step);
     add_up(group, sums_.gradient);
 
     // O, optimize, into `next_`. A member that dies here has added its part, but has not said that
@@ -207,7 +222,15 @@ class Trainer {
     // keepers have noted it, the step is committed, and stays so whoever dies. Then, and only then,
     // `next_` becomes the state. A joiner that has asked meanwhile enters then.
     next_ = tiny::updated(state_, sums_);
+    die_in("update", roster.step);
     return {.state = digest_of(next_), .samples = kSamplesOfMember};
+  }
+
+  /// For those who want to see what becomes of the others.
+  void die_in(const std::string& place, std::uint64_t step) const {
+    if (!arguments_.die_at || arguments_.die_in != place) return;
+    const bool there = place == "view" ? step >= *arguments_.die_at : step == *arguments_.die_at;
+    if (there) std::raise(SIGKILL);
   }
 
   static void add_up(Communicator& group, std::span<double> numbers) {
@@ -219,6 +242,7 @@ class Trainer {
 
   // A line has all that a replay needs: whose samples were added up, and in which order.
   void record(const elastic::StepResult& result) {
+    die_in("commit", result.step);
     if (arguments_.lineage.empty()) return;
     std::string members;
     std::string ranges;

@@ -209,6 +209,13 @@ TEST(Validate, LimitsAreTheLastThatIsAllowed) {
   EXPECT_THAT(refused(of_an_action, 2), HasSubstr("is for faults that end the rank"));
   EXPECT_THAT(refused({"debug.fault=flip", "debug.fault_step=3"}, 1),
               HasSubstr("debug.fault = \"flip\": nobody would notice"));
+  const auto flip_at = [](const char* place) {
+    return std::vector<std::string>{"elastic.enabled=true", "training.micro_batch=2",
+                                    "debug.fault=flip", "debug.fault_step=3",
+                                    std::string("debug.fault_action=") + place};
+  };
+  for (const char* place : {"give", "take", "commit"}) validate(job_with(flip_at(place)), 1);
+  EXPECT_THAT(refused(flip_at("update"), 1), HasSubstr("where a member gives it (\"give\")"));
   EXPECT_THAT(refused({"training.global_batch_tokens=100", "training.sequence_length=64"}, 1),
               HasSubstr("must be a multiple of training.sequence_length = 64"));
   EXPECT_EQ(batch_plan(job_with({"training.global_batch_tokens=192"}), 1), (BatchPlan{3, 3, 1}));

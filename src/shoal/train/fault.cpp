@@ -48,9 +48,13 @@ Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int 
   return inject(debug.fault, fmt::format("step {}", step), rank, size);
 }
 
-void inject_fault_behind_update(const DebugSection& debug, std::int64_t step) {
-  if (debug.fault_step == step && debug.fault_rank == 0 && debug.fault_action == kBehindUpdate)
-    inject(debug.fault, fmt::format("step {} behind the update", step), 0, 1);
+bool inject_fault_of_member(const DebugSection& debug, std::string_view place, std::int64_t step) {
+  if (debug.fault_action != place || debug.fault_rank != 0) return false;
+  // Nobody knows in which step others come and go.
+  const bool is_of_a_step =
+      place != member_place::kView && place != member_place::kGive && place != member_place::kTake;
+  if (is_of_a_step ? step != debug.fault_step : step < debug.fault_step) return false;
+  return inject(debug.fault, fmt::format("step {} at its {}", step, place), 0, 1) == Poison::kState;
 }
 
 std::function<void(const schedule::Action&)> fault_at_action(const Job& job,
@@ -59,7 +63,9 @@ std::function<void(const schedule::Action&)> fault_at_action(const Job& job,
                                                              int rank, int size) {
   const DebugSection& debug = job.config.debug;
   if (debug.fault_action.empty()) return {};
-  if (debug.fault_action == kBehindUpdate && job.config.elastic.enabled) return {};
+  const bool is_of_member = std::find(member_place::kAll.begin(), member_place::kAll.end(),
+                                      debug.fault_action) != member_place::kAll.end();
+  if (is_of_member && job.config.elastic.enabled) return {};
   // Every rank looks: all refuse the job, and none waits for one that has.
   const std::int64_t place = debug.fault_rank / (size / table.ranks());
   const auto& actions = table.table[static_cast<std::size_t>(place)];

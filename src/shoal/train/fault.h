@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string_view>
 
 #include "shoal/schedule/action.h"
 #include "shoal/train/config/job_file.h"
@@ -14,9 +15,9 @@ namespace shoal::train {
 /// inject.
 Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int size);
 
-/// Injects the fault that the job asks for between the update of an elastic member, in its step of
-/// this number, and its report to the others.
-void inject_fault_behind_update(const DebugSection& debug, std::int64_t step);
+/// Injects the fault that the job asks for at this member_place of an elastic member, which is at
+/// the step of this number. Returns true where its state must be made wrong.
+bool inject_fault_of_member(const DebugSection& debug, std::string_view place, std::int64_t step);
 
 /// Returns what a step must call before each action of this rank, so that the fault that the job
 /// asks for in the middle of it happens; empty where it asks for none. `step` returns the number of

@@ -285,6 +285,7 @@ StepResult TrainingLoop::step_of_member(const StepInput& input) {
     if (saved_step_ == run_.record.step || run_.record.step == first_step_) throw;
     try {
       run_.elastic->take_back();
+      run_.elastic->check_state();
       save();
     } catch (const std::exception& error) {
       options_.log.warning("the state of step {} is not saved: {}", run_.record.step, error.what());

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -96,7 +97,7 @@ timeout_s = 60
     member.lives = false;
     return member.program->wait();
   }
-  std::vector<Member*> all_living() {
+  std::vector<Member*> all_living() const {
     std::vector<Member*> living;
     for (const auto& member : members_)
       if (member->lives) living.push_back(member.get());
@@ -105,7 +106,7 @@ timeout_s = 60
 
   /// Returns the last step in the lineage of a member; step 0 where there is none.
   train::LineageStep last_step(const std::string& name) const {
-    std::string text = folder_.read(name + "/lineage.jsonl");
+    std::string text = end_of(name + "/lineage.jsonl");
     text.resize(text.rfind('\n') == text.npos ? 0 : text.rfind('\n'));
     if (text.empty()) return {};
     return train::parse_lineage(text.substr(text.rfind('\n') + 1));
@@ -193,6 +194,16 @@ timeout_s = 60
 
   Folder folder_;
   std::vector<std::unique_ptr<Member>> members_;
+
+ private:
+  /// Returns more of a file than the longest line of a lineage has: a long run has many of them.
+  std::string end_of(const std::string& name) const {
+    constexpr std::streamoff kLongestLine = 1 << 14;
+    std::ifstream file(folder_.path() / name, std::ios::binary | std::ios::ate);
+    if (!file) return "";
+    file.seekg(-std::min<std::streamoff>(kLongestLine, file.tellg()), std::ios::end);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
 };
 
 }  // namespace shoal::apps::testing

@@ -174,6 +174,7 @@ bool ElasticGroup::try_to_enter(Deadline deadline) {
       world_ && world_->view().epoch == view_.epoch && world_->view().lineage == view_.lineage;
   if (is_current) return true;
   retire_world();
+  options_.at(Moment::kNewView);
   try {
     const Deadline meeting =
         Deadline::in(std::min<Duration>(deadline.left(), options_.meeting_timeout));
@@ -349,6 +350,7 @@ void ElasticGroup::report_attempt(
                                        .step = next_step_,
                                        .state = made->state,
                                        .samples = made->samples});
+  options_.at(Moment::kReported);
 }
 
 bool ElasticGroup::leave(Deadline deadline) {

@@ -44,6 +44,12 @@ struct StepResult {
   int attempts = 1;  ///< of this member, that began
 };
 
+/// Places on the way of a member at which tests let it die.
+enum class Moment {
+  kNewView,   ///< another view has begun, and this member connects to those that are in it
+  kReported,  ///< it has told the owner of its attempt, and what becomes of that is not decided
+};
+
 /// A joiner has found no group in its `search_timeout`.
 class NoGroupFound final : public Error {
  public:
@@ -76,6 +82,8 @@ class ElasticGroup {
     std::optional<Duration> search_timeout;
     /// Is told of each failure that the group lives through: a lost peer, a wrong state.
     std::function<void(const Error&)> on_fault = [](const Error&) {};
+    /// Is told where this member is, for faults that are injected.
+    std::function<void(Moment)> at = [](Moment) {};
   };
 
   /// Begins a group of this member alone, which others join.

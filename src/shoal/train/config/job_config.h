@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -226,15 +227,24 @@ struct ValidationSection {
   std::string sample_prompt = "\n";  ///< the sample continues it
 };
 
-/// The place of a fault between the update of an elastic member and its report to the others.
-inline constexpr const char* kBehindUpdate = "update";
+/// Places in the work of an elastic member where a fault may happen.
+namespace member_place {
+inline constexpr const char* kView = "view";      ///< before it connects to those of a new view
+inline constexpr const char* kGive = "give";      ///< when it gives its state to joiners
+inline constexpr const char* kTake = "take";      ///< when it has taken the state as a joiner
+inline constexpr const char* kReduce = "reduce";  ///< in the middle of the sum of gradients
+inline constexpr const char* kUpdate = "update";  ///< behind the update, before the others are told
+inline constexpr const char* kReport = "report";  ///< when the others are told
+inline constexpr const char* kCommit = "commit";  ///< when it has learnt that all have committed
+inline constexpr std::array kAll = {kView, kGive, kTake, kReduce, kUpdate, kReport, kCommit};
+}  // namespace member_place
 
 struct DebugSection {
   std::int64_t seed = 0;        ///< decides weights, dropout and sample order
   Fault fault = Fault::kNone;   ///< injected on purpose
   std::int64_t fault_step = 0;  ///< step of the fault, counted from 1; 0: none
   std::int64_t fault_rank = 0;  ///< rank of the fault
-  /// The action of that rank before which it happens, "1B3", or kBehindUpdate; empty: before the
+  /// The action of that rank before which it happens, "1B3", or a member_place; empty: before the
   /// step.
   std::string fault_action;
 };

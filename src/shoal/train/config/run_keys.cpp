@@ -70,18 +70,23 @@ void list_run_keys(std::vector<ConfigKey>& keys) {
       .key("fault", &D::fault,
            "what goes wrong on purpose: an error, a silent exit, SIGKILL, SIGSTOP, a loss that is "
            "not a number, a gradient that is infinite, or a wrong bit in the state of an elastic "
-           "member behind the update, in its first attempt at the step")
+           "member: behind the update, in its first attempt at the step, unless fault_action says "
+           "where")
       .key("fault_step", &D::fault_step, between(0, 1e12),
            "in which step, counted from 1; 0: in none")
       .only_with({of_faults})
       .key("fault_rank", &D::fault_rank, between(0, 1e9), "on which rank")
       .only_with({of_faults})
-      .key("fault_action", &D::fault_action, any(),
-           "before which action of that rank in the step, as schedule files write them: \"1F3\" is "
-           "the forward pass of micro-batch 3 in stage 1, both counted from 0, with B for a "
-           "backward pass (I and W where it is split), SEND_F, RECV_F, SEND_B and RECV_B for "
-           "messages of a pipeline; without one the model is stage 0; in an elastic job also "
-           "\"update\": behind the update, before the others are told; empty: before the step")
+      .key(
+          "fault_action", &D::fault_action, any(),
+          "before which action of that rank in the step, as schedule files write them: \"1F3\" is "
+          "the forward pass of micro-batch 3 in stage 1, both counted from 0, with B for a "
+          "backward pass (I and W where it is split), SEND_F, RECV_F, SEND_B and RECV_B for "
+          "messages of a pipeline; without one the model is stage 0; empty: before the step. In "
+          "an elastic job also \"reduce\": in the middle of the sum of gradients, \"update\": "
+          "behind the update, \"report\": when the others are told of it, \"commit\": when all are "
+          "known to have it, and from that step on \"view\": when others have come or gone, "
+          "\"give\": when it gives its state to a joiner, \"take\": when it has taken it as one")
       .only_with({of_faults});
 }
 

@@ -228,11 +228,19 @@ void validate_ranks(const Job& job, int ranks) {
                        "their states behind an update");
   }
   if (debug.fault_action.empty()) return;
-  if (debug.fault == Fault::kNan || debug.fault == Fault::kOverflow ||
-      debug.fault == Fault::kFlip) {
+  if (debug.fault == Fault::kNan || debug.fault == Fault::kOverflow) {
     throw config_error(
         job, "debug.fault_action",
-        "is for faults that end the rank; a loss, a gradient or a state is of the whole step");
+        "is for faults that end the rank; a loss or a gradient is of the whole step");
+  }
+  const bool has_state = debug.fault_action == member_place::kGive ||
+                         debug.fault_action == member_place::kTake ||
+                         debug.fault_action == member_place::kCommit;
+  if (debug.fault == Fault::kFlip && !has_state) {
+    throw config_error(
+        job, "debug.fault_action",
+        "a state is wrong where a member gives it (\"give\"), takes it (\"take\") "
+        "or has committed it (\"commit\"), or, without an action, behind the update");
   }
 }
 

@@ -65,10 +65,15 @@ elastic::LetterCarrier::Options network_options(const JobConfig& config) {
   return options;
 }
 
-/// Waits for an operation, in the time that RunTrace counts as communication.
-void carry_out(Communicator& group, const collective::Operation& operation, const char* name) {
+/// Waits for an operation, in the time that RunTrace counts as communication. `in_the_middle` is
+/// called when it has begun.
+void carry_out(
+    Communicator& group, const collective::Operation& operation, const char* name,
+    const std::function<void()>& in_the_middle = [] {}) {
   const ScopedCommunication time(name);
-  group.wait(group.start(operation));
+  const collective::Handle begun = group.start(operation);
+  in_the_middle();
+  group.wait(begun);
 }
 
 /// Returns `count` numbers of each member, in the order of ranks.
@@ -184,6 +189,9 @@ elastic::ElasticGroup::Options ElasticMember::group_options() {
   options.state.read = [this](std::span<const std::byte> bytes) { read(bytes); };
   options.state.digest = RunState::digest_of;
   options.on_fault = [log = options_.log](const Error& error) { log.warning("{}", error.what()); };
+  options.at = [this](elastic::Moment moment) {
+    fault_at(moment == elastic::Moment::kNewView ? member_place::kView : member_place::kReport);
+  };
   return options;
 }
 
@@ -208,7 +216,10 @@ RunRecord ElasticMember::record() const {
 
 std::vector<std::byte> ElasticMember::write() {
   take_back();
-  return state_.write(record());
+  std::vector<std::byte> bytes = state_.write(record());
+  // Whoever begins a group asks for its own state too.
+  if (group_ && fault_at(member_place::kGive)) bytes.back() ^= std::byte{1};
+  return bytes;
 }
 
 void ElasticMember::read(std::span<const std::byte> bytes) {
@@ -225,6 +236,7 @@ void ElasticMember::read(std::span<const std::byte> bytes) {
   run_.record.tokens = group.tokens;
   run_.record.loss_scale = group.loss_scale;
   if (run_.loss_scale && group.loss_scale) run_.loss_scale->restore(*group.loss_scale);
+  if (fault_at(member_place::kTake)) make_state_wrong();
 }
 
 void ElasticMember::take_back() {
@@ -236,6 +248,9 @@ void ElasticMember::take_back() {
 elastic::Attempt ElasticMember::attempt(Communicator& group, const elastic::Roster& roster,
                                         StepInput input) {
   take_back();
+  // The last attempt may have failed because of what this member has. Of two members nobody else
+  // could say which one is wrong.
+  if (roster.attempt > 1) check_state();
   // Another attempt may have left its gradients.
   run_.model->clear_gradients();
   const auto begin = Clock::now();
@@ -258,7 +273,7 @@ elastic::Attempt ElasticMember::attempt(Communicator& group, const elastic::Rost
             {.kind = Kind::kAllReduce,
              .type = ElementType::kF32,
              .buffer = {.input = values.data(), .output = values.data(), .count = values.size()}},
-            "all_reduce");
+            "all_reduce", [this] { fault_at(member_place::kReduce); });
   const std::vector<double> losses = gather(group, std::span(&sum.loss, 1));
   sum.loss = 0;
   for (const double loss : losses) sum.loss += loss;
@@ -267,18 +282,32 @@ elastic::Attempt ElasticMember::attempt(Communicator& group, const elastic::Rost
   if (run_.loss_scale) scale_before_ = run_.loss_scale->state();
   tried_ = true;
   result_ = run_.step->update(std::move(sum), input);
-  inject_fault_behind_update(options_.job.config.debug, input.step + 1);
-  if (input.poison == Poison::kState && roster.attempt == 1) flip_one_bit();
+  fault_at(member_place::kUpdate);
+  if (input.poison == Poison::kState && roster.attempt == 1) make_state_wrong();
   const SampleRange samples = samples_of_member(run_.batch, roster.rank, roster.size);
   share_ = static_cast<double>(samples.count) / static_cast<double>(run_.batch.global);
   return {.state = state_.digest(run_.record_after_step()),
           .samples = static_cast<std::uint64_t>(samples.count)};
 }
 
-// In a tensor that the digest covers: of a weight with a master, that is the master.
-void ElasticMember::flip_one_bit() {
+void ElasticMember::check_state() const {
+  if (hex(state_.digest(record())) == before_) return;
+  throw Error(ErrorKind::kData, "elastic",
+              fmt::format("the state of member {} is not the one that all had behind step {}",
+                          group_->self().text(), run_.record.step))
+      .hint("Is its memory in order? When it joins again it gets the state from the others.");
+}
+
+/// Injects the fault of this place. Returns true where the state must be made wrong.
+bool ElasticMember::fault_at(const char* place) const {
+  return inject_fault_of_member(options_.job.config.debug, place, run_.record.step + 1);
+}
+
+// In a tensor that the digest covers: of a weight with a master, that is the master. The highest
+// bit of the first number's fraction, with which another gradient is computed too.
+void ElasticMember::make_state_wrong() {
   const at::Tensor tensor = run_.state->items_to_save().front().local;
-  *static_cast<unsigned char*>(tensor.data_ptr()) ^= 1;
+  static_cast<unsigned char*>(tensor.data_ptr())[tensor.element_size() - 2] ^= 0x40;
 }
 
 StepResult ElasticMember::step(const StepInput& input) {
@@ -287,7 +316,10 @@ StepResult ElasticMember::step(const StepInput& input) {
       [&](const std::shared_ptr<Communicator>& group, const elastic::Roster& roster) {
         return attempt(*group, roster, input);
       },
-      [this] { tried_ = false; });
+      [this] {
+        tried_ = false;
+        if (fault_at(member_place::kCommit)) make_state_wrong();
+      });
   note_members(committed.view);
   write_lineage(committed);
   return result_;

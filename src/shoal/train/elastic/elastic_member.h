@@ -57,6 +57,9 @@ class ElasticMember {
 
   /// Makes the state that of the last step that was committed.
   void take_back();
+  /// Throws Error(data) where the state is not the one that all had behind the last step that was
+  /// committed. Call it behind `take_back`.
+  void check_state() const;
 
  private:
   /// Each member says this of its part of a step before all go on.
@@ -77,7 +80,8 @@ class ElasticMember {
   void read(std::span<const std::byte> bytes);
   collective::elastic::Attempt attempt(collective::Communicator& group,
                                        const collective::elastic::Roster& roster, StepInput input);
-  void flip_one_bit();
+  bool fault_at(const char* place) const;
+  void make_state_wrong();
   void note_members(const collective::elastic::View& view);
   void write_lineage(const collective::elastic::StepResult& committed);
   void write_address() const;
