@@ -23,7 +23,7 @@ class HttpClient {
     std::string ca_file{};  ///< certificates that sign those of servers; empty: those of the system
     std::size_t most_bytes = std::size_t{1} << 22;  ///< of an answer
   };
-  /// Whether this build has libcurl.
+  /// Whether this build knows libcurl and it can be loaded, which the first call tries.
   static bool is_available();
 
   /// Throws Error(config) where is_available() is false.

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <optional>
@@ -31,11 +30,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
-
-double number_in(const char* variable, double otherwise) {
-  const char* text = std::getenv(variable);
-  return text ? std::atof(text) : otherwise;
-}
 
 class Churn : public ChurningGroup {
  protected:
@@ -158,7 +152,7 @@ class Churn : public ChurningGroup {
     Member& member = add({"debug.fault=kill", fmt::format("debug.fault_step={}", step),
                           fmt::format("debug.fault_action={}", place)});
     die_by_itself(member);
-    wait_until_all_train();
+    wait_until_all_train_in_one_view();
     if (HasFailure()) return;
     if (place == "view" && member.lives) {
       std::vector<Member*> others = all_living();
@@ -324,13 +318,13 @@ TEST_F(Churn, EveryCommittedStepIsThatOfAReplay) {
   delay_ = milliseconds(below(3) * 10);
   make_sites(delay_);
   for (int i = 0; i < 4; ++i) add();
-  wait_until_all_train();
+  wait_until_all_train_in_one_view();
   const auto until = steady_clock::now() + std::chrono::duration<double>(seconds_);
   while (steady_clock::now() < until && !HasFailure()) {
     happen();
-    wait_until_all_train();
+    wait_until_all_train_in_one_view();
     if (!HasFailure()) heal(delay_);
-    if (!HasFailure()) wait_until_all_train();
+    if (!HasFailure()) wait_until_all_train_in_one_view();
   }
   if (HasFailure()) return;
   for (Member* member : all_living()) {

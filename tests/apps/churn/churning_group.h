@@ -85,7 +85,7 @@ class ChurningGroup : public ElasticMembers {
   }
 
   /// Waits until those that live, and no others, have committed a few steps in one view.
-  void wait_until_all_train() {
+  void wait_until_all_train_in_one_view() {
     const auto begin = std::chrono::steady_clock::now();
     const auto seconds = [&] {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -21,6 +22,12 @@
 #include "tests/apps/program.h"
 
 namespace shoal::apps::testing {
+
+/// Returns the number that an environment variable has, or `otherwise`.
+inline double number_in(const char* variable, double otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::atof(text) : otherwise;
+}
 
 /// Members of an elastic job of tiny steps, as processes: each has a run directory of its own.
 class ElasticMembers : public ::testing::Test {

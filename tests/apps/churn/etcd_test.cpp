@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <string>
@@ -22,11 +21,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-double number_in(const char* variable, double otherwise) {
-  const char* text = std::getenv(variable);
-  return text ? std::atof(text) : otherwise;
-}
 
 class WithEtcd : public ElasticMembers {
  protected:
@@ -92,8 +86,7 @@ TEST_F(WithEtcd, EveryStepIsThatOfAReplayThoughMembersAndTheEtcdAreKilled) {
 // SHOAL_CHURN_SEED chooses what happens, SHOAL_CHURN_SECONDS how long.
 TEST_F(WithEtcd, EveryStepIsThatOfAReplayWhateverIsKilled) {
   const double seconds = number_in("SHOAL_CHURN_SECONDS", 8);
-  const auto seed =
-      static_cast<std::uint64_t>(number_in("SHOAL_CHURN_SEED", std::random_device()()));
+  const auto seed = static_cast<std::uint64_t>(number_in("SHOAL_CHURN_SEED", 7));
   fmt::print("seed {} (SHOAL_CHURN_SEED), {} seconds (SHOAL_CHURN_SECONDS)\n", seed, seconds);
   std::mt19937_64 random(seed);
   const auto one_of = [&](std::vector<Member*> members) {

@@ -86,7 +86,11 @@ void be_silent(int, const std::atomic<bool>& stop) {
   while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
+/// Of a server that answers, however busy this machine is.
 EtcdKeeper::Options at(const std::string& address) {
+  return {.addresses = {address}, .request_timeout = std::chrono::seconds(60)};
+}
+EtcdKeeper::Options at_silent(const std::string& address) {
   return {.addresses = {address}, .request_timeout = std::chrono::milliseconds(500)};
 }
 
@@ -122,10 +126,11 @@ TEST_F(NoEtcd, AnswersThatAreNotEtcdsAreShown) {
   for (const char* body : {"<html>It works</html>", "{}", "[1, 2]", "{\"header\": 3}",
                            "{\"header\": {\"cluster_id\": 3}}", "", "\x01\x02\xff"}) {
     Server server = answering("200 OK", body);
-    EXPECT_THAT(why_none(at(server.address())), HasSubstr("not as etcd does")) << body;
+    EXPECT_THAT(why_none(at(server.address())), HasSubstr("not with what was asked for")) << body;
   }
   Server other = answering("404 Not Found", "Not Found");
-  EXPECT_THAT(why_none(at(other.address())), HasSubstr("status 404 and not as etcd does: Not Fou"));
+  EXPECT_THAT(why_none(at(other.address())),
+              HasSubstr("status 404, and not with what was asked for: Not Fou"));
   Server noise([](int socket, const std::atomic<bool>&) {
     read_request(socket);
     write_all(socket, "\x16\x03\x01 this is no HTTP\r\n\r\n");
@@ -136,7 +141,7 @@ TEST_F(NoEtcd, AnswersThatAreNotEtcdsAreShown) {
 TEST_F(NoEtcd, SilenceEndsAtTheDeadline) {
   Server server(be_silent);
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_THAT(why_none(at(server.address())),
+  EXPECT_THAT(why_none(at_silent(server.address())),
               AllOf(HasSubstr(server.address()), HasSubstr("timed out")));
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(500));
 }
@@ -149,7 +154,7 @@ TEST_F(NoEtcd, AnAnswerThatDripsEndsAtTheDeadline) {
     while (!stop && write_all(socket, "x"))
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
   });
-  EXPECT_THAT(why_none(at(server.address())), HasSubstr("timed out"));
+  EXPECT_THAT(why_none(at_silent(server.address())), HasSubstr("timed out"));
 }
 
 TEST_F(NoEtcd, AnAnswerOf100MegabytesIsRefusedAfterFour) {
@@ -162,9 +167,8 @@ TEST_F(NoEtcd, AnAnswerOf100MegabytesIsRefusedAfterFour) {
         const std::string part(1 << 16, 'x');
         while (!stop && sent < 100'000'000 && write_all(socket, part)) sent += part.size();
       });
-      EtcdKeeper::Options options = at(server.address());
-      options.request_timeout = std::chrono::seconds(60);
-      EXPECT_THAT(why_none(options), HasSubstr("answers with more than 4194304 bytes"));
+      EXPECT_THAT(why_none(at(server.address())),
+                  HasSubstr("answers with more than 4194304 bytes"));
     }
     EXPECT_LT(sent, 50'000'000u);
   }
@@ -193,9 +197,33 @@ TEST_F(NoEtcd, AnAddressThatAnswersIsFoundAmongOthers) {
   Server garbage = answering("500 Internal Server Error", "no");
   Server good = answering("200 OK", "{\"header\": {\"cluster_id\": \"7\"}, \"succeeded\": true}");
   EtcdKeeper::Options options = at(silent.address());
+  options.request_timeout = std::chrono::seconds(2);
   options.addresses = {silent.address(), garbage.address(), good.address()};
   EtcdKeeper keeper(options);
   EXPECT_EQ(keeper.name(), "etcd cluster 7, keys shoal/");
+}
+
+// Two clusters would decide two things.
+TEST_F(NoEtcd, AnotherClusterIsNotAsked) {
+  std::atomic<int> requests = 0;
+  Server first([&](int socket, const std::atomic<bool>&) {
+    read_request(socket);
+    if (requests++ == 0) {
+      write_all(socket,
+                "HTTP/1.1 200 OK\r\nContent-Length: 33\r\nConnection: close\r\n\r\n"
+                "{\"header\": {\"cluster_id\": \"777\"}}");
+    }
+  });
+  Server other = answering("200 OK", "{\"header\": {\"cluster_id\": \"8\"}, \"succeeded\": true}");
+  EtcdKeeper::Options options = at(first.address());
+  options.addresses.push_back(other.address());
+  EtcdKeeper keeper(options);
+  const std::string why = error_text([&] {
+    keeper.answer({.slot = {1, 2, 3}, .before = {1, 2, 2}, .keep_from = {1, 0, 0}, .wish = {}});
+  });
+  EXPECT_THAT(why,
+              HasSubstr(other.address() + " is of another etcd: cluster 8, and this group's is "
+                                          "777"));
 }
 
 // A group that ends does not wait for a server that is silent.

@@ -34,8 +34,7 @@ class KilledKeepers : public ElasticProcesses {
   Group begin(const Place& place, std::size_t dying, std::size_t size) {
     Group group{place.name + std::string(" of keeper ") + std::to_string(dying), dying, {}};
     for (std::size_t i = 0; i < size; ++i) {
-      std::vector<std::string> more = {"--suspect-after-s", "2", "--members",
-                                       std::to_string(i == 0 ? size : 1)};
+      std::vector<std::string> more = {"--members", std::to_string(i == 0 ? size : 1)};
       if (i == dying) more.insert(more.end(), {"--die-at", "30", "--die-in", place.name});
       group.members.push_back(&start(i == 0 ? nullptr : group.members[0], more));
       group.members.back()->address(soon());

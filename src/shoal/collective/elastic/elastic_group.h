@@ -47,7 +47,7 @@ struct StepResult {
 /// Places on the way of a member at which tests let it die.
 enum class Moment {
   kNewView,   ///< another view has begun, and this member connects to those that are in it
-  kReported,  ///< it has told the owner of its attempt, and what becomes of that is not decided
+  kReported,  ///< its report to the owner is on its way, and nothing is decided
 };
 
 /// A joiner has found no group in its `search_timeout`.

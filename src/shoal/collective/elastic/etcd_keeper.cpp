@@ -91,8 +91,8 @@ EtcdKeeper::EtcdKeeper(Options options)
   for (const std::string& address : options_.addresses) wire::check_http_address(address);
   const Json request{{"key", to_base64(options_.prefix)}, {"limit", "1"}};
   const Reply reply = post("/v3/kv/range", request.dump(), "which cluster it is");
-  name_ = fmt::format("etcd cluster {}, keys {}",
-                      reply.json.at("header").at("cluster_id").get<std::string>(), options_.prefix);
+  cluster_ = reply.json.at("header").at("cluster_id").get<std::string>();
+  name_ = fmt::format("etcd cluster {}, keys {}", cluster_, options_.prefix);
 }
 
 std::string EtcdKeeper::key(const ChainSlot& slot) const {
@@ -165,8 +165,15 @@ EtcdKeeper::Reply EtcdKeeper::post_to(const std::string& address, const std::str
                         json["header"]["cluster_id"].is_string();
   if (!is_etcds) {
     throw Error(ErrorKind::kData, "etcd",
-                fmt::format("{}{} answers with status {} and not as etcd does: {}", address, path,
-                            answer.status, shown(answer.body)));
+                fmt::format("{}{} answers with status {}, and not with what was asked for: {}",
+                            address, path, answer.status, shown(answer.body)));
+  }
+  // Two clusters would decide two things.
+  const auto cluster = json["header"]["cluster_id"].get<std::string>();
+  if (!cluster_.empty() && cluster != cluster_) {
+    throw Error(ErrorKind::kData, "etcd",
+                fmt::format("{} is of another etcd: cluster {}, and this group's is {}", address,
+                            cluster, cluster_));
   }
   return {std::move(json), address};
 }

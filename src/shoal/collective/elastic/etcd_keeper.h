@@ -49,6 +49,7 @@ class EtcdKeeper {
   Options options_;
   wire::HttpClient client_;
   std::size_t next_ = 0;  ///< of the addresses: the last one that has answered
+  std::string cluster_;   ///< its id; empty: nobody has answered
   std::string name_;
 };
 

@@ -3,6 +3,8 @@
 #include <exception>
 #include <utility>
 
+#include "shoal/base/error.h"
+
 namespace shoal::collective::elastic {
 
 using membership::ChainAnswered;
@@ -41,8 +43,10 @@ void KeeperThread::run() {
     membership::Event event;
     try {
       event = keeper_->answer(question);
+    } catch (const Error& error) {
+      event = ChainSilent{.why = error.message(), .is_foreign = error.kind() == ErrorKind::kData};
     } catch (const std::exception& error) {
-      event = ChainSilent{error.what()};
+      event = ChainSilent{.why = error.what()};
     }
     const bool is_answer = std::holds_alternative<ChainAnswered>(event);
     lock.lock();

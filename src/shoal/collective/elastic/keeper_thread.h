@@ -15,7 +15,7 @@
 namespace shoal::collective::elastic {
 
 /// Asks an etcd on a thread of its own, so that letters do not wait for it. One question at a time:
-/// the newest, and each is asked once for every `ask`. Threads: any may call any function.
+/// the newest, at most once for every `ask`. Threads: any may call any function.
 class KeeperThread {
  public:
   /// Calls `tell` on its thread with each answer (ChainAnswered), and with why there is none

@@ -68,10 +68,8 @@ LetterCarrier::LetterCarrier(Options options, std::vector<wire::Endpoint> contac
   std::shared_ptr<const wire::TlsContext> context;
   if (options_.tls != wire::TlsMode::kOff)
     context = std::make_shared<const wire::TlsContext>(identity_);
-  if (options_.etcd) {
-    etcd_ = std::make_unique<EtcdKeeper>(*options_.etcd);
-    options_.membership.kept_by = etcd_->name();
-  }
+  if (options_.etcd) etcd_ = std::make_unique<EtcdKeeper>(*options_.etcd);
+  options_.membership.kept_by = etcd_ ? etcd_->name() : std::string();
   links_ = std::make_unique<wire::PeerLinks>(
       loop_, std::move(listener),
       wire::PeerLinks::Options{

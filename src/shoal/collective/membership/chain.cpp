@@ -58,6 +58,29 @@ void Membership::propose_to_chain(const std::optional<Outcome>& last) {
   ask(std::move(next), last);
 }
 
+// Whoever has asked to begin a step of its first view has got the state before.
+bool Membership::may_lack_state() const {
+  const auto established =
+      view_->members.begin() + static_cast<std::ptrdiff_t>(view_->members.size() - view_->fresh);
+  const bool is_fresh = std::any_of(established, view_->members.end(),
+                                    [&](const Member& member) { return member.id == self_.id; });
+  return is_fresh && place_.step == view_->first_step && !begun_ && !report_ && !readiness_;
+}
+
+// Any member may ask for a view, but one without the state must not remove those that have it: they
+// may only have stood still, and their lineage would end with them.
+void Membership::watch_providers(const std::set<MemberId>& gone) {
+  const std::size_t established = view_->members.size() - view_->fresh;
+  for (std::size_t i = 0; i < established; ++i)
+    if (!gone.contains(view_->members[i].id)) return;
+  if (now_ - *change_wanted_ < settings_.quorum_patience) return;
+  end(ErrorKind::kPeerLost,
+      fmt::format("nobody is heard any more of the {} of epoch {} that have the state",
+                  established == 1 ? "one member" : fmt::format("{} members", established),
+                  view_->epoch),
+      "Join again when they are back; where they are gone, begin again with a checkpoint.");
+}
+
 void Membership::learn(const ChainAnswered& answer) {
   if (!question_ || answer.slot != question_->slot) return;
   const ChainQuestion question = *std::exchange(question_, std::nullopt);
@@ -77,8 +100,15 @@ void Membership::learn(const ChainAnswered& answer) {
   if (outcome.step + 1 != answer.slot.number) return end_with_foreign_entry(answer.slot);
   // Somebody who wants another view and does not know of this step learns of it here.
   if (std::holds_alternative<View>(question.wish)) return propose_to_chain(outcome);
-  if (outcome != std::get<Outcome>(question.wish)) return end_with_foreign_entry(answer.slot);
+  // As bytes, in which a long cause is cut.
+  if (encode(*answer.entry) != encode(question.wish)) return end_with_foreign_entry(answer.slot);
   finish_step();
+}
+
+void Membership::note_silence(const ChainSilent& silent) {
+  chain_trouble_ = silent.why;
+  if (!silent.is_foreign || !question_) return;
+  end(ErrorKind::kData, silent.why, "Does anything else write to keys of this prefix?");
 }
 
 void Membership::end_with_foreign_entry(const ChainSlot& slot) {

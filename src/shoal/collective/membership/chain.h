@@ -42,9 +42,11 @@ struct ChainAnswered {
   ChainSlot slot;
   std::optional<ChainEntry> entry;
 };
-/// The keeper cannot be reached. The question remains.
+/// The keeper cannot be reached, and the question remains; or what it has is no entry, which ends
+/// the member.
 struct ChainSilent {
   std::string why;
+  bool is_foreign = false;
 };
 
 /// Serializes an entry, and reads it back; bytes that no `encode` made are refused by Error(data).

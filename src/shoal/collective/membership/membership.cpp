@@ -42,10 +42,9 @@ Membership::Membership(Member self, Settings settings, Rules rules)
   SHOAL_USER_CHECK(self_.endpoints.size() <= Member::kMostEndpoints, "membership",
                    "{} has {} endpoints, at most {} are allowed", self_.id.text(),
                    self_.endpoints.size(), Member::kMostEndpoints);
-  SHOAL_USER_CHECK(
-      settings_.kept_by.empty() || settings_.on_quorum_loss != OnQuorumLoss::kSurvivors,
-      "membership", "survivors would decide without {}, which holds all decisions: kStop with it",
-      settings_.kept_by);
+  SHOAL_USER_CHECK(settings_.kept_by.empty() || settings_.on_quorum_loss == OnQuorumLoss::kStop,
+                   "membership", "the policy is kStop with {}, which holds all decisions",
+                   settings_.kept_by);
   SHOAL_USER_CHECK(settings_.kept_by.empty() || settings_.chain_patience > Duration::zero(),
                    "membership", "chain_patience is not above zero");
 }
@@ -92,7 +91,7 @@ std::vector<Letter> Membership::on(const Event& event, Clock::time_point now) {
     if (std::holds_alternative<JoinerReady>(event)) ready_ = true;
     if (const auto* contact = std::get_if<ContactFound>(&event)) add_contact(contact->who);
     if (const auto* answer = std::get_if<ChainAnswered>(&event)) learn(*answer);
-    if (const auto* silent = std::get_if<ChainSilent>(&event)) chain_trouble_ = silent->why;
+    if (const auto* silent = std::get_if<ChainSilent>(&event)) note_silence(*silent);
     if (std::holds_alternative<LeaveAsked>(event)) {
       leaving_ = true;
       next_beat_ = now_;
@@ -161,7 +160,8 @@ void Membership::send_to_all(const std::vector<MemberId>& to, const Body& body) 
 }
 
 // A letter about an earlier view is answered with this one. A letter about the next view comes
-// from somebody who acts in it: so a majority of its keepers holds it, and this member may act too.
+// from somebody who acts in it: so most of its keepers, or the one outside, hold it, and this
+// member may act too.
 bool Membership::is_about_this_view(const Letter& letter) {
   if (!view_ || letter.lineage != place_.lineage) return false;
   if (letter.epoch < place_.epoch) {

@@ -223,7 +223,10 @@ class Membership {
   bool is_asking_for_view() const;
   void ask(ChainEntry wish, const std::optional<Outcome>& last);
   void propose_to_chain(const std::optional<Outcome>& last);
+  bool may_lack_state() const;
+  void watch_providers(const std::set<MemberId>& gone);
   void learn(const ChainAnswered& answer);
+  void note_silence(const ChainSilent& silent);
   void end_with_foreign_entry(const ChainSlot& slot);
   void watch_chain();
 

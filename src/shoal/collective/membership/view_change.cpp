@@ -47,9 +47,13 @@ void Membership::consider_change() {
   if (!place) return;
   if (!must_change(gone) && !(*place == 0 && may_change_between_steps())) {
     change_wanted_.reset();
+    // Whoever was missed is back. A view that the keeper outside has created all the same is found
+    // by the next question for that entry.
+    if (is_asking_for_view()) question_.reset();
     return;
   }
   if (!change_wanted_) change_wanted_ = now_;
+  if (uses_chain() && may_lack_state() && !held_) return watch_providers(gone);
   if (change_ || holding_ || (question_ && !held_)) return;
   // Two that take turns in refusing each other wait for different times.
   const auto index =
@@ -288,6 +292,8 @@ void Membership::announce_start() {
 
 void Membership::start(const View& view) {
   if (!view_) {
+    // Its members refuse a joiner with another keeper, so this is no view of theirs.
+    if (view.has(self_.id) && view.kept_by != settings_.kept_by) return;
     if (view.has(self_.id)) return enter(view);
     // What this joiner held is over: the others went on, and removed it.
     if (held_ && held_->lineage == view.lineage && held_->epoch < view.epoch) {

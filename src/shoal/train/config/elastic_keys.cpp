@@ -62,8 +62,8 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
            "this system trusts")
       .only_with({of_elastic_jobs, with_an_etcd})
       .key("etcd_patience_s", &E::etcd_patience_s, {0, 86400, true, {}},
-           "seconds that members wait for an etcd that does not answer; nothing is decided "
-           "meanwhile, and then they end")
+           "seconds that a member which asks waits for an etcd that does not answer; nothing is "
+           "decided meanwhile, and then it ends; at its start it asks each address once")
       .only_with({of_elastic_jobs, with_an_etcd})
       .key("step_timeout_s", &E::step_timeout_s, {0, 86400, true, {}},
            "seconds that one step may take with all its attempts, or a joiner's way into the "
