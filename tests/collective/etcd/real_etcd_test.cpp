@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -70,11 +71,14 @@ TEST(RealEtcd, OneOfManyProposersWinsEachEntryThoughTheServerIsKilled) {
   std::mutex mutex;
   std::map<std::uint64_t, std::vector<std::uint64_t>> winners;  // by entry, as each proposer learns
   std::atomic<std::uint64_t> furthest = 0;
+  // All want the same entry at a time: otherwise one may be ahead of the others to the end.
+  std::barrier next(kProposers);
   std::vector<std::thread> proposers;
   for (int proposer = 0; proposer < kProposers; ++proposer) {
     proposers.emplace_back([&, proposer] {
       EtcdKeeper keeper(options);
       for (std::uint64_t number = 1; number <= kEntries; ++number) {
+        next.arrive_and_wait();
         const auto answer =
             answer_in_the_end(keeper, question(7, number, static_cast<std::uint64_t>(proposer)));
         const std::lock_guard lock(mutex);
