@@ -233,6 +233,31 @@ TEST(MachineBench, RefusesWhatMakesNoSense) {
   EXPECT_THAT(words({"storage", "--rounds", "0"}), HasSubstr("--rounds"));
 }
 
+// A matmul of 64 rows of logits, where the tokenizer will have thousands, would pass for the job's.
+TEST(MachineBench, RefusesAJobOfUnknownSizes) {
+  const Folder folder;
+  folder.write("job.toml", kJob);
+  folder.write("digits.toml",
+               "[job]\nname = \"d\"\n[model]\nfamily = \"mlp\"\nwidths = [32]\n[data]\nsource = "
+               "\"digits\"\n[training]\nglobal_batch_sequences = 4\nsteps = 3\n");
+  for (const char* what : {"products", "storage"}) {
+    const Outcome text = bench(folder, {what, "job.toml", "--set", "model.vocab=0"});
+    EXPECT_EQ(text.code, 66) << text.out << text.err;
+    EXPECT_THAT(text.err, HasSubstr("job.toml: model.vocab follows from the data"));
+    EXPECT_THAT(text.err, HasSubstr("`shoal data prepare ... --out data` makes the data; or --set "
+                                    "model.vocab=N"));
+    const Outcome table = bench(folder, {what, "digits.toml", "--set", "model.outputs=10"});
+    EXPECT_EQ(table.code, 66) << table.out << table.err;
+    EXPECT_THAT(table.err, HasSubstr("digits.toml: model.inputs follows from the data"));
+    EXPECT_THAT(bench(folder, {what, "digits.toml"}).err,
+                HasSubstr("--set model.inputs=N --set model.outputs=N"));
+  }
+  const Outcome said = bench(
+      folder, {"products", "digits.toml", "--set", "model.inputs=64", "--set", "model.outputs=10"});
+  EXPECT_EQ(said.code, 0) << said.err;
+  EXPECT_THAT(said.out, ContainsRegex("layers.0 +4 +64 +32 +1 "));
+}
+
 /// What each rank of the fake trainer was given, without the name of the rendezvous, which must be
 /// the same for all.
 std::vector<std::string> given(const std::vector<std::string>& more, int code = 0) {

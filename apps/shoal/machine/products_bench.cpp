@@ -45,6 +45,7 @@ Task task_of(const ProductsOptions& options) {
   if (options.plan.model.empty()) return task;
   PlanOptions plan = options.plan;
   task.title = plan.model;
+  if (is_job(plan)) require_known_sizes(plan);
   const model::ModelSpec spec = model_of(plan);
   std::int64_t devices = 1;
   if (is_job(plan)) {

@@ -46,6 +46,7 @@ void read_job(const StorageOptions& options, StorageTable& table) {
         ErrorKind::kUsage, "bench",
         fmt::format("storage {}: name a job file (.toml), or a folder with --folder", plan.model));
   }
+  require_known_sizes(plan);
   const train::Job job = job_of(plan);
   const std::int64_t ranks = job.config.parallelism.ranks;
   const model::ModelSpec spec = model_of(plan);
