@@ -51,9 +51,10 @@ class RankShapes {
     for (std::int64_t block = 0; block < spec_.layers; ++block) add_block(block);
     const bool cut = tensor_ > 1 && training_.output_cut();
     const std::int64_t rows = training_.output_cut() ? rows_ : own_rows_;
-    shapes_.add("output", std::min(rows, plan::kLossRows), spec_.hidden,
-                cut ? spec_.vocab / tensor_ : spec_.vocab,
-                (rows + plan::kLossRows - 1) / plan::kLossRows);
+    const std::int64_t classes = cut ? spec_.vocab / tensor_ : spec_.vocab;
+    // The last block of the loss is shorter where its rows do not divide.
+    shapes_.add("output", plan::kLossRows, spec_.hidden, classes, rows / plan::kLossRows);
+    shapes_.add("output", rows % plan::kLossRows, spec_.hidden, classes);
     return shapes_.take();
   }
 

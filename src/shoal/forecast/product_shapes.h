@@ -37,8 +37,8 @@ enum class ProductPass {
 
 /// Returns the products of a model's linear layers for one micro-batch as one rank runs them that
 /// has blocks of all stages: its part of features, rows and experts, in the order of the forward
-/// pass; equal shapes once. The output layer has the rows of one block of its loss. Attention's own
-/// products are not among them.
+/// pass; equal shapes once. The output layer has the rows of a block of its loss (plan::kLossRows),
+/// and once more those of a last, shorter one. Attention's own products are not among them.
 std::vector<ProductShape> product_shapes(const ModelSpec& spec, const Training& training);
 
 /// Returns the products from which `calibrated` finds what a matmul of any size takes: shapes that
