@@ -216,6 +216,22 @@ TEST(MachineBench, RefusesWhatMakesNoSense) {
     EXPECT_THAT(words({what, "--seconds", "0"}), HasSubstr("--seconds"));
   }
   EXPECT_EQ(folder.read("two.toml"), kTwo);
+  // What this host measures is neither a GPU's nor the storage of many hosts.
+  constexpr const char* kGpu = "preset = \"h100\"\ndevices_per_host = 1\n";
+  folder.write("gpu.toml", kGpu);
+  for (const char* what : {"products", "memory"}) {
+    EXPECT_THAT(words({what, "--update", "--cluster", "gpu.toml"}),
+                HasSubstr("--update: gpu.toml describes devices of another runtime"));
+  }
+  EXPECT_EQ(folder.read("gpu.toml"), kGpu);
+  constexpr const char* kHosts = "preset = \"cpu\"\ndevices_per_host = 1\nhosts = 3\n";
+  folder.write("hosts.toml", kHosts);
+  EXPECT_THAT(words({"storage", "--update", "--cluster", "hosts.toml"}),
+              HasSubstr("--update: hosts.toml has 3 hosts"));
+  EXPECT_EQ(folder.read("hosts.toml"), kHosts);
+  folder.write("many.toml", "preset = \"cpu\"\ndevices_per_host = 65\n");
+  EXPECT_THAT(words({"memory", "--cluster", "many.toml"}), Not(HasSubstr("--nproc 65")))
+      << "more than can be measured together";
   EXPECT_THAT(words({"products", "gpt2-124m", "--update", "--cluster", "two.toml", "--nproc", "2"}),
               HasSubstr("leave the model out"));
   EXPECT_THAT(words({"products", "--seq-len", "3"}), HasSubstr("go with a model"));

@@ -217,17 +217,17 @@ TEST(ComparedCluster, KeepsWhatElseTheFileSays) {
   cluster.source = "a \"test\", with \\, a\nline and \x7f";
   folder.write("here.toml", "# mine\n" + cluster_text(cluster, tcp));
   const ComparedCluster compared{file, true};
-  EXPECT_EQ(compared.load(2), cluster);
+  EXPECT_EQ(compared.load(2, Measured::kRanks), cluster);
   cluster.storage = {5, 6};
   compared.write(cluster);
-  EXPECT_EQ(compared.load(2), cluster);
+  EXPECT_EQ(compared.load(2, Measured::kRanks), cluster);
   EXPECT_EQ(train::read_link_costs(file).inside.alpha, 7e-6);
   EXPECT_EQ(compared.called(cluster), file);
   EXPECT_EQ(ComparedCluster{}.called(cpu_host(1)), "the preset cpu");
   // A cluster that the planner refuses does not take the place of the file.
   cluster.device.memory_bytes = -1;
   EXPECT_THROW(compared.write(cluster), Error);
-  EXPECT_EQ(compared.load(2).storage.read_bandwidth, 5);
+  EXPECT_EQ(compared.load(2, Measured::kRanks).storage.read_bandwidth, 5);
 }
 
 }  // namespace

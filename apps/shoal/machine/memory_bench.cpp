@@ -41,7 +41,7 @@ void add_loops(MemoryTable& table) {
 }
 
 void measure(const MemoryOptions& options) {
-  plan::Cluster cluster = options.cluster.load(options.ranks);
+  plan::Cluster cluster = options.cluster.load(options.ranks, Measured::kRanks);
   MemoryTable table{.planned = cluster, .planned_by = options.cluster.called(cluster)};
   table.measured.by = measured_by(options.ranks, options.threads, options.seconds);
   add_loops(table);

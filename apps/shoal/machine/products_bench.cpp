@@ -98,7 +98,7 @@ void check(const ProductsOptions& options) {
 void measure(const ProductsOptions& options) {
   check(options);
   const Task task = task_of(options);
-  plan::Cluster cluster = options.cluster.load(task.ranks);
+  plan::Cluster cluster = options.cluster.load(task.ranks, Measured::kRanks);
   check_memory(task);
   ProductTable table{.title = task.title, .planned_by = options.cluster.called(cluster)};
   ProductArguments& arguments = table.measured;

@@ -73,7 +73,7 @@ void measure(const StorageOptions& options) {
     throw Error(ErrorKind::kInputMissing, "bench",
                 fmt::format("storage: {} is not a folder", table.test.folder));
   }
-  plan::Cluster cluster = options.cluster.load(table.test.writers);
+  plan::Cluster cluster = options.cluster.load(table.test.writers, Measured::kStorage);
   table.planned = cluster.storage;
   table.planned_by = options.cluster.called(cluster);
   table.rounds = storage_rounds(table.test, options.rounds);
