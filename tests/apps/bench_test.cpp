@@ -235,6 +235,8 @@ TEST(MachineBench, RefusesWhatMakesNoSense) {
   EXPECT_THAT(words({"products", "gpt2-124m", "--update", "--cluster", "two.toml", "--nproc", "2"}),
               HasSubstr("leave the model out"));
   EXPECT_THAT(words({"products", "--seq-len", "3"}), HasSubstr("go with a model"));
+  EXPECT_THAT(words({"products", "gpt2-124m", "--set", "model.layers=1"}),
+              HasSubstr("--set sets a key of a job file, and there is none"));
   EXPECT_THAT(words({"products", "gpt3-124m"}), HasSubstr("no such model"));
   EXPECT_THAT(words({"products", "gpt2-124m", "--micro-batch", "1000000"}, 81),
               HasSubstr("MB are available"));
@@ -272,6 +274,10 @@ TEST(MachineBench, RefusesAJobOfUnknownSizes) {
       folder, {"products", "digits.toml", "--set", "model.inputs=64", "--set", "model.outputs=10"});
   EXPECT_EQ(said.code, 0) << said.err;
   EXPECT_THAT(said.out, ContainsRegex("layers.0 +4 +64 +32 +1 "));
+  const Outcome length = bench(folder, {"products", "digits.toml", "--set", "model.inputs=64",
+                                        "--set", "model.outputs=10", "--seq-len", "8"});
+  EXPECT_EQ(length.code, 2) << length.out;
+  EXPECT_THAT(length.err, HasSubstr("--seq-len is of a transformer"));
 }
 
 /// What each rank of the fake trainer was given, without the name of the rendezvous, which must be

@@ -47,6 +47,12 @@ Task task_of(const ProductsOptions& options) {
   task.title = plan.model;
   if (is_job(plan)) require_known_sizes(plan);
   const model::ModelSpec spec = model_of(plan);
+  if (plan.sequence != 0 && spec.family == model::Family::kMlp) {
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("products {}: --seq-len is of a transformer, and this model is a "
+                            "multi-layer perceptron",
+                            plan.model));
+  }
   std::int64_t devices = 1;
   if (is_job(plan)) {
     const train::ParallelismSection& parallelism = job_of(plan).config.parallelism;
@@ -92,6 +98,11 @@ void check(const ProductsOptions& options) {
   if (plan.model.empty() && (!plan.sets.empty() || plan.micro_batch != 0 || plan.sequence != 0)) {
     throw Error(ErrorKind::kUsage, "bench",
                 "products: --set, --micro-batch and --seq-len go with a model");
+  }
+  if (!plan.sets.empty() && !is_job(plan)) {
+    throw Error(
+        ErrorKind::kUsage, "bench",
+        fmt::format("products {}: --set sets a key of a job file, and there is none", plan.model));
   }
 }
 
