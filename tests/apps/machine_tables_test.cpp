@@ -8,12 +8,15 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/machine/caches.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/memory_table.h"
 #include "apps/shoal/machine/product_table.h"
+#include "apps/shoal/machine/storage_pattern.h"
 #include "apps/shoal/machine/storage_table.h"
 #include "apps/shoal/plan/options.h"
 #include "shoal/base/error.h"
@@ -135,6 +138,42 @@ TEST(StorageTable, SaysWhatIsNotTheDisks) {
   EXPECT_THAT(text, HasSubstr("Up to 40 % of what was read was still in memory"));
   EXPECT_THAT(text, HasSubstr("2 ms to write and 2 ms to read; here.toml says nothing of storage"));
   EXPECT_THAT(text, Not(HasSubstr("\n  planned")));
+}
+
+// Storage that keeps equal blocks once, or that answers with another block, must not pass.
+TEST(StoragePattern, NoBlockIsEqualToAnother) {
+  constexpr std::int64_t kChunk = 4 * StoragePattern::kBlockBytes;
+  std::set<std::string> blocks;
+  for (const std::uint64_t stream : {0, 1, 2}) {
+    StoragePattern pattern(kChunk, stream);
+    for (const std::int64_t offset : {std::int64_t{0}, kChunk, 2 * kChunk}) {
+      pattern.move_to(offset);
+      const auto* const bytes = static_cast<const char*>(pattern.data());
+      for (std::int64_t at = 0; at < kChunk; at += StoragePattern::kBlockBytes)
+        blocks.emplace(bytes + at, static_cast<std::size_t>(StoragePattern::kBlockBytes));
+    }
+  }
+  EXPECT_EQ(blocks.size(), 3u * 3 * 4);
+}
+
+TEST(StoragePattern, FindsABlockOfAnotherPlace) {
+  constexpr std::int64_t kBlock = StoragePattern::kBlockBytes;
+  StoragePattern pattern(4 * kBlock, 7);
+  pattern.move_to(8 * kBlock);
+  EXPECT_EQ(pattern.first_wrong(8 * kBlock, 4 * kBlock), std::nullopt);
+  EXPECT_EQ(pattern.first_wrong(4 * kBlock, 4 * kBlock), 4 * kBlock);
+  auto* const bytes = static_cast<char*>(pattern.data());
+  bytes[2 * kBlock] ^= 1;
+  EXPECT_EQ(pattern.first_wrong(8 * kBlock, 4 * kBlock), 10 * kBlock);
+  EXPECT_EQ(pattern.first_wrong(8 * kBlock, 2 * kBlock), std::nullopt) << "beyond what was read";
+}
+
+TEST(StorageSpeed, TwoRoundsHaveAMedianBetweenThem) {
+  std::vector<StorageSpeed> rounds{{.bytes = 8, .write_s = 1, .read_s = 1},
+                                   {.bytes = 8, .write_s = 4, .read_s = 1}};
+  EXPECT_EQ(median_of(rounds, &StorageSpeed::write_bandwidth), 5);
+  rounds.push_back({.bytes = 9, .write_s = 3, .read_s = 1});
+  EXPECT_EQ(median_of(rounds, &StorageSpeed::write_bandwidth), 3);
 }
 
 TEST(StorageSpeed, WritesReadsAndLeavesNothing) {
