@@ -29,11 +29,23 @@ struct StorageOptions {
   bool json = false;
 };
 
+/// Returns true for a folder, false where there is none. Throws Error(input missing) where the
+/// system does not say.
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::none) {
+    throw Error(ErrorKind::kInputMissing, "bench",
+                fmt::format("storage: cannot look at {}: {}", path.string(), error.message()))
+        .hint("name another place with --folder, or run as a user who may enter this one");
+  }
+  return std::filesystem::is_directory(status);
+}
+
 /// Returns the folder itself or the nearest one above it that exists, in which it would be made.
 std::string existing(const std::filesystem::path& folder) {
   std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
-  while (!std::filesystem::is_directory(path) && path.has_relative_path())
-    path = path.parent_path();
+  while (!is_folder(path) && path.has_relative_path()) path = path.parent_path();
   const std::string relative = path.lexically_proximate(std::filesystem::current_path()).string();
   return relative.starts_with("..") ? path.string() : relative;
 }
@@ -57,6 +69,34 @@ void read_job(const StorageOptions& options, StorageTable& table) {
     table.test.writers = static_cast<int>(std::min<std::int64_t>(ranks, kMostRanks));
 }
 
+/// Runs the rounds. What hinders writing, a full disk first, is the user's to change.
+std::vector<StorageSpeed> rounds_of(const StorageCase& test, int rounds) {
+  try {
+    return storage_rounds(test, rounds);
+  } catch (Error& error) {
+    if (error.kind() == ErrorKind::kOutput)
+      error.hint("fewer --bytes, or another place with --folder");
+    throw;
+  }
+}
+
+void update(const StorageOptions& options, const StorageTable& table, plan::Cluster cluster) {
+  if (const double cached = part_from_memory(table.rounds); cached > 0) {
+    throw Error(
+        ErrorKind::kResource, "bench",
+        fmt::format("storage: {} is as it was: up to {:.0f} % of what was read was still in "
+                    "memory, and the figure of reading is not the disk's",
+                    options.cluster.name, 100 * cached))
+        .hint(
+            "name a folder on a disk with --folder, or set storage.read_bandwidth and "
+            "storage.write_bandwidth by hand");
+  }
+  const plan::Storage measured = measured_storage(table.rounds);
+  forecast::set_storage(cluster, measured.write_bandwidth, measured.read_bandwidth);
+  options.cluster.write(cluster);
+  if (!options.json) fmt::print("written to {}: storage\n", options.cluster.name);
+}
+
 void measure(const StorageOptions& options) {
   StorageTable table;
   table.test = {.folder = options.folder,
@@ -69,20 +109,16 @@ void measure(const StorageOptions& options) {
     throw Error(ErrorKind::kUsage, "bench", "storage: --set goes with a job file");
   }
   if (table.test.folder.empty()) table.test.folder = ".";
-  if (!std::filesystem::is_directory(table.test.folder)) {
+  if (!is_folder(table.test.folder)) {
     throw Error(ErrorKind::kInputMissing, "bench",
                 fmt::format("storage: {} is not a folder", table.test.folder));
   }
-  plan::Cluster cluster = options.cluster.load(table.test.writers, Measured::kStorage);
+  const plan::Cluster cluster = options.cluster.load(table.test.writers, Measured::kStorage);
   table.planned = cluster.storage;
   table.planned_by = options.cluster.called(cluster);
-  table.rounds = storage_rounds(table.test, options.rounds);
+  table.rounds = rounds_of(table.test, options.rounds);
   fmt::print("{}", options.json ? storage_json(table) : storage_text(table));
-  if (!options.cluster.update) return;
-  const plan::Storage measured = measured_storage(table.rounds);
-  forecast::set_storage(cluster, measured.write_bandwidth, measured.read_bandwidth);
-  options.cluster.write(cluster);
-  if (!options.json) fmt::print("written to {}: storage\n", options.cluster.name);
+  if (options.cluster.update) update(options, table, cluster);
 }
 
 }  // namespace
