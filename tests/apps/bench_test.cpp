@@ -246,9 +246,11 @@ TEST(MachineBench, RefusesWhatMakesNoSense) {
   EXPECT_THAT(words({"products", "gpt3-124m"}), HasSubstr("no such model"));
   EXPECT_THAT(words({"products", "gpt2-124m", "--micro-batch", "1000000"}, 81),
               HasSubstr("MB are available"));
-  EXPECT_THAT(words({"products", "job.toml", "--set", "parallelism.ranks=128", "--set",
-                     "training.global_batch_sequences=128"}),
-              HasSubstr("it has 128 ranks: say with --nproc"));
+  for (const char* what : {"products", "storage"}) {
+    EXPECT_THAT(words({what, "job.toml", "--set", "parallelism.ranks=128", "--set",
+                       "training.global_batch_sequences=128"}),
+                HasSubstr("it has 128 ranks: say with --nproc"));
+  }
   EXPECT_THAT(words({"memory", "--nproc", "0"}), HasSubstr("--nproc"));
   EXPECT_THAT(words({"storage", "gpt2-124m"}), HasSubstr("name a job file (.toml)"));
   EXPECT_THAT(words({"storage", "--set", "a.b=1"}), HasSubstr("--set goes with a job file"));

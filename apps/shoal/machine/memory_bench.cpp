@@ -45,6 +45,8 @@ void measure(const MemoryOptions& options) {
   MemoryTable table{.planned = cluster, .planned_by = options.cluster.called(cluster)};
   table.measured.by = measured_by(options.ranks, options.threads, options.seconds);
   add_loops(table);
+  const std::string crowded =
+      crowding(cores_of_this_process(), table.measured.by.ranks, table.measured.by.threads);
   const OtherLoad load;
   AppLibrary().entry<int(MemoryArguments*)>("shoal_memory_main")(&table.measured);
   table.others_cores = load.cores();
@@ -58,7 +60,7 @@ void measure(const MemoryOptions& options) {
     fmt::print("written to {}: device.memory_bandwidth and what an operation gets of it\n",
                options.cluster.name);
   }
-  fmt::print("{}", disturbance(table.others_cores));
+  fmt::print("{}{}", crowded, disturbance(table.others_cores));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "apps/shoal/app_library.h"
+#include "apps/shoal/cores.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/machine/product_table.h"
@@ -120,6 +121,8 @@ void measure(const ProductsOptions& options) {
   arguments.types = {ElementType::kF32};
   if (!options.no_bf16) arguments.types.push_back(ElementType::kBF16);
   arguments.peaks = true;
+  const std::string crowded =
+      crowding(cores_of_this_process(), arguments.by.ranks, arguments.by.threads);
   const OtherLoad load;
   AppLibrary().entry<int(ProductArguments*)>("shoal_products_main")(&arguments);
   table.others_cores = load.cores();
@@ -134,7 +137,7 @@ void measure(const ProductsOptions& options) {
     fmt::print("written to {}: device.peak_flops and what a matmul gets of it\n",
                options.cluster.name);
   }
-  fmt::print("{}", disturbance(table.others_cores));
+  fmt::print("{}{}", crowded, disturbance(table.others_cores));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "apps/shoal/cores.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/machine/storage_table.h"
@@ -65,8 +66,13 @@ void read_job(const StorageOptions& options, StorageTable& table) {
   table.job = plan.model;
   table.checkpoint_bytes = plan::checkpoint_bytes(spec, training_of(plan, spec, ranks));
   if (table.test.folder.empty()) table.test.folder = existing("runs/" + job.config.job.name);
-  if (options.ranks == 0)
-    table.test.writers = static_cast<int>(std::min<std::int64_t>(ranks, kMostRanks));
+  if (options.ranks == 0 && ranks > kMostRanks) {
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("storage {}: it has {} ranks: say with --nproc how many of them this "
+                            "host has",
+                            plan.model, ranks));
+  }
+  if (options.ranks == 0) table.test.writers = static_cast<int>(ranks);
 }
 
 /// Runs the rounds. What hinders writing, a full disk first, is the user's to change.
@@ -118,6 +124,7 @@ void measure(const StorageOptions& options) {
   table.planned_by = options.cluster.called(cluster);
   table.rounds = rounds_of(table.test, options.rounds);
   fmt::print("{}", options.json ? storage_json(table) : storage_text(table));
+  if (!options.json) fmt::print("{}", crowding(cores_of_this_process(), table.test.writers, 1));
   if (options.cluster.update) update(options, table, cluster);
 }
 
