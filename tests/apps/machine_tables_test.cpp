@@ -70,6 +70,31 @@ TEST(ProductTable, StandsBesideThePeakAndThePlan) {
   EXPECT_FALSE(json["types"][1].contains("planned_s"));
 }
 
+// The kernel of a loss has more than its matmul: no figure of the plan stands beside it.
+TEST(ProductTable, HasNoPlanForWhatIsAPartOfAnotherKernel) {
+  ProductTable table = table_of_one();
+  ProductArguments& measured = table.measured;
+  measured.types = {ElementType::kF32};
+  measured.shapes.push_back({"output", 500, 1000, 2000, 1, false});
+  measured.seconds[ElementType::kF32].push_back({0.04, 0.04, 0.04});
+  EXPECT_THAT(products_text(table),
+              ::testing::ContainsRegex("output +500 +1000 +2000 +1 +50 +50 +50 +42 % +100\n"));
+  EXPECT_THAT(products_text(table), Not(HasSubstr("its kernels")));
+  table.by_kernels = {ElementType::kF32};
+  // A GFLOP takes 20 ms forward and in each gradient.
+  table.planned.kernels["linear"] = {.flop_s = 20e-12};
+  table.planned.kernels["linear_backward"] = {.flop_s = 40e-12};
+  const std::string text = products_text(table);
+  EXPECT_THAT(text, ::testing::ContainsRegex("up +500 +1000 +1000 +2 +100 +50 +50 +50 % +50\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("output +500 +1000 +2000 +1 +50 +50 +50 +42 % +-\n"));
+  EXPECT_THAT(text, HasSubstr("all of them: 220 ms"));
+  EXPECT_THAT(text, HasSubstr("; planned 120 ms for 100 ms, 1.20 times as long"));
+  EXPECT_THAT(text, HasSubstr("for f32 from its kernels; -: a part of the kernel of the loss"));
+  const Json f32 = Json::parse(products_json(table))["types"][0];
+  EXPECT_FALSE(f32["products"][1].contains("planned_s"));
+  EXPECT_NEAR(f32["planned_of_seconds"], 0.1, 1e-12);
+}
+
 TEST(ProductTable, GivesForwardPassesToTheFit) {
   const auto timed = timed_products(table_of_one().measured);
   ASSERT_EQ(timed.at(ElementType::kBF16).size(), 1u);

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cores.h"
@@ -39,6 +40,8 @@ struct Task {
   int ranks = 1;
   int threads = 0;
   std::vector<forecast::ProductShape> shapes = forecast::calibration_shapes();
+  std::optional<model::ModelSpec> spec = std::nullopt;  ///< nothing: no model
+  plan::Training training = {};                         ///< of the model
 };
 
 Task task_of(const ProductsOptions& options) {
@@ -69,7 +72,9 @@ Task task_of(const ProductsOptions& options) {
   } else if (plan.sequence == 0 && spec.sequence > 0) {
     plan.sequence = std::min(spec.sequence, kTokens);
   }
-  task.shapes = forecast::product_shapes(spec, training_of(plan, spec, devices));
+  task.spec = spec;
+  task.training = training_of(plan, spec, devices);
+  task.shapes = forecast::product_shapes(spec, task.training);
   return task;
 }
 
@@ -127,6 +132,10 @@ void measure(const ProductsOptions& options) {
   AppLibrary().entry<int(ProductArguments*)>("shoal_products_main")(&arguments);
   table.others_cores = load.cores();
   table.planned = cluster;
+  for (const ElementType type : arguments.types) {
+    if (task.spec && forecast::planned_by_kernels(*task.spec, task.training, cluster, type))
+      table.by_kernels.insert(type);
+  }
   fmt::print("{}", options.json ? products_json(table) : products_text(table));
   if (options.cluster.update) {
     forecast::set_products(cluster, timed_products(arguments));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ struct ProductShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
   std::int64_t count = 1;  ///< products of this shape in one pass of a micro-batch
+  /// Where kernels tell a plan its times: they have one for linear layers. Otherwise the product is
+  /// a part of the kernel of the loss, of experts or of routing.
+  bool linear = true;
 
   double flops() const {
     return 2 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
@@ -45,10 +49,16 @@ std::vector<ProductShape> product_shapes(const ModelSpec& spec, const Training& 
 /// the blocks of small models have, from 64 rows on.
 const std::vector<ProductShape>& calibration_shapes();
 
-/// Returns the seconds that the planner counts for such a product: by the kernel of linear layers
-/// where the cluster has one for this type, half of its backward pass for each gradient; otherwise
-/// by the figures of the device. Throws Error(config) where the device has no peak of this type.
-double planned_product_s(const Cluster& cluster, const ProductShape& shape, ProductPass pass,
-                         ElementType type);
+/// Returns true if a plan of this training, in fp32 or bf16, sums the times of kernels that the
+/// cluster has (predicts_step_time); otherwise it goes by the figures of the device.
+bool planned_by_kernels(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                        ElementType type);
+
+/// Returns the seconds that the planner counts for such a product by the figures of the device.
+/// `by_kernels`: by the kernel of linear layers, half of its backward pass for each gradient;
+/// nothing where the product is a part of another kernel. Throws Error(config) where the device has
+/// no peak of this type.
+std::optional<double> planned_product_s(const Cluster& cluster, const ProductShape& shape,
+                                        ProductPass pass, ElementType type, bool by_kernels);
 
 }  // namespace shoal::forecast
