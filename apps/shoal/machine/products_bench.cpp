@@ -9,6 +9,7 @@
 
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cores.h"
+#include "apps/shoal/machine/compare_options.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/machine/product_table.h"
@@ -182,10 +183,7 @@ void add_products_bench(CLI::App& bench) {
       ->check(CLI::Range(0, 1024));
   command->add_option("--seconds", options->seconds, "Time per case")->check(CLI::PositiveNumber);
   command->add_flag("--no-bf16", options->no_bf16, "Measure fp32 alone");
-  command->add_option("--cluster", options->cluster.name,
-                      "A cluster file or preset to compare with; otherwise that of a job");
-  command->add_flag("--update", options->cluster.update, "Write the figures into the cluster file");
-  command->add_flag("--json", options->json, "One JSON object instead of a table");
+  add_compare_options(*command, options->cluster, options->json);
   command->callback([options] { measure(*options); });
 }
 

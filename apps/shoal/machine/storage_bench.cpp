@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "apps/shoal/cores.h"
+#include "apps/shoal/machine/compare_options.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/machine/storage_table.h"
@@ -155,10 +156,7 @@ void add_storage_bench(CLI::App& bench) {
       ->check(CLI::PositiveNumber);
   command->add_option("--rounds", options->rounds, "Rounds; the medians count")
       ->check(CLI::Range(1, 100));
-  command->add_option("--cluster", options->cluster.name,
-                      "A cluster file or preset to compare with; otherwise that of a job");
-  command->add_flag("--update", options->cluster.update, "Write the figures into the cluster file");
-  command->add_flag("--json", options->json, "One JSON object instead of a table");
+  add_compare_options(*command, options->cluster, options->json);
   command->callback([options] { measure(*options); });
 }
 
