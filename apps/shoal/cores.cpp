@@ -77,6 +77,13 @@ std::vector<int> cores_of_rank(const Cores& cores, int local_rank, int local_wor
   return {first, first + threads};
 }
 
+std::string crowding(const Cores& cores, std::int64_t ranks, std::int64_t threads_of_rank) {
+  const std::int64_t threads = ranks * threads_of_rank;
+  if (threads <= cores.usable()) return "";
+  return fmt::format("With {} rank{} {} threads share {} core{}.\n", ranks, ranks == 1 ? "" : "s",
+                     threads, cores.usable(), cores.usable() == 1 ? "" : "s");
+}
+
 void keep_to(const std::vector<int>& cores) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace shoal::apps {
@@ -42,6 +43,10 @@ int threads_per_rank(const Cores& cores, int local_world, int asked);
 /// Returns the `threads` cores to which local rank `local_rank` keeps. No two ranks share one.
 /// Throws Error(config) when there are not enough.
 std::vector<int> cores_of_rank(const Cores& cores, int local_rank, int local_world, int threads);
+
+/// Returns a line that says so where `ranks` ranks of so many threads share fewer usable cores:
+/// what is measured is then of less than a core. Nothing where there are enough.
+std::string crowding(const Cores& cores, std::int64_t ranks, std::int64_t threads_of_rank);
 
 /// Keeps this thread, and those it will start, to `cores`. Throws Error(config) with the system's
 /// message.

@@ -9,7 +9,8 @@
 //   --round-trip 100  in milliseconds
 //   --rounds 3        of both sides, alternately
 //   --raw 64          plain connections
-// `--figure FILE.svg` measures more numbers of connections at three round trips, and draws them.
+// `--figure FILE.svg` measures more numbers of connections at three round trips, and draws them; it
+// takes no names of cases and no --round-trip.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -209,6 +210,10 @@ RailCurve curve_of(const Settings& settings) {
 }
 
 void draw(Settings settings, const std::string& path) {
+  // Opened before minutes are spent on measuring. What is there stays until there is a new one.
+  std::ofstream file(path, std::ios::app);
+  if (!file) throw Error(ErrorKind::kOutput, "wan_bench", path + " cannot be written");
+  file.close();
   std::vector<RailCurve> curves;
   for (const int round_trip : kRoundTripsOfFigure) {
     settings.round_trip = round_trip;
@@ -220,14 +225,15 @@ void draw(Settings settings, const std::string& path) {
   }
   const std::string title = fmt::format("All-reduce of {} MB between two ranks, link of {} Mbit/s",
                                         settings.megabytes, settings.megabits);
-  std::ofstream file(path);
+  file.open(path, std::ios::trunc);
   file << rails_figure(title, curves, settings.megabits, settings.raw);
-  if (!file.flush()) throw Error(ErrorKind::kResource, "wan_bench", path + " cannot be written");
+  if (!file.flush()) throw Error(ErrorKind::kOutput, "wan_bench", path + " cannot be written");
 }
 
 struct Words {
   Settings settings;
   std::string figure;  ///< empty: none
+  bool round_trip_given = false;
   std::vector<std::string> others;
 };
 
@@ -242,6 +248,7 @@ Words read(int count, char** words) {
       read.settings.megabits = value;
     } else if (word == "--round-trip") {
       read.settings.round_trip = static_cast<int>(value);
+      read.round_trip_given = true;
     } else if (word == "--rounds") {
       read.settings.rounds = static_cast<int>(value);
     } else if (word == "--raw") {
@@ -258,7 +265,26 @@ Words read(int count, char** words) {
   return read;
 }
 
+/// Refuses what has no effect or cannot be measured.
+void check(const Words& words) {
+  if (words.settings.rounds < 1) {
+    throw Error(ErrorKind::kUsage, "wan_bench",
+                fmt::format("--rounds {}: must be 1 at least", words.settings.rounds));
+  }
+  if (words.figure.empty()) return;
+  if (words.round_trip_given) {
+    throw Error(ErrorKind::kUsage, "wan_bench",
+                "--round-trip means nothing beside --figure, which draws three of them");
+  }
+  if (!words.others.empty()) {
+    throw Error(ErrorKind::kUsage, "wan_bench",
+                fmt::format("{} means nothing beside --figure, which measures cases of its own",
+                            words.others.front()));
+  }
+}
+
 void run(const Words& words) {
+  check(words);
   if (!words.figure.empty()) return draw(words.settings, words.figure);
   const auto is_asked = [&](const std::string& word) {
     return std::find(words.others.begin(), words.others.end(), word) != words.others.end();

@@ -148,9 +148,15 @@ TEST(MachineBench, WritesWhatACalibrationWrites) {
   EXPECT_THAT(outcome({"products", "--cluster", "here.toml", "--update"}),
               HasSubstr("written to here.toml: device.peak_flops"));
   EXPECT_EQ(cluster_in(folder), known);
-  EXPECT_THAT(outcome({"storage", "--cluster", "here.toml", "--update", "--bytes", "1048576",
-                       "--rounds", "1"}),
-              HasSubstr("written to here.toml: storage"));
+  const Outcome storage = bench(folder, {"storage", "--cluster", "here.toml", "--update", "--bytes",
+                                         "1048576", "--rounds", "1"});
+  // Where this folder is in memory there is no disk to measure.
+  if (storage.code == 81) {
+    EXPECT_THAT(storage.err, HasSubstr("still in memory"));
+    return;
+  }
+  EXPECT_EQ(storage.code, 0) << storage.err;
+  EXPECT_THAT(storage.out, HasSubstr("written to here.toml: storage"));
   const plan::Cluster stored = cluster_in(folder);
   EXPECT_GT(stored.storage.write_bandwidth, 0);
   EXPECT_GT(stored.storage.read_bandwidth, 0);
@@ -216,21 +222,96 @@ TEST(MachineBench, RefusesWhatMakesNoSense) {
     EXPECT_THAT(words({what, "--seconds", "0"}), HasSubstr("--seconds"));
   }
   EXPECT_EQ(folder.read("two.toml"), kTwo);
+  // What this host measures is neither a GPU's nor the storage of many hosts.
+  constexpr const char* kGpu = "preset = \"h100\"\ndevices_per_host = 1\n";
+  folder.write("gpu.toml", kGpu);
+  for (const char* what : {"products", "memory"}) {
+    EXPECT_THAT(words({what, "--update", "--cluster", "gpu.toml"}),
+                HasSubstr("--update: gpu.toml describes devices of another runtime"));
+  }
+  EXPECT_EQ(folder.read("gpu.toml"), kGpu);
+  constexpr const char* kHosts = "preset = \"cpu\"\ndevices_per_host = 1\nhosts = 3\n";
+  folder.write("hosts.toml", kHosts);
+  EXPECT_THAT(words({"storage", "--update", "--cluster", "hosts.toml"}),
+              HasSubstr("--update: hosts.toml has 3 hosts"));
+  EXPECT_EQ(folder.read("hosts.toml"), kHosts);
+  folder.write("many.toml", "preset = \"cpu\"\ndevices_per_host = 65\n");
+  EXPECT_THAT(words({"memory", "--cluster", "many.toml"}), Not(HasSubstr("--nproc 65")))
+      << "more than can be measured together";
   EXPECT_THAT(words({"products", "gpt2-124m", "--update", "--cluster", "two.toml", "--nproc", "2"}),
               HasSubstr("leave the model out"));
   EXPECT_THAT(words({"products", "--seq-len", "3"}), HasSubstr("go with a model"));
+  EXPECT_THAT(words({"products", "gpt2-124m", "--set", "model.layers=1"}),
+              HasSubstr("--set sets a key of a job file, and there is none"));
   EXPECT_THAT(words({"products", "gpt3-124m"}), HasSubstr("no such model"));
   EXPECT_THAT(words({"products", "gpt2-124m", "--micro-batch", "1000000"}, 81),
               HasSubstr("MB are available"));
-  EXPECT_THAT(words({"products", "job.toml", "--set", "parallelism.ranks=128", "--set",
-                     "training.global_batch_sequences=128"}),
-              HasSubstr("it has 128 ranks: say with --nproc"));
+  for (const char* what : {"products", "storage"}) {
+    EXPECT_THAT(words({what, "job.toml", "--set", "parallelism.ranks=128", "--set",
+                       "training.global_batch_sequences=128"}),
+                HasSubstr("it has 128 ranks: say with --nproc"));
+  }
   EXPECT_THAT(words({"memory", "--nproc", "0"}), HasSubstr("--nproc"));
   EXPECT_THAT(words({"storage", "gpt2-124m"}), HasSubstr("name a job file (.toml)"));
   EXPECT_THAT(words({"storage", "--set", "a.b=1"}), HasSubstr("--set goes with a job file"));
   EXPECT_THAT(words({"storage", "--folder", "none"}, 66), HasSubstr("none is not a folder"));
   EXPECT_THAT(words({"storage", "--bytes", "1000"}), HasSubstr("--bytes"));
   EXPECT_THAT(words({"storage", "--rounds", "0"}), HasSubstr("--rounds"));
+}
+
+// A matmul of 64 rows of logits, where the tokenizer will have thousands, would pass for the job's.
+TEST(MachineBench, RefusesAJobOfUnknownSizes) {
+  const Folder folder;
+  folder.write("job.toml", kJob);
+  folder.write("digits.toml",
+               "[job]\nname = \"d\"\n[model]\nfamily = \"mlp\"\nwidths = [32]\n[data]\nsource = "
+               "\"digits\"\n[training]\nglobal_batch_sequences = 4\nsteps = 3\n");
+  for (const char* what : {"products", "storage"}) {
+    const Outcome text = bench(folder, {what, "job.toml", "--set", "model.vocab=0"});
+    EXPECT_EQ(text.code, 66) << text.out << text.err;
+    EXPECT_THAT(text.err, HasSubstr("job.toml: model.vocab follows from the data"));
+    EXPECT_THAT(text.err, HasSubstr("`shoal data prepare ... --out data` makes the data; or --set "
+                                    "model.vocab=N"));
+    const Outcome table = bench(folder, {what, "digits.toml", "--set", "model.outputs=10"});
+    EXPECT_EQ(table.code, 66) << table.out << table.err;
+    EXPECT_THAT(table.err, HasSubstr("digits.toml: model.inputs follows from the data"));
+    EXPECT_THAT(bench(folder, {what, "digits.toml"}).err,
+                HasSubstr("--set model.inputs=N --set model.outputs=N"));
+  }
+  const Outcome said = bench(
+      folder, {"products", "digits.toml", "--set", "model.inputs=64", "--set", "model.outputs=10"});
+  EXPECT_EQ(said.code, 0) << said.err;
+  EXPECT_THAT(said.out, ContainsRegex("layers.0 +4 +64 +32 +1 "));
+  const Outcome length = bench(folder, {"products", "digits.toml", "--set", "model.inputs=64",
+                                        "--set", "model.outputs=10", "--seq-len", "8"});
+  EXPECT_EQ(length.code, 2) << length.out;
+  EXPECT_THAT(length.err, HasSubstr("--seq-len is of a transformer"));
+}
+
+// A rate of memory in the place of the disk's would make checkpoints take no time in a plan.
+TEST(MachineBench, WritesNoRateOfMemoryIntoAFile) {
+  const Folder folder;
+  constexpr const char* kOne = "preset = \"cpu\"\ndevices_per_host = 1\n";
+  folder.write("here.toml", kOne);
+  const Outcome outcome =
+      bench(folder, {"storage", "--folder", "/dev/shm", "--cluster", "here.toml", "--update",
+                     "--bytes", "1048576", "--rounds", "1"});
+  EXPECT_EQ(outcome.code, 81) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("median")) << "the figures are shown";
+  EXPECT_THAT(outcome.err, HasSubstr("here.toml is as it was: up to 100 % of what was read"));
+  EXPECT_EQ(folder.read("here.toml"), kOne);
+}
+
+TEST(MachineBench, SaysWhatToDoAboutAFolder) {
+  const Folder folder;
+  // The system refuses to look at such a name, as it does below a folder that one may not enter.
+  const Outcome hidden = bench(folder, {"storage", "--folder", std::string(300, 'a')});
+  EXPECT_EQ(hidden.code, 66) << hidden.err;
+  EXPECT_THAT(hidden.err, HasSubstr("cannot look at aaa"));
+  EXPECT_THAT(hidden.err, HasSubstr("--folder"));
+  const Outcome unwritable = bench(folder, {"storage", "--folder", "/proc"});
+  EXPECT_EQ(unwritable.code, 74) << unwritable.err;
+  EXPECT_THAT(unwritable.err, HasSubstr("fewer --bytes, or another place with --folder"));
 }
 
 /// What each rank of the fake trainer was given, without the name of the rendezvous, which must be

@@ -69,6 +69,14 @@ TEST(Cores, NoTwoRanksShareOne) {
   EXPECT_EQ(cores_of_rank(odd, 0, 1, 5), odd.list);
 }
 
+TEST(Cores, AreSharedWhereThereAreFewerThanThreads) {
+  const Cores four{{0, 1, 2, 3}};
+  EXPECT_EQ(crowding(four, 2, 2), "");
+  EXPECT_EQ(crowding(four, 3, 2), "With 3 ranks 6 threads share 4 cores.\n");
+  EXPECT_EQ(crowding({{0, 1, 2, 3}, 1.5}, 1, 3), "With 1 rank 3 threads share 2 cores.\n")
+      << "the quota is less";
+}
+
 TEST(Cores, KeepingToThemHolds) {
   const int first = cores_of_this_process().list.front();
   std::thread([&] {

@@ -8,12 +8,15 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "apps/shoal/cluster_file.h"
 #include "apps/shoal/machine/caches.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/memory_table.h"
 #include "apps/shoal/machine/product_table.h"
+#include "apps/shoal/machine/storage_pattern.h"
 #include "apps/shoal/machine/storage_table.h"
 #include "apps/shoal/plan/options.h"
 #include "shoal/base/error.h"
@@ -65,6 +68,31 @@ TEST(ProductTable, StandsBesideThePeakAndThePlan) {
   EXPECT_EQ(f32["products"][0]["share_of_peak"], 0.5);
   EXPECT_NEAR(f32["planned_s"], 0.06, 1e-12);
   EXPECT_FALSE(json["types"][1].contains("planned_s"));
+}
+
+// The kernel of a loss has more than its matmul: no figure of the plan stands beside it.
+TEST(ProductTable, HasNoPlanForWhatIsAPartOfAnotherKernel) {
+  ProductTable table = table_of_one();
+  ProductArguments& measured = table.measured;
+  measured.types = {ElementType::kF32};
+  measured.shapes.push_back({"output", 500, 1000, 2000, 1, false});
+  measured.seconds[ElementType::kF32].push_back({0.04, 0.04, 0.04});
+  EXPECT_THAT(products_text(table),
+              ::testing::ContainsRegex("output +500 +1000 +2000 +1 +50 +50 +50 +42 % +100\n"));
+  EXPECT_THAT(products_text(table), Not(HasSubstr("its kernels")));
+  table.by_kernels = {ElementType::kF32};
+  // A GFLOP takes 20 ms forward and in each gradient.
+  table.planned.kernels["linear"] = {.flop_s = 20e-12};
+  table.planned.kernels["linear_backward"] = {.flop_s = 40e-12};
+  const std::string text = products_text(table);
+  EXPECT_THAT(text, ::testing::ContainsRegex("up +500 +1000 +1000 +2 +100 +50 +50 +50 % +50\n"));
+  EXPECT_THAT(text, ::testing::ContainsRegex("output +500 +1000 +2000 +1 +50 +50 +50 +42 % +-\n"));
+  EXPECT_THAT(text, HasSubstr("all of them: 220 ms"));
+  EXPECT_THAT(text, HasSubstr("; planned 120 ms for 100 ms, 1.20 times as long"));
+  EXPECT_THAT(text, HasSubstr("for f32 from its kernels; -: a part of the kernel of the loss"));
+  const Json f32 = Json::parse(products_json(table))["types"][0];
+  EXPECT_FALSE(f32["products"][1].contains("planned_s"));
+  EXPECT_NEAR(f32["planned_of_seconds"], 0.1, 1e-12);
 }
 
 TEST(ProductTable, GivesForwardPassesToTheFit) {
@@ -135,6 +163,42 @@ TEST(StorageTable, SaysWhatIsNotTheDisks) {
   EXPECT_THAT(text, HasSubstr("Up to 40 % of what was read was still in memory"));
   EXPECT_THAT(text, HasSubstr("2 ms to write and 2 ms to read; here.toml says nothing of storage"));
   EXPECT_THAT(text, Not(HasSubstr("\n  planned")));
+}
+
+// Storage that keeps equal blocks once, or that answers with another block, must not pass.
+TEST(StoragePattern, NoBlockIsEqualToAnother) {
+  constexpr std::int64_t kChunk = 4 * StoragePattern::kBlockBytes;
+  std::set<std::string> blocks;
+  for (const std::uint64_t stream : {0, 1, 2}) {
+    StoragePattern pattern(kChunk, stream);
+    for (const std::int64_t offset : {std::int64_t{0}, kChunk, 2 * kChunk}) {
+      pattern.move_to(offset);
+      const auto* const bytes = static_cast<const char*>(pattern.data());
+      for (std::int64_t at = 0; at < kChunk; at += StoragePattern::kBlockBytes)
+        blocks.emplace(bytes + at, static_cast<std::size_t>(StoragePattern::kBlockBytes));
+    }
+  }
+  EXPECT_EQ(blocks.size(), 3u * 3 * 4);
+}
+
+TEST(StoragePattern, FindsABlockOfAnotherPlace) {
+  constexpr std::int64_t kBlock = StoragePattern::kBlockBytes;
+  StoragePattern pattern(4 * kBlock, 7);
+  pattern.move_to(8 * kBlock);
+  EXPECT_EQ(pattern.first_wrong(8 * kBlock, 4 * kBlock), std::nullopt);
+  EXPECT_EQ(pattern.first_wrong(4 * kBlock, 4 * kBlock), 4 * kBlock);
+  auto* const bytes = static_cast<char*>(pattern.data());
+  bytes[2 * kBlock] ^= 1;
+  EXPECT_EQ(pattern.first_wrong(8 * kBlock, 4 * kBlock), 10 * kBlock);
+  EXPECT_EQ(pattern.first_wrong(8 * kBlock, 2 * kBlock), std::nullopt) << "beyond what was read";
+}
+
+TEST(StorageSpeed, TwoRoundsHaveAMedianBetweenThem) {
+  std::vector<StorageSpeed> rounds{{.bytes = 8, .write_s = 1, .read_s = 1},
+                                   {.bytes = 8, .write_s = 4, .read_s = 1}};
+  EXPECT_EQ(median_of(rounds, &StorageSpeed::write_bandwidth), 5);
+  rounds.push_back({.bytes = 9, .write_s = 3, .read_s = 1});
+  EXPECT_EQ(median_of(rounds, &StorageSpeed::write_bandwidth), 3);
 }
 
 TEST(StorageSpeed, WritesReadsAndLeavesNothing) {
@@ -217,17 +281,17 @@ TEST(ComparedCluster, KeepsWhatElseTheFileSays) {
   cluster.source = "a \"test\", with \\, a\nline and \x7f";
   folder.write("here.toml", "# mine\n" + cluster_text(cluster, tcp));
   const ComparedCluster compared{file, true};
-  EXPECT_EQ(compared.load(2), cluster);
+  EXPECT_EQ(compared.load(2, Measured::kRanks), cluster);
   cluster.storage = {5, 6};
   compared.write(cluster);
-  EXPECT_EQ(compared.load(2), cluster);
+  EXPECT_EQ(compared.load(2, Measured::kRanks), cluster);
   EXPECT_EQ(train::read_link_costs(file).inside.alpha, 7e-6);
   EXPECT_EQ(compared.called(cluster), file);
   EXPECT_EQ(ComparedCluster{}.called(cpu_host(1)), "the preset cpu");
   // A cluster that the planner refuses does not take the place of the file.
   cluster.device.memory_bytes = -1;
   EXPECT_THROW(compared.write(cluster), Error);
-  EXPECT_EQ(compared.load(2).storage.read_bandwidth, 5);
+  EXPECT_EQ(compared.load(2, Measured::kRanks).storage.read_bandwidth, 5);
 }
 
 }  // namespace

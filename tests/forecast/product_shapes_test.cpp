@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "shoal/base/error.h"
 #include "shoal/plan/operations.h"
@@ -35,7 +36,7 @@ TEST(ProductShapes, OfAWholeModel) {
                                            {"out", 256, 64, 64, 3},
                                            {"up", 256, 64, 256, 3},
                                            {"down", 256, 256, 64, 3},
-                                           {"output", 256, 64, 1000, 1}};
+                                           {"output", 256, 64, 1000, 1, false}};
   const auto shapes = product_shapes(gpt(), training);
   EXPECT_EQ(shapes, expected);
   // Two FLOPs for each weight that multiplies a token: 6 with both gradients, less attention.
@@ -63,15 +64,21 @@ TEST(ProductShapes, RanksDivideFeaturesAndTheVocabulary) {
                                            {"out", 128, 32, 64, 3},
                                            {"up", 128, 64, 128, 3},
                                            {"down", 128, 128, 64, 3},
-                                           {"output", 128, 64, 500, 1}};
+                                           {"output", 128, 64, 500, 1, false}};
   EXPECT_EQ(product_shapes(gpt(), training), expected);
 }
 
 TEST(ProductShapes, TheLossTakesItsRowsInBlocks) {
   Training training;
   training.micro_batch = 20;  // 2560 rows
-  const ProductShape output = product_shapes(gpt(), training).back();
-  EXPECT_EQ(output, (ProductShape{"output", 1024, 64, 1000, 3}));
+  auto shapes = product_shapes(gpt(), training);
+  EXPECT_EQ(shapes.back(), (ProductShape{"output", 512, 64, 1000, 1, false}))
+      << "what two blocks leave";
+  shapes.pop_back();
+  EXPECT_EQ(shapes.back(), (ProductShape{"output", 1024, 64, 1000, 2, false}));
+  training.micro_batch = 16;
+  EXPECT_EQ(product_shapes(gpt(), training).back(),
+            (ProductShape{"output", 1024, 64, 1000, 2, false}));
 }
 
 TEST(ProductShapes, OfExperts) {
@@ -89,9 +96,9 @@ TEST(ProductShapes, OfExperts) {
                                     [&](const auto& shape) { return shape.layers == layers; });
     return found == shapes.end() ? ProductShape() : *found;
   };
-  EXPECT_EQ(named("router"), (ProductShape{"router", 128, 64, 8, 2}));
+  EXPECT_EQ(named("router"), (ProductShape{"router", 128, 64, 8, 2, false}));
   // 128 tokens visit 2 of 8 experts: 32 rows each, and the busiest rank has half more of its four.
-  EXPECT_EQ(named("expert up"), (ProductShape{"expert up", 96, 64, 256, 8}));
+  EXPECT_EQ(named("expert up"), (ProductShape{"expert up", 96, 64, 256, 8, false}));
   EXPECT_EQ(named("up"), (ProductShape{"up", 128, 64, 100, 1}));
 }
 
@@ -109,23 +116,45 @@ TEST(ProductShapes, OfAPerceptron) {
           {"layers.0", 16, 64, 32, 1}, {"layers.1", 16, 32, 32, 1}, {"layers.2", 16, 32, 10, 1}}));
 }
 
-TEST(ProductShapes, ThePlanCountsByKernelsWhereItHasSome) {
+TEST(ProductShapes, ThePlanCountsByTheKernelOfLinearLayers) {
   Cluster cluster = *plan::cluster_preset("cpu");
-  const ProductShape shape{"up", 100, 10, 20, 1};
-  const auto planned = [&](ProductPass pass, ElementType type) {
-    return planned_product_s(cluster, shape, pass, type);
+  ProductShape shape{"up", 100, 10, 20, 1};
+  const auto planned = [&](ProductPass pass, ElementType type, bool by_kernels) {
+    return planned_product_s(cluster, shape, pass, type, by_kernels);
   };
-  const double by_device = plan::product_s(cluster, ElementType::kBF16, 40'000);
-  EXPECT_EQ(planned(ProductPass::kForward, ElementType::kBF16), by_device);
+  const double by_device = plan::product_s(cluster, ElementType::kF32, 40'000);
   cluster.kernels["linear"] = {.flop_s = 1};
   cluster.kernels["linear_backward"] = {.flop_s = 3};
+  EXPECT_EQ(planned(ProductPass::kForward, ElementType::kF32, false), by_device);
   // A kernel of the backward pass has both gradients, of 40 kFLOPs each.
-  EXPECT_DOUBLE_EQ(planned(ProductPass::kForward, ElementType::kF32),
-                   cluster.kernels["linear"].seconds(plan::linear_work(100, 10, 20)));
-  EXPECT_DOUBLE_EQ(planned(ProductPass::kWeightGradient, ElementType::kF32),
-                   cluster.kernels["linear_backward"].seconds(plan::linear_work(100, 10, 20)) / 2);
-  EXPECT_EQ(planned(ProductPass::kForward, ElementType::kBF16), by_device);
-  EXPECT_THROW(planned(ProductPass::kForward, ElementType::kF64), Error) << "no such peak";
+  EXPECT_EQ(planned(ProductPass::kForward, ElementType::kF32, true),
+            cluster.kernels["linear"].seconds(plan::linear_work(100, 10, 20)));
+  EXPECT_EQ(planned(ProductPass::kWeightGradient, ElementType::kF32, true),
+            cluster.kernels["linear_backward"].seconds(plan::linear_work(100, 10, 20)) / 2);
+  EXPECT_EQ(planned(ProductPass::kForward, ElementType::kBF16, true), std::nullopt);
+  EXPECT_THROW(planned(ProductPass::kForward, ElementType::kF64, false), Error) << "no such peak";
+  // The kernel of the loss has more than its matmuls.
+  shape.linear = false;
+  EXPECT_EQ(planned(ProductPass::kForward, ElementType::kF32, true), std::nullopt);
+  EXPECT_EQ(planned(ProductPass::kForward, ElementType::kF32, false), by_device);
+}
+
+TEST(ProductShapes, KernelsCountWhereAPlanSumsThem) {
+  Cluster cluster = *plan::cluster_preset("cpu");
+  Training training;
+  training.precision = "fp32";
+  training.states = plan::precision("fp32")->state;
+  EXPECT_FALSE(planned_by_kernels(gpt(), training, cluster, ElementType::kF32));
+  cluster.kernels["linear"] = {.flop_s = 1};
+  EXPECT_TRUE(planned_by_kernels(gpt(), training, cluster, ElementType::kF32));
+  EXPECT_FALSE(planned_by_kernels(gpt(), training, cluster, ElementType::kBF16));
+  cluster.kernels["linear_bf16"] = {.flop_s = 1};
+  EXPECT_TRUE(planned_by_kernels(gpt(), training, cluster, ElementType::kBF16));
+  ModelSpec perceptron;
+  perceptron.family = Family::kMlp;
+  EXPECT_FALSE(planned_by_kernels(perceptron, training, cluster, ElementType::kF32));
+  cluster.hosts = 2;
+  EXPECT_FALSE(planned_by_kernels(gpt(), training, cluster, ElementType::kF32));
 }
 
 TEST(ProductShapes, ThoseOfACalibrationTellStartFromRate) {

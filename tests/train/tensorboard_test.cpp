@@ -131,5 +131,15 @@ TEST(EventFile, HoldsTextsAndPictures) {
   EXPECT_EQ(metadata.find(3)->second, "two by three");
 }
 
+// A sample may end within a character, and TensorBoard decodes strictly.
+TEST(EventFile, TextsAreUtf8) {
+  const TemporaryFolder folder;
+  EventFile file(folder.path() + "/tensorboard", 0);
+  file.text(1, "sample", "a\xE2\x82\n\xC3\xA9\xFFz \"\\");
+  const auto text = value_of(records(file.path()).back());
+  EXPECT_EQ(fields(text.find(8)->second).find(8)->second,
+            "    a\xEF\xBF\xBD\n    \xC3\xA9\xEF\xBF\xBDz \"\\\n");
+}
+
 }  // namespace
 }  // namespace shoal::train::tensorboard_test

@@ -3,14 +3,38 @@
 #include <fmt/format.h>
 
 #include "apps/shoal/cluster_file.h"
+#include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/plan/options.h"
 #include "shoal/base/error.h"
 #include "shoal/base/file.h"
 #include "shoal/train/config/link_costs.h"
 
 namespace shoal::apps {
+namespace {
 
-plan::Cluster ComparedCluster::load(int ranks) const {
+/// Refuses to write figures of this host into the file of a cluster that they say nothing of.
+void check_update(const std::string& name, const plan::Cluster& cluster, Measured measured) {
+  if (measured == Measured::kRanks && cluster.runtime != plan::Runtime::kShoal) {
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("--update: {} describes devices of another runtime than Shoal's ranks, "
+                            "which are measured here (runtime = \"{}\")",
+                            name, plan::name(cluster.runtime)))
+        .hint("`shoal plan calibrate` writes a file for this host");
+  }
+  if (measured == Measured::kStorage && cluster.hosts > 1) {
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("--update: {} has {} hosts, and what all of them write together is not "
+                            "measured on one",
+                            name, cluster.hosts))
+        .hint(
+            "leave --update out, and set storage.read_bandwidth and storage.write_bandwidth by "
+            "hand");
+  }
+}
+
+}  // namespace
+
+plan::Cluster ComparedCluster::load(int ranks, Measured measured) const {
   const bool file = !name.empty() && !plan::cluster_preset(name);
   if (update && !file) {
     throw Error(ErrorKind::kUsage, "bench",
@@ -20,11 +44,14 @@ plan::Cluster ComparedCluster::load(int ranks) const {
   if (name.empty()) return cpu_host(ranks);
   plan::Cluster cluster = load_cluster(name);
   if (file && cluster.devices_per_host != ranks) {
-    throw Error(ErrorKind::kUsage, "bench",
+    Error error(ErrorKind::kUsage, "bench",
                 fmt::format("--cluster {}: its hosts have {} ranks at work, and {} {} measured",
-                            name, cluster.devices_per_host, ranks, ranks == 1 ? "is" : "are"))
-        .hint(fmt::format("--nproc {}", cluster.devices_per_host));
+                            name, cluster.devices_per_host, ranks, ranks == 1 ? "is" : "are"));
+    if (cluster.devices_per_host <= kMostRanks)
+      error.hint(fmt::format("--nproc {}", cluster.devices_per_host));
+    throw error;
   }
+  if (update) check_update(name, cluster, measured);
   return cluster;
 }
 

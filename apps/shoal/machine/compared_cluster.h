@@ -8,6 +8,12 @@
 
 namespace shoal::apps {
 
+/// Whose figures a measurement of this host tells.
+enum class Measured {
+  kRanks,    ///< of every device of the cluster, which is then an equal part of such a host
+  kStorage,  ///< of the storage that all devices of the cluster write to
+};
+
 /// A cluster whose figures a measurement of `ranks` ranks is compared with, and into whose file it
 /// may be written.
 struct ComparedCluster {
@@ -15,8 +21,9 @@ struct ComparedCluster {
   bool update = false;
 
   /// Loads it. Throws Error(usage) for a file that is of another number of ranks, and for an update
-  /// of what is no file; otherwise as load_cluster.
-  plan::Cluster load(int ranks) const;
+  /// of what is no file or of what this host does not tell: the devices of a cluster of another
+  /// runtime than Shoal's, the storage of several hosts. Otherwise as load_cluster.
+  plan::Cluster load(int ranks, Measured measured) const;
   /// Writes the file anew, with the section [tcp] that it had; comments are lost. Throws
   /// Error(config) where the planner would refuse `cluster`, and Error(output).
   void write(const plan::Cluster& cluster) const;

@@ -10,6 +10,7 @@
 #include "apps/shoal/app_library.h"
 #include "apps/shoal/cores.h"
 #include "apps/shoal/machine/caches.h"
+#include "apps/shoal/machine/compare_options.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/machine/memory_table.h"
@@ -41,10 +42,12 @@ void add_loops(MemoryTable& table) {
 }
 
 void measure(const MemoryOptions& options) {
-  plan::Cluster cluster = options.cluster.load(options.ranks);
+  plan::Cluster cluster = options.cluster.load(options.ranks, Measured::kRanks);
   MemoryTable table{.planned = cluster, .planned_by = options.cluster.called(cluster)};
   table.measured.by = measured_by(options.ranks, options.threads, options.seconds);
   add_loops(table);
+  const std::string crowded =
+      crowding(cores_of_this_process(), table.measured.by.ranks, table.measured.by.threads);
   const OtherLoad load;
   AppLibrary().entry<int(MemoryArguments*)>("shoal_memory_main")(&table.measured);
   table.others_cores = load.cores();
@@ -58,7 +61,7 @@ void measure(const MemoryOptions& options) {
     fmt::print("written to {}: device.memory_bandwidth and what an operation gets of it\n",
                options.cluster.name);
   }
-  fmt::print("{}", disturbance(table.others_cores));
+  fmt::print("{}{}", crowded, disturbance(table.others_cores));
 }
 
 }  // namespace
@@ -78,10 +81,7 @@ void add_memory_bench(CLI::App& bench) {
       ->add_option("--threads", options->threads, "Threads of each; 0: an equal part of the cores")
       ->check(CLI::Range(0, 1024));
   command->add_option("--seconds", options->seconds, "Time per case")->check(CLI::PositiveNumber);
-  command->add_option("--cluster", options->cluster.name,
-                      "A cluster file or preset to compare with; otherwise that of a job");
-  command->add_flag("--update", options->cluster.update, "Write the figures into the cluster file");
-  command->add_flag("--json", options->json, "One JSON object instead of a table");
+  add_compare_options(*command, options->cluster, options->json);
   command->callback([options] { measure(*options); });
 }
 

@@ -18,7 +18,7 @@ using forecast::ProductShape;
 struct TimedShape {
   const ProductShape& shape;
   const std::vector<double>& seconds;  ///< by pass, in the order of ProductArguments::passes
-  std::optional<double> planned_s;     ///< of all passes; nothing: the cluster says nothing of it
+  std::optional<double> planned_s;     ///< of all passes; nothing: no figure of it alone
 
   double measured_s() const {
     double all = 0;
@@ -28,21 +28,26 @@ struct TimedShape {
   double flops() const { return shape.flops() * static_cast<double>(seconds.size()); }
 };
 
-bool is_planned(const plan::Cluster& cluster, ElementType type) {
-  return cluster.device.peak_flops.contains(type);
+/// Returns what the planner counts for all passes of a shape, as far as it has a figure for each.
+std::optional<double> planned_s(const ProductTable& table, const ProductShape& shape,
+                                ElementType type) {
+  if (!table.planned.device.peak_flops.contains(type)) return std::nullopt;
+  double all = 0;
+  for (const ProductPass pass : table.measured.passes) {
+    const auto one = forecast::planned_product_s(table.planned, shape, pass, type,
+                                                 table.by_kernels.contains(type));
+    if (!one) return std::nullopt;
+    all += *one;
+  }
+  return all;
 }
 
 std::vector<TimedShape> timed_shapes(const ProductTable& table, ElementType type) {
   std::vector<TimedShape> list;
   const ProductArguments& measured = table.measured;
   for (std::size_t i = 0; i < measured.shapes.size(); ++i) {
-    TimedShape one{measured.shapes[i], measured.seconds.at(type)[i], std::nullopt};
-    if (is_planned(table.planned, type)) {
-      one.planned_s = 0;
-      for (const ProductPass pass : measured.passes)
-        *one.planned_s += forecast::planned_product_s(table.planned, one.shape, pass, type);
-    }
-    list.push_back(one);
+    const ProductShape& shape = measured.shapes[i];
+    list.push_back({shape, measured.seconds.at(type)[i], planned_s(table, shape, type)});
   }
   return list;
 }
@@ -51,7 +56,8 @@ std::vector<TimedShape> timed_shapes(const ProductTable& table, ElementType type
 struct Sums {
   double flops = 0;
   double measured_s = 0;
-  std::optional<double> planned_s;
+  double planned_s = 0;           ///< of those that the planner has a figure for
+  double measured_planned_s = 0;  ///< part of `measured_s`: of these
 };
 
 Sums sums_of(const std::vector<TimedShape>& shapes) {
@@ -60,7 +66,9 @@ Sums sums_of(const std::vector<TimedShape>& shapes) {
     const auto count = static_cast<double>(one.shape.count);
     sums.flops += count * one.flops();
     sums.measured_s += count * one.measured_s();
-    if (one.planned_s) sums.planned_s = sums.planned_s.value_or(0) + count * *one.planned_s;
+    if (!one.planned_s) continue;
+    sums.planned_s += count * *one.planned_s;
+    sums.measured_planned_s += count * one.measured_s();
   }
   return sums;
 }
@@ -99,9 +107,11 @@ std::string table_of(const ProductTable& table, ElementType type) {
   text += fmt::format("  all of them: {:.4g} ms, {:.4g} GFLOP/s, {:.0f} % of the peak",
                       sums.measured_s * 1e3, sums.flops / sums.measured_s / 1e9,
                       100 * sums.flops / sums.measured_s / peak);
-  if (sums.planned_s) {
-    text += fmt::format("; planned {:.4g} ms, {:.2f} times as long", *sums.planned_s * 1e3,
-                        *sums.planned_s / sums.measured_s);
+  if (sums.planned_s > 0) {
+    const bool all = sums.measured_planned_s == sums.measured_s;
+    text += fmt::format("; planned {:.4g} ms{}, {:.2f} times as long", sums.planned_s * 1e3,
+                        all ? "" : fmt::format(" for {:.4g} ms", sums.measured_planned_s * 1e3),
+                        sums.planned_s / sums.measured_planned_s);
   }
   return text + "\n";
 }
@@ -125,7 +135,16 @@ std::string products_text(const ProductTable& table) {
   std::string text = fmt::format("{}: matmuls of linear layers, GFLOP/s on {}\n", table.title,
                                  describe(table.measured.by));
   for (const ElementType type : table.measured.types) text += table_of(table, type);
-  return text + fmt::format("planned: what `shoal plan` counts by {}\n", table.planned_by);
+  std::string kernels;
+  for (const ElementType type : table.by_kernels)
+    kernels += fmt::format("{}{}", kernels.empty() ? "" : " and ", name(type));
+  text += fmt::format("planned: what `shoal plan` counts by {}, from the figures of its device\n",
+                      table.planned_by);
+  if (kernels.empty()) return text;
+  return text + fmt::format(
+                    "  for {} from its kernels; -: a part of the kernel of the loss, of experts "
+                    "or of routing\n",
+                    kernels);
 }
 
 std::string products_json(const ProductTable& table) {
@@ -142,7 +161,10 @@ std::string products_json(const ProductTable& table) {
                                 {"products", std::move(products)},
                                 {"flops", sums.flops},
                                 {"seconds", sums.measured_s}};
-    if (sums.planned_s) json["planned_s"] = *sums.planned_s;
+    if (sums.planned_s > 0) {
+      json["planned_s"] = sums.planned_s;
+      json["planned_of_seconds"] = sums.measured_planned_s;
+    }
     types.push_back(std::move(json));
   }
   return nlohmann::ordered_json{{"title", table.title},

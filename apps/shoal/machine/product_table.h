@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,16 @@ struct ProductTable {
   std::string title;          ///< whose products they are
   ProductArguments measured;  ///< all three passes, with the peaks
   plan::Cluster planned;
-  std::string planned_by;   ///< what to call it
+  std::string planned_by;  ///< what to call it
+  /// Of which types a plan of these products goes by the kernels of the cluster
+  /// (forecast::planned_by_kernels); of the others by the figures of the device.
+  std::set<ElementType> by_kernels;
   double others_cores = 0;  ///< that other processes kept busy meanwhile
 };
 
 /// Returns a table for each type: GFLOP/s of each shape and pass on a rank, the share of the peak
-/// that the three reach together, and what the planner counts; below it the sums over all products.
+/// that the three reach together, and what the planner counts, "-" where that is no figure of the
+/// product alone; below it the sums over all products.
 std::string products_text(const ProductTable& table);
 /// Returns one JSON object of one line.
 std::string products_json(const ProductTable& table);

@@ -5,8 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "apps/shoal/app_library.h"
+#include "apps/shoal/cores.h"
+#include "apps/shoal/machine/compare_options.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/machine/product_table.h"
@@ -38,6 +41,8 @@ struct Task {
   int ranks = 1;
   int threads = 0;
   std::vector<forecast::ProductShape> shapes = forecast::calibration_shapes();
+  std::optional<model::ModelSpec> spec = std::nullopt;  ///< nothing: no model
+  plan::Training training = {};                         ///< of the model
 };
 
 Task task_of(const ProductsOptions& options) {
@@ -45,7 +50,14 @@ Task task_of(const ProductsOptions& options) {
   if (options.plan.model.empty()) return task;
   PlanOptions plan = options.plan;
   task.title = plan.model;
+  if (is_job(plan)) require_known_sizes(plan);
   const model::ModelSpec spec = model_of(plan);
+  if (plan.sequence != 0 && spec.family == model::Family::kMlp) {
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("products {}: --seq-len is of a transformer, and this model is a "
+                            "multi-layer perceptron",
+                            plan.model));
+  }
   std::int64_t devices = 1;
   if (is_job(plan)) {
     const train::ParallelismSection& parallelism = job_of(plan).config.parallelism;
@@ -61,7 +73,9 @@ Task task_of(const ProductsOptions& options) {
   } else if (plan.sequence == 0 && spec.sequence > 0) {
     plan.sequence = std::min(spec.sequence, kTokens);
   }
-  task.shapes = forecast::product_shapes(spec, training_of(plan, spec, devices));
+  task.spec = spec;
+  task.training = training_of(plan, spec, devices);
+  task.shapes = forecast::product_shapes(spec, task.training);
   return task;
 }
 
@@ -92,12 +106,17 @@ void check(const ProductsOptions& options) {
     throw Error(ErrorKind::kUsage, "bench",
                 "products: --set, --micro-batch and --seq-len go with a model");
   }
+  if (!plan.sets.empty() && !is_job(plan)) {
+    throw Error(
+        ErrorKind::kUsage, "bench",
+        fmt::format("products {}: --set sets a key of a job file, and there is none", plan.model));
+  }
 }
 
 void measure(const ProductsOptions& options) {
   check(options);
   const Task task = task_of(options);
-  plan::Cluster cluster = options.cluster.load(task.ranks);
+  plan::Cluster cluster = options.cluster.load(task.ranks, Measured::kRanks);
   check_memory(task);
   ProductTable table{.title = task.title, .planned_by = options.cluster.called(cluster)};
   ProductArguments& arguments = table.measured;
@@ -108,10 +127,16 @@ void measure(const ProductsOptions& options) {
   arguments.types = {ElementType::kF32};
   if (!options.no_bf16) arguments.types.push_back(ElementType::kBF16);
   arguments.peaks = true;
+  const std::string crowded =
+      crowding(cores_of_this_process(), arguments.by.ranks, arguments.by.threads);
   const OtherLoad load;
   AppLibrary().entry<int(ProductArguments*)>("shoal_products_main")(&arguments);
   table.others_cores = load.cores();
   table.planned = cluster;
+  for (const ElementType type : arguments.types) {
+    if (task.spec && forecast::planned_by_kernels(*task.spec, task.training, cluster, type))
+      table.by_kernels.insert(type);
+  }
   fmt::print("{}", options.json ? products_json(table) : products_text(table));
   if (options.cluster.update) {
     forecast::set_products(cluster, timed_products(arguments));
@@ -122,7 +147,7 @@ void measure(const ProductsOptions& options) {
     fmt::print("written to {}: device.peak_flops and what a matmul gets of it\n",
                options.cluster.name);
   }
-  fmt::print("{}", disturbance(table.others_cores));
+  fmt::print("{}{}", crowded, disturbance(table.others_cores));
 }
 
 }  // namespace
@@ -158,10 +183,7 @@ void add_products_bench(CLI::App& bench) {
       ->check(CLI::Range(0, 1024));
   command->add_option("--seconds", options->seconds, "Time per case")->check(CLI::PositiveNumber);
   command->add_flag("--no-bf16", options->no_bf16, "Measure fp32 alone");
-  command->add_option("--cluster", options->cluster.name,
-                      "A cluster file or preset to compare with; otherwise that of a job");
-  command->add_flag("--update", options->cluster.update, "Write the figures into the cluster file");
-  command->add_flag("--json", options->json, "One JSON object instead of a table");
+  add_compare_options(*command, options->cluster, options->json);
   command->callback([options] { measure(*options); });
 }
 

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "apps/shoal/cores.h"
+#include "apps/shoal/machine/compare_options.h"
 #include "apps/shoal/machine/compared_cluster.h"
 #include "apps/shoal/machine/measured_by.h"
 #include "apps/shoal/machine/storage_table.h"
@@ -29,11 +31,23 @@ struct StorageOptions {
   bool json = false;
 };
 
+/// Returns true for a folder, false where there is none. Throws Error(input missing) where the
+/// system does not say.
+bool is_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::none) {
+    throw Error(ErrorKind::kInputMissing, "bench",
+                fmt::format("storage: cannot look at {}: {}", path.string(), error.message()))
+        .hint("name another place with --folder, or run as a user who may enter this one");
+  }
+  return std::filesystem::is_directory(status);
+}
+
 /// Returns the folder itself or the nearest one above it that exists, in which it would be made.
 std::string existing(const std::filesystem::path& folder) {
   std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
-  while (!std::filesystem::is_directory(path) && path.has_relative_path())
-    path = path.parent_path();
+  while (!is_folder(path) && path.has_relative_path()) path = path.parent_path();
   const std::string relative = path.lexically_proximate(std::filesystem::current_path()).string();
   return relative.starts_with("..") ? path.string() : relative;
 }
@@ -46,14 +60,48 @@ void read_job(const StorageOptions& options, StorageTable& table) {
         ErrorKind::kUsage, "bench",
         fmt::format("storage {}: name a job file (.toml), or a folder with --folder", plan.model));
   }
+  require_known_sizes(plan);
   const train::Job job = job_of(plan);
   const std::int64_t ranks = job.config.parallelism.ranks;
   const model::ModelSpec spec = model_of(plan);
   table.job = plan.model;
   table.checkpoint_bytes = plan::checkpoint_bytes(spec, training_of(plan, spec, ranks));
   if (table.test.folder.empty()) table.test.folder = existing("runs/" + job.config.job.name);
-  if (options.ranks == 0)
-    table.test.writers = static_cast<int>(std::min<std::int64_t>(ranks, kMostRanks));
+  if (options.ranks == 0 && ranks > kMostRanks) {
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("storage {}: it has {} ranks: say with --nproc how many of them this "
+                            "host has",
+                            plan.model, ranks));
+  }
+  if (options.ranks == 0) table.test.writers = static_cast<int>(ranks);
+}
+
+/// Runs the rounds. What hinders writing, a full disk first, is the user's to change.
+std::vector<StorageSpeed> rounds_of(const StorageCase& test, int rounds) {
+  try {
+    return storage_rounds(test, rounds);
+  } catch (Error& error) {
+    if (error.kind() == ErrorKind::kOutput)
+      error.hint("fewer --bytes, or another place with --folder");
+    throw;
+  }
+}
+
+void update(const StorageOptions& options, const StorageTable& table, plan::Cluster cluster) {
+  if (const double cached = part_from_memory(table.rounds); cached > 0) {
+    throw Error(
+        ErrorKind::kResource, "bench",
+        fmt::format("storage: {} is as it was: up to {:.0f} % of what was read was still in "
+                    "memory, and the figure of reading is not the disk's",
+                    options.cluster.name, 100 * cached))
+        .hint(
+            "name a folder on a disk with --folder, or set storage.read_bandwidth and "
+            "storage.write_bandwidth by hand");
+  }
+  const plan::Storage measured = measured_storage(table.rounds);
+  forecast::set_storage(cluster, measured.write_bandwidth, measured.read_bandwidth);
+  options.cluster.write(cluster);
+  if (!options.json) fmt::print("written to {}: storage\n", options.cluster.name);
 }
 
 void measure(const StorageOptions& options) {
@@ -68,20 +116,17 @@ void measure(const StorageOptions& options) {
     throw Error(ErrorKind::kUsage, "bench", "storage: --set goes with a job file");
   }
   if (table.test.folder.empty()) table.test.folder = ".";
-  if (!std::filesystem::is_directory(table.test.folder)) {
+  if (!is_folder(table.test.folder)) {
     throw Error(ErrorKind::kInputMissing, "bench",
                 fmt::format("storage: {} is not a folder", table.test.folder));
   }
-  plan::Cluster cluster = options.cluster.load(table.test.writers);
+  const plan::Cluster cluster = options.cluster.load(table.test.writers, Measured::kStorage);
   table.planned = cluster.storage;
   table.planned_by = options.cluster.called(cluster);
-  table.rounds = storage_rounds(table.test, options.rounds);
+  table.rounds = rounds_of(table.test, options.rounds);
   fmt::print("{}", options.json ? storage_json(table) : storage_text(table));
-  if (!options.cluster.update) return;
-  const plan::Storage measured = measured_storage(table.rounds);
-  forecast::set_storage(cluster, measured.write_bandwidth, measured.read_bandwidth);
-  options.cluster.write(cluster);
-  if (!options.json) fmt::print("written to {}: storage\n", options.cluster.name);
+  if (!options.json) fmt::print("{}", crowding(cores_of_this_process(), table.test.writers, 1));
+  if (options.cluster.update) update(options, table, cluster);
 }
 
 }  // namespace
@@ -111,10 +156,7 @@ void add_storage_bench(CLI::App& bench) {
       ->check(CLI::PositiveNumber);
   command->add_option("--rounds", options->rounds, "Rounds; the medians count")
       ->check(CLI::Range(1, 100));
-  command->add_option("--cluster", options->cluster.name,
-                      "A cluster file or preset to compare with; otherwise that of a job");
-  command->add_flag("--update", options->cluster.update, "Write the figures into the cluster file");
-  command->add_flag("--json", options->json, "One JSON object instead of a table");
+  add_compare_options(*command, options->cluster, options->json);
   command->callback([options] { measure(*options); });
 }
 

@@ -26,11 +26,12 @@ struct StorageSpeed {
 };
 
 /// Writes as checkpoints are written (checkpoint/format/file.h: past the page cache where the file
-/// system lets it), numbers that no file system makes smaller, and reads back as they are read,
-/// through the page cache. The files have no name any more while they are written, so that nothing
-/// is left of them however the process ends. Throws Error(output) where it cannot write, and
-/// Error(data) where it reads something else than it has written.
-StorageSpeed storage_speed(const StorageCase& test);
+/// system lets it), and reads back as they are read, through the page cache. What is written can
+/// neither be compressed nor be shared with another file or `round` (storage_pattern.h), and each
+/// block of what is read is looked at. The files have no name any more while they are written, so
+/// that nothing is left of them however the process ends. Throws Error(output) where it cannot
+/// write, and Error(data) where it reads something else than it has written.
+StorageSpeed storage_speed(const StorageCase& test, int round = 0);
 
 /// A round writes so much unless the user says otherwise, and there are so many rounds.
 inline constexpr std::int64_t kStorageBytes = std::int64_t{1} << 30;
@@ -39,7 +40,7 @@ inline constexpr int kStorageRounds = 3;
 /// Returns so many rounds of it. Throws as above.
 std::vector<StorageSpeed> storage_rounds(const StorageCase& test, int rounds);
 
-/// Returns the middle one of what `of` gives for the rounds. Throws Error(internal) for none.
+/// Returns the median of what `of` gives for the rounds. Throws Error(internal) for none.
 double median_of(const std::vector<StorageSpeed>& rounds, double (StorageSpeed::*of)() const);
 
 }  // namespace shoal::apps

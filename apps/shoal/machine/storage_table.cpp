@@ -17,12 +17,6 @@ std::string seconds_text(double bytes, double bandwidth) {
   return seconds < 1 ? fmt::format("{:.3g} ms", seconds * 1e3) : fmt::format("{:.3g} s", seconds);
 }
 
-double most_cached(const std::vector<StorageSpeed>& rounds) {
-  double most = 0;
-  for (const StorageSpeed& round : rounds) most = std::max(most, round.cached_part);
-  return most;
-}
-
 std::string checkpoint_text(const StorageTable& table) {
   const plan::Storage measured = measured_storage(table.rounds);
   const double bytes = table.checkpoint_bytes;
@@ -42,6 +36,12 @@ std::string checkpoint_text(const StorageTable& table) {
 plan::Storage measured_storage(const std::vector<StorageSpeed>& rounds) {
   return {.read_bandwidth = median_of(rounds, &StorageSpeed::read_bandwidth),
           .write_bandwidth = median_of(rounds, &StorageSpeed::write_bandwidth)};
+}
+
+double part_from_memory(const std::vector<StorageSpeed>& rounds) {
+  double most = 0;
+  for (const StorageSpeed& round : rounds) most = std::max(most, round.cached_part);
+  return most > kCachedPart ? most : 0;
 }
 
 std::string storage_text(const StorageTable& table) {
@@ -64,7 +64,7 @@ std::string storage_text(const StorageTable& table) {
                         table.planned.write_bandwidth / 1e9, table.planned.read_bandwidth / 1e9,
                         table.planned_by);
   }
-  if (const double cached = most_cached(table.rounds); cached > kCachedPart) {
+  if (const double cached = part_from_memory(table.rounds); cached > 0) {
     text += fmt::format(
         "Up to {:.0f} % of what was read was still in memory, where this file system keeps it: the "
         "figure of reading is not the disk's.\n",

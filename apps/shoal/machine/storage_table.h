@@ -22,6 +22,10 @@ struct StorageTable {
 /// Returns the medians of the rounds.
 plan::Storage measured_storage(const std::vector<StorageSpeed>& rounds);
 
+/// Returns the part of what was read that was still in memory in the worst round where it makes the
+/// figure of reading one of memory; otherwise 0.
+double part_from_memory(const std::vector<StorageSpeed>& rounds);
+
 /// Returns a table of the rounds, and below it what a checkpoint of the job takes, measured and
 /// planned.
 std::string storage_text(const StorageTable& table);

@@ -113,6 +113,23 @@ train::Job job_of(const PlanOptions& options) {
   return job;
 }
 
+void require_known_sizes(const PlanOptions& options) {
+  const train::Job job = job_of(options);
+  if (sizes_of(job.config).vocab > 0) return;
+  const std::vector<std::string> keys = train::sizes_from_data(job);
+  if (keys.empty()) return;
+  std::string hint = fmt::format("--set {}=N", fmt::join(keys, "=N --set "));
+  if (job.config.data.source == train::DataKind::kTokens && !job.config.data.folders.empty()) {
+    hint = fmt::format("`shoal data prepare ... --out {}` makes the data; or {}",
+                       job.config.data.folders.front(), hint);
+  }
+  throw Error(
+      ErrorKind::kInputMissing, "bench",
+      fmt::format("{}: {} {} from the data, which is not prepared or is a table", options.model,
+                  fmt::join(keys, " and "), keys.size() == 1 ? "follows" : "follow"))
+      .hint(hint);
+}
+
 void add_plan_options(CLI::App& command, PlanOptions& o) {
   // 0 stands for "not given" in PlanOptions, so that a given 0 is refused.
   const auto not_zero = [](const std::string& given) {

@@ -139,11 +139,7 @@ void scale(ScalingOptions& options) {
     return;
   }
   fmt::print("{}{} shows it.\n", scaling_text(curve), options.out);
-  const auto busy = options.ranks.back() * threads;
-  if (busy > cores.usable()) {
-    fmt::print("With {} ranks {} threads share {} cores.\n", options.ranks.back(), busy,
-               cores.usable());
-  }
+  fmt::print("{}", crowding(cores, options.ranks.back(), threads));
   fmt::print("{}", disturbance(others_cores));
 }
 

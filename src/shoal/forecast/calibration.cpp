@@ -93,13 +93,17 @@ void set_products(Cluster& cluster, const std::map<ElementType, std::vector<Time
   Device& device = cluster.device;
   Efficiency& efficiency = device.efficiency;
   const LineFit product = fit_line(f32->second);
+  const double share_before = efficiency.matmul;
   device.peak_flops[ElementType::kF32] = std::max(best_rate(f32->second), product.rate);
   efficiency.matmul = product.rate / device.peak_flops[ElementType::kF32];
   // A matmul starts later than an element-wise operation: these are FLOPs lost (Hockney's n1/2).
   efficiency.matmul_ramp_flops =
       std::max(0.0, product.start_s - efficiency.operation_s) * product.rate;
   // Every type has the same share, so the peak of another type is the one that gives its measured
-  // rate.
+  // rate, or the rate that it had.
+  for (auto& [type, peak] : device.peak_flops) {
+    if (!products.contains(type)) peak *= share_before / efficiency.matmul;
+  }
   for (const auto& [type, timed] : products) {
     if (type != ElementType::kF32)
       device.peak_flops[type] = fit_line(timed).rate / efficiency.matmul;

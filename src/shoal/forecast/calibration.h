@@ -50,16 +50,18 @@ struct MessageTimes {
 /// of the bytes. Links between hosts are not measured and keep their defaults. Throws as fit_line.
 collective::CostModel message_costs(const MessageTimes& measured);
 
-// Each of these gives a cluster the figures that explain measurements of one kind, and leaves all
-// others as they are. `calibrated` is made of them.
+// Each of these gives a cluster the figures that explain measurements of one kind, and leaves
+// figures that it does not name as they are. `calibrated` is made of them.
 
 /// `traversals`: as those of Measurements. Sets the bandwidth of a device's memory, the share of it
 /// that an element-wise operation reaches, what every operation takes beside, and the host's
-/// memory. Throws as fit_line.
+/// memory. A matmul is an operation too: it starts later or earlier from then on, until
+/// `set_products` is called. Throws as fit_line.
 void set_memory(Cluster& cluster, const std::vector<TimedWork>& traversals);
 /// `products`: as those of Measurements, of float32 at least. Sets the peaks of these types, and
-/// which share of them a matmul reaches, which starts `operation_s` of the cluster later. Throws as
-/// fit_line.
+/// which share of them a matmul reaches, which starts `operation_s` of the cluster later. All types
+/// have one share and lose as many FLOPs at the start: the peaks of types that are not among
+/// `products` change so that their large matmuls take as long as before. Throws as fit_line.
 void set_products(Cluster& cluster, const std::map<ElementType, std::vector<TimedWork>>& products);
 /// Bytes/s at which all devices of the cluster write and read checkpoints. Throws Error(usage)
 /// where one is not positive.

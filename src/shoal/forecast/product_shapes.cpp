@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "shoal/forecast/step_time.h"
 #include "shoal/forecast/unit_moments.h"
 #include "shoal/forecast/unit_times.h"
 #include "shoal/plan/logits_recomputation.h"
@@ -17,13 +18,13 @@ using model::DividedLinear;
 class Shapes {
  public:
   void add(const std::string& layer, std::int64_t rows, std::int64_t in, std::int64_t out,
-           std::int64_t count = 1) {
+           std::int64_t count = 1, bool linear = true) {
     if (rows == 0 || in == 0 || out == 0 || count == 0) return;
     const auto same = std::find_if(shapes_.begin(), shapes_.end(), [&](const ProductShape& shape) {
-      return shape.rows == rows && shape.in == in && shape.out == out;
+      return shape.rows == rows && shape.in == in && shape.out == out && shape.linear == linear;
     });
     if (same == shapes_.end()) {
-      shapes_.push_back({layer, rows, in, out, count});
+      shapes_.push_back({layer, rows, in, out, count, linear});
       return;
     }
     same->count += count;
@@ -51,9 +52,10 @@ class RankShapes {
     for (std::int64_t block = 0; block < spec_.layers; ++block) add_block(block);
     const bool cut = tensor_ > 1 && training_.output_cut();
     const std::int64_t rows = training_.output_cut() ? rows_ : own_rows_;
-    shapes_.add("output", std::min(rows, plan::kLossRows), spec_.hidden,
-                cut ? spec_.vocab / tensor_ : spec_.vocab,
-                (rows + plan::kLossRows - 1) / plan::kLossRows);
+    const std::int64_t classes = cut ? spec_.vocab / tensor_ : spec_.vocab;
+    // The last block of the loss is shorter where its rows do not divide.
+    shapes_.add("output", plan::kLossRows, spec_.hidden, classes, rows / plan::kLossRows, false);
+    shapes_.add("output", rows % plan::kLossRows, spec_.hidden, classes, 1, false);
     return shapes_.take();
   }
 
@@ -70,10 +72,10 @@ class RankShapes {
   }
 
   void add_feed_forward(const std::string& name, std::int64_t rows, std::int64_t features,
-                        std::int64_t count) {
-    if (spec_.gated) shapes_.add(name + "gate", rows, spec_.hidden, features, count);
-    shapes_.add(name + "up", rows, spec_.hidden, features, count);
-    shapes_.add(name + "down", rows, features, spec_.hidden, count);
+                        std::int64_t count, bool linear) {
+    if (spec_.gated) shapes_.add(name + "gate", rows, spec_.hidden, features, count, linear);
+    shapes_.add(name + "up", rows, spec_.hidden, features, count, linear);
+    shapes_.add(name + "down", rows, features, spec_.hidden, count, linear);
   }
 
   void add_block(std::int64_t block) {
@@ -96,15 +98,15 @@ class RankShapes {
   }
 
   void add_mixture() {
-    shapes_.add("router", own_rows_, spec_.hidden, spec_.experts);
+    shapes_.add("router", own_rows_, spec_.hidden, spec_.experts, 1, false);
     const std::int64_t here = spec_.experts / training_.degrees.ep;
     // Rows are spread evenly, and the busiest rank counts.
     const double busiest = training_.degrees.ep > 1 ? training_.expert_imbalance : 1;
     const auto rows = static_cast<std::int64_t>(
                           static_cast<double>(own_rows_ * spec_.experts_per_token) * busiest) /
                       std::max<std::int64_t>(1, here);
-    add_feed_forward("expert ", std::max<std::int64_t>(1, rows), spec_.ffn, here);
-    if (spec_.shared_ffn > 0) add_feed_forward("shared ", own_rows_, spec_.shared_ffn, 1);
+    add_feed_forward("expert ", std::max<std::int64_t>(1, rows), spec_.ffn, here, false);
+    if (spec_.shared_ffn > 0) add_feed_forward("shared ", own_rows_, spec_.shared_ffn, 1, true);
   }
 
   const ModelSpec& spec_;
@@ -141,14 +143,23 @@ const std::vector<ProductShape>& calibration_shapes() {
   return shapes;
 }
 
-double planned_product_s(const Cluster& cluster, const ProductShape& shape, ProductPass pass,
-                         ElementType type) {
+bool planned_by_kernels(const ModelSpec& spec, const Training& training, const Cluster& cluster,
+                        ElementType type) {
+  const std::string precision = type == ElementType::kBF16 ? "bf16" : "fp32";
+  if (training.precision == precision) return predicts_step_time(spec, training, cluster);
+  Training other = training;
+  other.precision = precision;
+  if (other.states) other.states = plan::precision(precision, training.optimizer)->state;
+  return predicts_step_time(spec, other, cluster);
+}
+
+std::optional<double> planned_product_s(const Cluster& cluster, const ProductShape& shape,
+                                        ProductPass pass, ElementType type, bool by_kernels) {
+  if (!by_kernels) return plan::product_s(cluster, type, shape.flops());
   const bool forward = pass == ProductPass::kForward;
   const std::string name = std::string(forward ? "linear" : "linear_backward") +
                            (type == ElementType::kBF16 ? "_bf16" : "");
-  const bool has_kernel = type == ElementType::kF32 || type == ElementType::kBF16;
-  if (!has_kernel || !cluster.kernels.contains(name))
-    return plan::product_s(cluster, type, shape.flops());
+  if (!shape.linear || !cluster.kernels.contains(name)) return std::nullopt;
   const double seconds = kernel_seconds(
       cluster, name,
       plan::linear_work(static_cast<double>(shape.rows), static_cast<double>(shape.in),

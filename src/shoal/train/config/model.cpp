@@ -215,6 +215,16 @@ void fit_to_data(const Job& job, const DataSizes& data, ModelSpec& spec) {
   }
 }
 
+/// Returns the model before the data decides anything: what the name means, then what the job
+/// changes.
+ModelSpec changed_model(const Job& job) {
+  ModelSpec spec = starting_point(job);
+  reject_other_family(job, spec);
+  take_sizes(job, spec);
+  take_rest(job.config.model, spec);
+  return spec;
+}
+
 /// model::validate names fields, "heads = 3: must divide hidden = 128"; the reader wants to know
 /// which of them the job set, and where.
 Error explained(const Job& job, const Error& error) {
@@ -241,12 +251,20 @@ Error explained(const Job& job, const Error& error) {
 
 }  // namespace
 
+std::vector<std::string> sizes_from_data(const Job& job) {
+  const ModelSpec spec = changed_model(job);
+  std::vector<std::string> keys;
+  if (spec.family != Family::kMlp) {
+    if (spec.vocab == 0) keys.emplace_back("model.vocab");
+    return keys;
+  }
+  if (spec.inputs == 0) keys.emplace_back("model.inputs");
+  if (spec.outputs == 0) keys.emplace_back("model.outputs");
+  return keys;
+}
+
 ModelSpec model_spec(const Job& job, const DataSizes& data) {
-  ModelSpec spec = starting_point(job);
-  reject_other_family(job, spec);
-  // First what the name means, then what the job changes, then what the data decides.
-  take_sizes(job, spec);
-  take_rest(job.config.model, spec);
+  ModelSpec spec = changed_model(job);
   if (spec.family != Family::kMlp && spec.positions != model::Positions::kRotary &&
       job.config.model.rope_theta) {
     throw config_error(

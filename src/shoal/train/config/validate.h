@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "shoal/model/model_spec.h"
 #include "shoal/parallel/recipe/rule.h"
@@ -54,6 +55,10 @@ struct DataSizes {
 /// data and checked (model::validate). Throws Error(config) naming the keys when model and data do
 /// not fit together.
 model::ModelSpec model_spec(const Job& job, const DataSizes& data);
+
+/// Returns the keys of the sizes that this job leaves to its data: without DataSizes `model_spec`
+/// puts the least that is allowed in their place. Throws as `model_spec`.
+std::vector<std::string> sizes_from_data(const Job& job);
 
 /// Returns the number of steps of the whole run. `samples` is the size of the training split
 /// (sequences of training.sequence_length, or rows). Only `epochs` uses it; the last part of a

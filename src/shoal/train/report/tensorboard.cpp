@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "shoal/base/host_name.h"
 #include "shoal/base/system_error.h"
@@ -73,6 +74,13 @@ std::string metadata_of(std::string_view plugin_name) {
   std::string metadata;
   put_bytes(metadata, summary::kPlugin, plugin);
   return metadata;
+}
+
+/// Returns the text with U+FFFD in the place of bytes that are not UTF-8.
+std::string valid_utf8(std::string_view text) {
+  using Json = nlohmann::json;
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
+      .get<std::string>();
 }
 
 std::string new_event(std::int64_t step) {
@@ -147,12 +155,14 @@ void EventFile::scalars(std::int64_t step,
   write_summary(step, all);
 }
 
-void EventFile::text(std::int64_t step, const std::string& tag, std::string_view text) {
+void EventFile::text(std::int64_t step, const std::string& tag, std::string_view bytes) {
+  // TensorBoard shows no text of a run that has one it cannot decode.
+  const std::string text = valid_utf8(bytes);
   // Markdown shows what is indented by four letters as it is, whatever stands in it.
   std::string shown;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
-    shown += fmt::format("    {}\n", text.substr(begin, end - begin));
+    shown += fmt::format("    {}\n", std::string_view(text).substr(begin, end - begin));
     begin = end + 1;
   }
   std::string content;

@@ -28,8 +28,9 @@ class EventFile {
   EventFile(const std::string& folder, std::int64_t step);
 
   void scalars(std::int64_t step, const std::vector<std::pair<std::string, double>>& values);
-  /// A text that TensorBoard shows as it is, line by line.
-  void text(std::int64_t step, const std::string& tag, std::string_view text);
+  /// A text that TensorBoard shows as it is, line by line. Bytes that are not UTF-8, such as those
+  /// of a token that is a part of a character, become U+FFFD.
+  void text(std::int64_t step, const std::string& tag, std::string_view bytes);
   /// A picture with a line of Markdown that says what it shows.
   void picture(std::int64_t step, const std::string& tag, const Pixels& picture,
                const std::string& description);
