@@ -41,7 +41,7 @@ void check_operation(const Operation& o, int rank, int size, const char* carrier
   const char* what = name(o.kind);
   SHOAL_USER_CHECK(!reduces(o.kind) || supports_fold(o.type, o.reduction), what,
                    "there is no {} of {} by {}", what, name(o.type), name(o.reduction));
-  check_coded(o, rank, size);
+  if (o.coding.codec != Codec::kNone || o.feedback != nullptr) check_coded(o, rank, size);
   SHOAL_USER_CHECK(o.memory == MemoryKind::kHost, what, "{} carries host memory only", carrier);
   SHOAL_USER_CHECK(!o.shared_output, what,
                    "one output per node needs a group that spans several nodes");

@@ -46,7 +46,7 @@ void PendingOperation::reset(const Operation& started, int rank, int ranks,
   chunk = 0;
   chunk_state = ChunkState::kNotOffered;
   round = CodedRound::kNone;
-  coded = nullptr;
+  if (coded) coded = nullptr;
 }
 
 }  // namespace shoal::collective
