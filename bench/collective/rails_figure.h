@@ -6,7 +6,7 @@
 
 namespace shoal::emulation {
 
-/// What two ranks move through one link, by the number of their connections.
+/// The rates of two ranks at one link, by the number of their connections.
 struct RailCurve {
   int round_trip_ms = 0;
   std::vector<std::pair<int, double>> by_rails;  ///< connections, megabits a second

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/shoal/cores.h"
+#include "shoal/base/error.h"
 
 namespace shoal::apps {
 
@@ -17,6 +18,17 @@ MeasuringRanks measured_by(int ranks, int threads, double seconds) {
   for (int rank = 0; rank < ranks; ++rank)
     by.cores.push_back(cores_of_rank(cores, rank, ranks, by.threads));
   return by;
+}
+
+int ranks_to_measure(const char* bench, const std::string& job, std::int64_t ranks, int asked) {
+  if (asked > 0) return asked;
+  if (ranks > kMostRanks) {
+    throw Error(ErrorKind::kUsage, "bench",
+                fmt::format("{} {}: it has {} ranks: say with --nproc how many of them this host "
+                            "has",
+                            bench, job, ranks));
+  }
+  return static_cast<int>(ranks);
 }
 
 std::string describe(const MeasuringRanks& by) {

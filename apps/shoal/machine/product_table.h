@@ -16,8 +16,8 @@ struct ProductTable {
   ProductArguments measured;  ///< all three passes, with the peaks
   plan::Cluster planned;
   std::string planned_by;  ///< what to call it
-  /// Of which types a plan of these products goes by the kernels of the cluster
-  /// (forecast::planned_by_kernels); of the others by the figures of the device.
+  /// A plan of these types goes by the kernels of the cluster (forecast::planned_by_kernels), and
+  /// of the others by the figures of the device.
   std::set<ElementType> by_kernels;
   double others_cores = 0;  ///< that other processes kept busy meanwhile
 };

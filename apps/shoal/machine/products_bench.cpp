@@ -62,13 +62,7 @@ Task task_of(const ProductsOptions& options) {
   if (is_job(plan)) {
     const train::ParallelismSection& parallelism = job_of(plan).config.parallelism;
     devices = parallelism.ranks;
-    if (options.ranks == 0 && devices > kMostRanks) {
-      throw Error(ErrorKind::kUsage, "bench",
-                  fmt::format("products {}: it has {} ranks: say with --nproc how many of them "
-                              "this host has",
-                              plan.model, devices));
-    }
-    if (options.ranks == 0) task.ranks = static_cast<int>(devices);
+    task.ranks = ranks_to_measure("products", plan.model, devices, options.ranks);
     if (options.threads == 0) task.threads = static_cast<int>(parallelism.threads_per_rank);
   } else if (plan.sequence == 0 && spec.sequence > 0) {
     plan.sequence = std::min(spec.sequence, kTokens);

@@ -67,13 +67,7 @@ void read_job(const StorageOptions& options, StorageTable& table) {
   table.job = plan.model;
   table.checkpoint_bytes = plan::checkpoint_bytes(spec, training_of(plan, spec, ranks));
   if (table.test.folder.empty()) table.test.folder = existing("runs/" + job.config.job.name);
-  if (options.ranks == 0 && ranks > kMostRanks) {
-    throw Error(ErrorKind::kUsage, "bench",
-                fmt::format("storage {}: it has {} ranks: say with --nproc how many of them this "
-                            "host has",
-                            plan.model, ranks));
-  }
-  if (options.ranks == 0) table.test.writers = static_cast<int>(ranks);
+  table.test.writers = ranks_to_measure("storage", plan.model, ranks, options.ranks);
 }
 
 /// Runs the rounds. What hinders writing, a full disk first, is the user's to change.

@@ -276,20 +276,26 @@ void NcclCommunicator::check(int result, Kind kind) {
        ErrorKind::kPeerLost);
 }
 
-void NcclCommunicator::settle(Kind kind, Clock::time_point give_up) {
+template <class Done>
+void NcclCommunicator::await(Kind kind, Clock::time_point give_up, Deadline deadline, Done&& done) {
   Patience patience;
-  while (true) {
-    int state = NcclLibrary::kSuccess;
-    check(nccl_->async_error(communicator_, &state), kind);
-    check(state, kind);
-    if (state == NcclLibrary::kSuccess) return;
+  while (!done()) {
     if (patience.asks()) {
-      check_wait(kind, give_up, Deadline::never());
+      check_wait(kind, give_up, deadline);
     } else if (patience.sleeps()) {
       advance_host();
     }
     patience.rest();
   }
+}
+
+void NcclCommunicator::settle(Kind kind, Clock::time_point give_up) {
+  await(kind, give_up, Deadline::never(), [&] {
+    int state = NcclLibrary::kSuccess;
+    check(nccl_->async_error(communicator_, &state), kind);
+    check(state, kind);
+    return state == NcclLibrary::kSuccess;
+  });
 }
 
 // A message of another group goes by the host: a peer may wait for it before it comes to the
@@ -358,15 +364,8 @@ void NcclCommunicator::wait(Handle handle, Deadline deadline) {
   if (!is_on_device(handle)) return host_->wait(handle, deadline);
   const auto found = in_flight_.find(handle & ~kOnDevice);
   if (found == in_flight_.end()) return;
-  Patience patience;
-  while (!found->second.end->passed()) {
-    if (patience.asks()) {
-      check_wait(found->second.kind, found->second.give_up, deadline);
-    } else if (patience.sleeps()) {
-      advance_host();
-    }
-    patience.rest();
-  }
+  await(found->second.kind, found->second.give_up, deadline,
+        [&] { return found->second.end->passed(); });
   in_flight_.erase(found);
 }
 

@@ -72,6 +72,9 @@ class NcclCommunicator final : public collective::Communicator {
   int exchange(const collective::Operation& operation, const collective::Buffer& buffer);
   /// Throws for a result that is an error.
   void check(int result, collective::Kind kind);
+  /// Looks until `done`, and advances the host's operations and asks for failures meanwhile.
+  template <class Done>
+  void await(collective::Kind kind, Clock::time_point give_up, Deadline deadline, Done&& done);
   /// Waits until what was called is with the device.
   void settle(collective::Kind kind, Clock::time_point give_up);
   /// Lets the operations on host memory of this rank go on, in all its groups.

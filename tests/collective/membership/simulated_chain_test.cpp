@@ -167,25 +167,14 @@ TEST(SimulatedChain, EachBrokenRuleIsNoticed) {
       {"commits without all reports", {}, {.commits_need_all_reports = false}},
   };
   for (const Broken& rule : broken) {
-    std::optional<std::string> violation;
-    std::uint64_t seed = 0;
-    while (!violation && seed < 20'000) {
-      Scenario scenario = scenario_of(++seed);
+    const auto violation = find_violation(20'000, [&](std::uint64_t seed) {
+      Scenario scenario = scenario_of(seed);
       scenario.keeper_compares = rule.compares;
       scenario.rules = rule.rules;
-      scenario.members = 3 + seed % 3;
-      scenario.most_faults = 8;
-      scenario.loss = 0.25;
-      scenario.late = 0.2;
-      scenario.beat = milliseconds(300);
-      scenario.suspect_after = milliseconds(900);
-      Simulation simulation(seed, scenario);
-      simulation.make_faults();
-      violation = simulation.run();
-      if (violation && violation->find("no progress") == 0) violation.reset();
-    }
+      return scenario;
+    });
     ASSERT_TRUE(violation) << rule.name << ": nothing is found";
-    std::cout << rule.name << ": seed " << seed << ", " << *violation << "\n";
+    std::cout << rule.name << ": seed " << violation->seed << ", " << violation->text << "\n";
   }
 }
 

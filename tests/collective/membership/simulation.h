@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -237,6 +238,31 @@ inline void expect_view(const Simulation& simulation, std::size_t node,
   ASSERT_TRUE(view);
   EXPECT_EQ(view->everybody(), ids(members)) << simulation.describe();
   EXPECT_EQ(view->epoch, epoch) << simulation.describe();
+}
+
+struct FoundViolation {
+  std::uint64_t seed = 0;
+  std::string text;
+};
+
+/// Returns the first of `most` schedules in which the members disagree; nothing where they never
+/// do. `scenario_of(seed)` breaks a rule; faults come often here.
+template <class ScenarioOf>
+std::optional<FoundViolation> find_violation(std::uint64_t most, ScenarioOf&& scenario_of) {
+  for (std::uint64_t seed = 1; seed <= most; ++seed) {
+    Scenario scenario = scenario_of(seed);
+    scenario.members = 3 + seed % 3;
+    scenario.most_faults = 8;
+    scenario.loss = 0.25;
+    scenario.late = 0.2;
+    scenario.beat = std::chrono::milliseconds(300);
+    scenario.suspect_after = std::chrono::milliseconds(900);
+    Simulation simulation(seed, scenario);
+    simulation.make_faults();
+    const std::optional<std::string> violation = simulation.run();
+    if (violation && violation->find("no progress") != 0) return FoundViolation{seed, *violation};
+  }
+  return std::nullopt;
 }
 
 }  // namespace shoal::collective::membership

@@ -39,7 +39,7 @@ wire::Bytes from_base64(const std::string& text) {
                                    static_cast<int>(text.size()));
   if (size < 0 || text.size() % 4 != 0)
     throw Error(ErrorKind::kData, "etcd", "a value that is no Base64");
-  // What is padded is decoded to zeros.
+  // Padding is decoded to zeros.
   const std::size_t padding = text.ends_with("==") ? 2 : text.ends_with("=") ? 1 : 0;
   bytes.resize(static_cast<std::size_t>(size) - padding);
   return bytes;

@@ -51,7 +51,7 @@ void KeeperThread::run() {
     const bool is_answer = std::holds_alternative<ChainAnswered>(event);
     lock.lock();
     if (stop_) return;
-    // What was asked again meanwhile has its answer.
+    // A question that was repeated meanwhile has its answer.
     if (is_answer && next_ && next_->slot == question.slot) next_.reset();
     lock.unlock();
     tell_(std::move(event));

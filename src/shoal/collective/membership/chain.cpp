@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "shoal/base/duration.h"
@@ -60,11 +59,8 @@ void Membership::propose_to_chain(const std::optional<Outcome>& last) {
 
 // Whoever has asked to begin a step of its first view has got the state before.
 bool Membership::may_lack_state() const {
-  const auto established =
-      view_->members.begin() + static_cast<std::ptrdiff_t>(view_->members.size() - view_->fresh);
-  const bool is_fresh = std::any_of(established, view_->members.end(),
-                                    [&](const Member& member) { return member.id == self_.id; });
-  return is_fresh && place_.step == view_->first_step && !begun_ && !report_ && !readiness_;
+  return view_->is_fresh(self_.id) && place_.step == view_->first_step && !begun_ && !report_ &&
+         !readiness_;
 }
 
 // Any member may ask for a view, but one without the state must not remove those that have it: they

@@ -12,12 +12,12 @@
 
 namespace shoal::collective::membership {
 
-/// Where a keeper outside of the group (an etcd) holds the decisions, they are the entries of a
-/// *chain*: what each step of an epoch came to, and last the view that follows. An entry is created
-/// once, and only behind the one before it. docs/notes/membership.md says why that is enough.
+/// The decisions that a keeper outside of the group (an etcd) holds are the entries of a *chain*:
+/// what each step of an epoch came to, and last the view that follows. An entry is created once,
+/// and only behind the one before it. docs/notes/membership.md says why that is enough.
 using ChainEntry = std::variant<Outcome, View>;
 
-/// Where an entry stands. Entry 0 of an epoch says that its view is decided. What step s came to is
+/// The place of an entry. Entry 0 of an epoch says that its view is decided. What step s came to is
 /// entry s + 1, and the next view is the entry behind the last of these.
 struct ChainSlot {
   std::uint64_t lineage = 0;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <utility>
 
 #include "shoal/collective/membership/fields.h"
@@ -141,10 +140,7 @@ void Membership::take(const Letter& letter, const ForkPromise& promise) {
   for (const Member& member : view_->members)
     (fork_->places.contains(member.id) ? next.members : others).push_back(member);
   next.removed = add_removed(view_->removed, others);
-  const auto is_fresh = [&](const Member& member) {
-    const auto fresh = std::span(view_->members).last(view_->fresh);
-    return std::find(fresh.begin(), fresh.end(), member) != fresh.end();
-  };
+  const auto is_fresh = [&](const Member& member) { return view_->is_fresh(member.id); };
   if (next.first_step == view_->first_step) {
     next.fresh = static_cast<std::uint32_t>(
         std::count_if(next.members.begin(), next.members.end(), is_fresh));

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "shoal/base/check.h"
 #include "shoal/collective/membership/fields.h"
@@ -12,7 +13,7 @@
 namespace shoal::collective::membership {
 namespace {
 
-bool lists(const std::vector<Member>& members, const MemberId& id) {
+bool lists(std::span<const Member> members, const MemberId& id) {
   return std::any_of(members.begin(), members.end(),
                      [&](const Member& member) { return member.id == id; });
 }
@@ -35,6 +36,10 @@ std::string text(const std::vector<MemberId>& ids) {
 }
 
 bool View::has_member(const MemberId& id) const { return lists(members, id); }
+
+bool View::is_fresh(const MemberId& id) const {
+  return lists(std::span(members).last(std::min<std::size_t>(fresh, members.size())), id);
+}
 
 bool View::has_witness(const MemberId& id) const { return lists(witnesses, id); }
 

@@ -63,6 +63,7 @@ struct View {
 
   const MemberId& owner() const { return keepers.front(); }
   bool has_member(const MemberId& id) const;
+  bool is_fresh(const MemberId& id) const;  ///< one of the last `fresh` members
   bool has_witness(const MemberId& id) const;
   bool has(const MemberId& id) const { return has_member(id) || has_witness(id); }
   bool is_kept_by(const MemberId& id) const;

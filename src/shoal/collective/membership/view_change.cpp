@@ -187,14 +187,12 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
   }
   // Those that have joined stay fresh until a step is committed with them.
   const bool committed = next.first_step > view_->first_step;
-  const auto established = static_cast<std::ptrdiff_t>(view_->members.size() - view_->fresh);
   std::vector<Member> removed;
   for (const Member& member : view_->members) {
     const bool wants_to_leave = leavers_.contains(member.id) || (leaving_ && member.id == self_.id);
     if (!without.contains(member.id)) {
       next.members.push_back(member);
-      const bool was_fresh = &member - view_->members.data() >= established;
-      if (was_fresh && !committed) ++next.fresh;
+      if (!committed && view_->is_fresh(member.id)) ++next.fresh;
     } else if (!wants_to_leave) {
       removed.push_back(member);
     }
