@@ -5,99 +5,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstring>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "tests/collective/elastic/some_carriers.h"
+#include "tests/collective/elastic/some_members.h"
 
 namespace shoal::collective::elastic::elastic_group_test {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-/// A number that each step adds something to.
-struct Member {
-  double value = 1;
-  double next = 0;
-  int attempts = 0;
-  int applied = 0;
-  std::function<void(const Roster&)> meanwhile = [](const Roster&) {};  ///< called in each attempt
-  std::vector<StepResult> results;
-  std::vector<std::string> faults;
-  std::unique_ptr<ElasticGroup> group;
-
-  static std::vector<std::byte> bytes_of(double value) {
-    std::vector<std::byte> bytes(sizeof value);
-    std::memcpy(bytes.data(), &value, sizeof value);
-    return bytes;
-  }
-  ElasticGroup::Options options(const membership::Settings& settings = patient()) {
-    ElasticGroup::Options options;
-    options.network = network(settings);
-    options.step_timeout = std::chrono::minutes(2);
-    options.state.write = [this] { return bytes_of(value); };
-    options.state.read = [this](std::span<const std::byte> bytes) {
-      std::memcpy(&value, bytes.data(), sizeof value);
-    };
-    options.on_fault = [this](const Error& error) { faults.emplace_back(error.what()); };
-    return options;
-  }
-  /// Each member contributes its place plus one.
-  Attempt attempt(Communicator& communicator, const Roster& roster) {
-    ++attempts;
-    meanwhile(roster);
-    double sum = roster.rank + 1;
-    communicator.wait(communicator.start(
-        {.kind = Kind::kAllReduce, .type = ElementType::kF64, .buffer = {&sum, &sum, 1}}));
-    next = value + sum;
-    return {StateAccess::sha256(bytes_of(next)), 1};
-  }
-  void apply() {
-    value = next;
-    ++applied;
-  }
-  void step() {
-    results.push_back(group->step(
-        group->next_step(),
-        [this](const std::shared_ptr<Communicator>& communicator, const Roster& roster) {
-          return attempt(*communicator, roster);
-        },
-        [this] { apply(); }));
-  }
-};
-
-/// A thread that is joined at the end of the test.
-class Thread {
- public:
-  explicit Thread(std::function<void()> body)
-      : thread_([this, body = std::move(body)] {
-          try {
-            body();
-          } catch (const std::exception& thrown) {
-            error = thrown.what();
-          }
-          ended = true;
-        }) {}
-  ~Thread() { join(); }
-  void join() {
-    if (thread_.joinable()) thread_.join();
-  }
-  std::string error;  ///< what it threw; to be read behind `join`
-  std::atomic<bool> ended{false};
-
- private:
-  std::thread thread_;
-};
 
 TEST(ElasticGroup, CommitsTheStepsOfOneMember) {
   Member alone;
@@ -183,6 +104,41 @@ TEST(ElasticGroup, LetsJoinersInBehindTheStepThatRuns) {
     EXPECT_EQ(member->attempts, member->applied);
     EXPECT_THAT(member->faults, ElementsAre());
     for (const StepResult& result : member->results) EXPECT_EQ(result.attempts, 1);
+  }
+}
+
+// Nobody commits a step here: the joiners come in while the others compute.
+TEST(ElasticGroup, LetsJoinersInBetweenTwoSteps) {
+  Member founder;
+  founder.group = ElasticGroup::found(founder.options());
+  founder.step();
+  const auto compute_until_all_are_there = [](Member& member) {
+    const Deadline end = soon();
+    while (member.group->view().members.size() < 3 && !end.passed()) {
+      member.group->let_join();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(member.group->view().members.size(), 3u);
+    EXPECT_EQ(member.group->next_step(), 1u);
+    for (int i = 0; i < 2; ++i) member.step();
+  };
+  std::vector<Member> joiners(2);
+  std::vector<std::unique_ptr<Thread>> threads;
+  for (Member& joiner : joiners) {
+    threads.push_back(std::make_unique<Thread>([&] {
+      joiner.group = ElasticGroup::join(joiner.options(), {founder.group->endpoint()});
+      compute_until_all_are_there(joiner);
+    }));
+  }
+  compute_until_all_are_there(founder);
+  for (const auto& thread : threads) {
+    thread->join();
+    EXPECT_EQ(thread->error, "");
+  }
+  for (const Member* member : {&founder, &joiners[0], &joiners[1]}) {
+    EXPECT_EQ(member->value, 2 + 2 * 6);
+    EXPECT_EQ(member->attempts, member->applied);
+    EXPECT_THAT(member->faults, ElementsAre());
   }
 }
 

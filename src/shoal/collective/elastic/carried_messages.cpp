@@ -19,6 +19,7 @@ constexpr std::uint64_t kTextKind = 2;
 constexpr std::uint64_t kQuestionKind = 3;
 /// The first message on a connection: whether its sender is in a view.
 constexpr std::uint64_t kStandingKind = 4;
+// kStateKind is 5.
 /// A member keeps so many texts of another one in a view, each of so many bytes.
 constexpr std::size_t kMostTexts = 16;
 constexpr std::size_t kMostTextBytes = 1024;
@@ -48,6 +49,8 @@ void LetterCarrier::received(const MemberId& from, std::uint64_t kind, const wir
       return answer_question(from, bytes);
     case kStandingKind:
       return receive_standing(from, bytes);
+    case kStateKind:
+      return receive_state_message(from, bytes);
     default:
       refuse(from, fmt::format("a message of the unknown kind {}", kind));
   }
@@ -71,7 +74,11 @@ void LetterCarrier::receive_letter(const MemberId& from, const wire::Bytes& byte
     links_->know(from, join->who.endpoints);
   }
   const View* const view = view_in(letter);
-  if (view && !membership_->view()) know(*view);
+  if (view && !membership_->view()) {
+    know(*view);
+    const std::lock_guard lock(mutex_);
+    seen_view_ = *view;
+  }
   handle(membership::Received{letter});
 }
 

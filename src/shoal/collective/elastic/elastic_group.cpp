@@ -249,6 +249,17 @@ void ElasticGroup::wait_for_members(std::size_t members, Deadline deadline) {
   }
 }
 
+void ElasticGroup::let_join() {
+  const auto is_told = [&] {
+    return lets_join_ == Waiting{view_.lineage, view_.epoch, next_step_};
+  };
+  if (is_told() && !carrier_->has_news()) return;
+  enter_view(Deadline::in(options_.step_timeout));
+  if (is_told()) return;
+  carrier_->post(membership::JoinersAwaited{.epoch = view_.epoch, .step = next_step_});
+  lets_join_ = Waiting{view_.lineage, view_.epoch, next_step_};
+}
+
 // Enters the view of the next attempt, and returns when that may begin.
 void ElasticGroup::enter_to_begin(Deadline deadline) {
   do {
@@ -310,6 +321,7 @@ StepResult ElasticGroup::step(
     const std::function<void()>& apply) {
   SHOAL_USER_CHECK(number == next_step_, "step", "step {} is asked for, and {} is the next one",
                    number, next_step_);
+  lets_join_.reset();
   const Deadline deadline = Deadline::in(options_.step_timeout);
   for (int attempts = 1;; ++attempts) {
     if (!reported_) report_attempt(attempt, attempts, deadline);

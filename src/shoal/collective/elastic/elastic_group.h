@@ -111,6 +111,14 @@ class ElasticGroup {
   /// without this member, joiners may interrupt one that others have begun. Throws Error(timeout).
   void wait_for_members(std::size_t members, Deadline deadline);
 
+  /// Lets joiners in while this member computes between two steps: to be called now and then, as
+  /// after each inner step of a round. Joiners that are ready come in at once then, as with
+  /// `wait_for_members`. Costs a comparison and an atomic load where nothing has happened. Where
+  /// another view has begun, it connects to its members, for which each of them must call this,
+  /// `step` or `wait_for_members` within `meeting_timeout`; then `step` finds that done. Throws as
+  /// `wait_for_members`. Who never calls this keeps joiners out until the step is committed.
+  void let_join();
+
   /// Carries out step `number`, which must be `next_step()`: calls `attempt(group, roster)` in one
   /// view after another, until all members of one have made it with equal digests and that is
   /// decided. Then it calls `apply`, once, and returns.
@@ -170,6 +178,14 @@ class ElasticGroup {
   View view_;
   std::uint64_t next_step_ = 0;
   std::uint64_t samples_ = 0;
+  /// Where this member has said that it waits for joiners.
+  struct Waiting {
+    std::uint64_t lineage = 0;
+    std::uint64_t epoch = 0;
+    std::uint64_t step = 0;
+    bool operator==(const Waiting&) const = default;
+  };
+  std::optional<Waiting> lets_join_;
   /// The attempt that the others know of, until it is decided.
   std::optional<StepResult> reported_;
   std::optional<membership::Outcome> committed_;  ///< the last commit

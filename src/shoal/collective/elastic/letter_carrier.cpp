@@ -113,8 +113,7 @@ std::unique_ptr<LetterCarrier> LetterCarrier::join(Options options,
       Membership::joiner(description(carrier->options_, carrier->self(), carrier->endpoint_), {},
                          carrier->options_.membership, Clock::now(), carrier->options_.as_witness,
                          {}, carrier->options_.token));
-  // The state is sent to it in its first view, so it is ready for that now.
-  carrier->post(membership::JoinerReady{});
+  if (carrier->options_.ready_at_once) carrier->post(membership::JoinerReady{});
   return carrier;
 }
 
@@ -156,6 +155,7 @@ std::optional<membership::News> LetterCarrier::take_news(Deadline deadline) {
   if (!changed_.wait_until(lock, deadline.at(), is_over) || news_.empty()) return std::nullopt;
   membership::News news = std::move(news_.front());
   news_.pop_front();
+  has_news_ = !news_.empty() || status_.ended || status_.left;
   return news;
 }
 
@@ -195,11 +195,13 @@ void LetterCarrier::run_once() {
   loop_.run_once(std::max<Duration>(std::chrono::milliseconds(1),
                                     std::min<Duration>(tick, next_tick_ - Clock::now())));
   std::deque<membership::Event> events;
+  std::deque<std::pair<MemberId, StateMessage>> state_messages;
   bool disconnect = false;
   bool tell = false;
   {
     const std::lock_guard lock(mutex_);
     events.swap(events_);
+    state_messages.swap(state_messages_);
     disconnect = std::exchange(disconnect_, false);
     tell = std::exchange(texts_changed_, false);
     if (std::exchange(question_due_, false)) next_question_ = {};
@@ -207,6 +209,7 @@ void LetterCarrier::run_once() {
   if (disconnect && membership_->view())
     for (const MemberId& other : membership_->view()->everybody()) links_->disconnect(other);
   for (const membership::Event& event : events) handle(event);
+  for (const auto& [to, message] : state_messages) send_state_message(to, message);
   for (const MemberId& arrival : links_->take_arrivals()) {
     send_standing(arrival);
     if (!membership_->view()) handle(membership::ContactFound{arrival});
@@ -286,6 +289,7 @@ void LetterCarrier::fail(const Error& error) {
   const std::lock_guard lock(mutex_);
   if (!status_.ended) status_.ended = error;
   failed_ = true;
+  has_news_ = true;
   stop_ = true;
   if (over_) std::exchange(over_, nullptr)(error);
   changed_.notify_all();
@@ -313,6 +317,7 @@ bool LetterCarrier::publish() {
   if (news.empty() && was_over == has_ended) return false;
   news_.insert(news_.end(), std::make_move_iterator(news.begin()),
                std::make_move_iterator(news.end()));
+  has_news_ = true;
   if (over_ && (has_ended || over_view_ != view_digest_))
     std::exchange(over_, nullptr)(why_over(over_view_));
   changed_.notify_all();

@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/clock.h"
@@ -39,6 +40,22 @@ struct MemberStatus {
   membership::Place place;
   std::optional<Error> ended;  ///< why it takes part no longer
   bool left = false;           ///< as it wanted
+};
+
+/// The kind of the messages between carriers that are a StateMessage.
+constexpr std::uint64_t kStateKind = 5;
+
+/// What a joiner that is in no view yet and a member say to each other about the state.
+struct StateMessage {
+  enum class Kind : std::uint8_t {
+    kAsk,   ///< the joiner to a member: it wants the state
+    kMeet,  ///< the member: it gives the state to who connects to it at `text`
+    kBusy,  ///< the member: it cannot now, and another one may
+    kNone,  ///< the member: the group gives it none before it is in a view, because of `text`
+  };
+  Kind kind = Kind::kAsk;
+  Digest stream{};  ///< names what they talk about; the joiner has made it up
+  std::string text{};
 };
 
 /// One member of an elastic group, as far as agreement goes: a Membership, and a thread that tells
@@ -76,6 +93,9 @@ class LetterCarrier {
     /// An etcd that keeps what is decided, in place of the keepers among the members: all members
     /// name the same one.
     std::optional<EtcdKeeper::Options> etcd;
+    /// Who joins may be in any view from the start, as it is given the state there. Otherwise it
+    /// posts JoinerReady when it is ready.
+    bool ready_at_once = true;
     std::string token;        ///< of who joins, where the group asks for one
     bool as_witness = false;  ///< who joins may be a keeper, and trains nothing
     std::uint32_t width = 1;  ///< ranks of the member
@@ -107,6 +127,8 @@ class LetterCarrier {
   /// Returns the next thing that the membership has decided; nothing at the deadline, and nothing
   /// any more once this member has ended or left, which `status` tells.
   std::optional<membership::News> take_news(Deadline deadline);
+  /// Returns true where `take_news` has something to tell, or this member has ended or left.
+  bool has_news() const { return has_news_.load(std::memory_order_acquire); }
   /// Waits until this member has ended or left. Returns false at the deadline.
   bool wait_for_end(Deadline deadline);
   /// Has `over` called once this member acts in that view no longer: at once, where that is so
@@ -119,6 +141,17 @@ class LetterCarrier {
     std::size_t joiners = 0;   ///< those that are in no view either
   };
   Encounters encounters() const;
+
+  /// Returns the view that this member acts in; before it is in one, the last one that others have
+  /// told it of.
+  std::optional<View> known_view() const;
+  /// Sends a message about the state, which may be lost.
+  void send(const MemberId& to, StateMessage message);
+  /// Has `received` called with each such message, by the carrier's thread, until it is replaced:
+  /// null stands for nobody. A joiner's kAsk comes where this member is in a view that does not
+  /// refuse it, and is answered with kBusy where there is nobody. `received` must not block.
+  void when_state_message(
+      std::function<void(const MemberId& from, const StateMessage& message)> received);
 
   /// Throws Error(aborted) where this member acts in that view no longer.
   void check_view(const Digest& view) const;
@@ -147,6 +180,11 @@ class LetterCarrier {
   void answer_question(const MemberId& from, const wire::Bytes& bytes);
   void send_standing(const MemberId& to);
   void receive_standing(const MemberId& from, const wire::Bytes& bytes);
+  void send_state_message(const MemberId& to, const StateMessage& message);
+  void receive_state_message(const MemberId& from, const wire::Bytes& bytes);
+  void answer_state_question(const MemberId& from, const StateMessage& question,
+                             const membership::Join& join);
+  bool pass_state_message(const MemberId& from, const StateMessage& message);
   void learn_addresses();
   void forget_others(Clock::time_point now);
   void know(const View& view);
@@ -188,11 +226,17 @@ class LetterCarrier {
   std::map<MemberId, std::map<std::string, std::string>> texts_;
   bool texts_changed_ = false;            ///< own ones, which the others are to be told
   std::map<MemberId, bool> encountered_;  ///< by a joiner, and whether they are in a view
+  std::optional<View> seen_view_;         ///< by a joiner
+  std::deque<std::pair<MemberId, StateMessage>> state_messages_;  ///< to be sent
   int waiting_for_texts_ = 0;
   bool question_due_ = false;  ///< the others are asked for theirs at once
   bool disconnect_ = false;
   wire::PeerLinks::Counts counts_;
 
+  std::mutex state_mutex_;  ///< is held while it is called
+  std::function<void(const MemberId&, const StateMessage&)> on_state_message_;
+
+  std::atomic<bool> has_news_{false};  ///< written under `mutex_`
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -22,6 +22,10 @@ struct StateAccess {
   /// Returns the digest of such bytes, which is what attempts return for the state that they lead
   /// to. By default SHA-256.
   std::function<Digest(std::span<const std::byte>)> digest = sha256;
+  /// The state changes in `apply` alone, whatever members compute between two steps, and they call
+  /// ElasticGroup::let_join meanwhile. Then a joiner gets it while the others go on: `write` may be
+  /// called by another thread at any time but during `apply`, and `read` more than once.
+  bool steady = false;
 
   static Digest sha256(std::span<const std::byte> bytes);
 };

@@ -47,6 +47,10 @@ int place_of(const View& view, const MemberId& self) {
   return static_cast<int>(found - view.members.begin());
 }
 
+std::string text_of(const Digest& digest) {
+  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
 /// The translator that others reach the carrier through is that of the view's connections too.
 std::string advertised_by(const LetterCarrier& carrier) {
   const LetterCarrier::Options& network = carrier.options();
@@ -54,29 +58,32 @@ std::string advertised_by(const LetterCarrier& carrier) {
   return wire::advertised_like(network.advertised.front(), carrier.endpoint(), network.ports);
 }
 
-std::string key_of(const std::string& cluster_key, const Digest& view) {
-  const std::string name(reinterpret_cast<const char*>(view.data()), view.size());
-  return hex(wire::derive_key(cluster_key, "shoal view", name));
-}
-
 }  // namespace
+
+wire::TcpTransport::Options connection_options(const LetterCarrier& carrier, const char* purpose,
+                                               const Digest& name,
+                                               const ViewWorld::Options& options,
+                                               std::function<void()> may_go_on) {
+  const LetterCarrier::Options& network = carrier.options();
+  return {.name = hex(std::span(name).first<8>()),
+          .key = hex(wire::derive_key(network.key, purpose, text_of(name))),
+          .host = network.host,
+          .ports = network.ports,
+          .advertise = advertised_by(carrier),
+          .silence = options.silence,
+          .rails = options.rails,
+          .tls = network.tls,
+          .may_go_on = std::move(may_go_on)};
+}
 
 ViewWorld::ViewWorld(LetterCarrier& carrier, const View& view, const Options& options,
                      Deadline deadline)
     : view_(view), rank_(place_of(view, carrier.self())) {
   const Digest digest = membership::digest(view);
-  const LetterCarrier::Options& network = carrier.options();
   ViewKeys keys(carrier, digest);
   transport_ = std::make_shared<wire::TcpTransport>(
-      wire::TcpTransport::Options{.name = hex(std::span(digest).first<8>()),
-                                  .key = key_of(network.key, digest),
-                                  .host = network.host,
-                                  .ports = network.ports,
-                                  .advertise = advertised_by(carrier),
-                                  .silence = options.silence,
-                                  .rails = options.rails,
-                                  .tls = network.tls,
-                                  .may_go_on = [&carrier, digest] { carrier.check_view(digest); }},
+      connection_options(carrier, "shoal view", digest, options,
+                         [&carrier, digest] { carrier.check_view(digest); }),
       keys, rank_, static_cast<int>(view.members.size()), deadline);
   TcpCommunicator::Options call;
   call.timeout = options.timeout;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -62,5 +63,12 @@ class ViewWorld {
   std::shared_ptr<TcpCommunicator> group_;
   std::shared_ptr<Switch> switch_ = std::make_shared<Switch>();
 };
+
+/// Returns how members connect for collectives besides their letters: `name` names those of one
+/// world, and nobody gets into it who has not the cluster's key. `purpose` is what it is for.
+wire::TcpTransport::Options connection_options(const LetterCarrier& carrier, const char* purpose,
+                                               const Digest& name,
+                                               const ViewWorld::Options& options,
+                                               std::function<void()> may_go_on);
 
 }  // namespace shoal::collective::elastic

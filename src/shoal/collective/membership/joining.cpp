@@ -50,7 +50,8 @@ void Membership::take(const Letter& letter, const Join& join) {
   // asks them all. Only the owner refuses a token, for it might have admitted its bearer.
   std::optional<JoinRefused> refused;
   if (view_->is_kept_by(self_.id) && join.ready) refused = note_joiner(join);
-  if (!is_owner()) return send(letter.from, Start{*view_});
+  // Who is not ready yet looks for members that give it the state: the view names all of them.
+  if (!is_owner() || !join.ready) return send(letter.from, Start{*view_});
   if (refused) send(letter.from, std::move(*refused));
 }
 
@@ -71,6 +72,13 @@ std::optional<JoinRefused> Membership::why_refused(const Join& join) const {
                                  "of {} ranks and protocol {}",
                                  join.who.width, join.who.protocol, like.width, like.protocol),
                      "Start it as the others are started."};
+}
+
+std::optional<JoinRefused> Membership::refuses(const Join& join) const {
+  if (!view_) return std::nullopt;
+  if (auto refused = why_refused(join)) return refused;
+  const Admission& admission = view_->admission;
+  return refusal(admission, join.token, read(admission, join.token, settings_.wall_clock()));
 }
 
 // A token that was good when it was first shown stays so while its joiner waits for the step that

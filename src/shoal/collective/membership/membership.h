@@ -140,6 +140,10 @@ class Membership {
   const std::optional<Error>& ended() const { return ended_; }
   /// Whether it has left as it wanted.
   bool has_left() const { return left_; }
+  /// What a joiner asks those that it has found, again and again.
+  Join own_join() const;
+  /// Why this member's view admits no such joiner; nothing where it may come in.
+  std::optional<JoinRefused> refuses(const Join& join) const;
   /// Its half of the registers of the view, if it is a keeper.
   const std::optional<Register>& keeper() const { return register_; }
 
@@ -160,7 +164,6 @@ class Membership {
   void take(const Letter& letter, const Beat& beat);
 
   // joining.cpp: who asks to join, and who may
-  Join own_join() const;
   void add_contact(const MemberId& who);
   std::optional<JoinRefused> why_refused(const Join& join) const;
   std::optional<JoinRefused> note_joiner(const Join& join);
