@@ -51,6 +51,27 @@ TEST(Elastic, AnEtcdIsCheckedBeforeTheStart) {
               HasSubstr("elastic.enabled is false"));
 }
 
+TEST(Elastic, RoundsEndAtAWholeNumberOfThemAndTravelAtOnce) {
+  const std::vector<std::string> rounds{"low_communication.method=diloco",
+                                        "low_communication.every=4", "checkpoint.interval=8"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> sets = rounds;
+    sets.insert(sets.end(), more.begin(), more.end());
+    return elastic(sets);
+  };
+  validate(with({}), 1);
+  validate(with({"low_communication.codec=e3m0", "checkpoint.interval=0"}), 1);
+  validate(with({"low_communication.every=1000000", "checkpoint.interval=0"}), 1);
+  EXPECT_THAT(refusal([&] { validate(with({"checkpoint.interval=10"}), 1); }),
+              HasSubstr("low_communication.every = 4 steps are done: a multiple of that, such as "
+                        "12"));
+  EXPECT_THAT(refusal([&] { validate(with({"checkpoint.interval=1"}), 1); }),
+              HasSubstr("such as 4"));
+  EXPECT_THAT(refusal([&] { validate(with({"low_communication.method=streaming_diloco"}), 1); }),
+              HasSubstr("take \"diloco\" or \"local_sgd\""));
+  EXPECT_THAT(refusal([&] { validate(with({}), 2); }), HasSubstr("is one rank"));
+}
+
 TEST(Elastic, WhatCannotBeLostIsRefused) {
   const auto refused = [](const std::vector<std::string>& sets, int ranks = 1) {
     return refusal([&] { validate(elastic(sets), ranks); });
@@ -67,8 +88,6 @@ TEST(Elastic, WhatCannotBeLostIsRefused) {
               HasSubstr("cuts the experts"));
   EXPECT_THAT(refused({"parallelism.ranks=2"}, 2),
               HasSubstr("a member of an elastic group (elastic.enabled) is one rank"));
-  EXPECT_THAT(refused({"low_communication.method=diloco", "low_communication.every=2"}, 2),
-              HasSubstr("(elastic.enabled)"));
   EXPECT_THAT(refused({"parallelism.transport=tcp"}), HasSubstr("use TCP: \"auto\""));
   EXPECT_THAT(refused({"precision.type=auto"}), HasSubstr("all of an elastic group"));
   EXPECT_THAT(refused({"optimizer.state_folder=states"}), HasSubstr("keeps a copy"));

@@ -36,6 +36,7 @@ class LossScale {
   double scale() const { return state_.scale; }
   const State& state() const { return state_; }
   void restore(const State& state);
+  void begin_anew() { state_ = {.scale = options_.initial}; }
 
   /// Is called after the backward passes of a step, with the norm over all ranks of gradients that
   /// still carry the scale. Returns true when the optimizer may use them, false when the step must

@@ -93,6 +93,13 @@ void MemberExchange::swap_anchor() {
   reduction_.end_update();
 }
 
+void MemberExchange::take_anchor() {
+  reduction_.begin_update();
+  for (optim::Synchronisation& set : sets_) set.take_anchors();
+  optimizer_.copy_masters_to_parameters();
+  reduction_.end_update();
+}
+
 void MemberExchange::wait() {
   for (optim::Synchronisation& set : sets_) set.wait();
 }

@@ -52,6 +52,9 @@ class MemberExchange {
   /// Makes the parameters those of the anchor, which is the model of all members; called again, it
   /// gives each member its own back. Collective over the ranks of a member.
   void swap_anchor();
+  /// Makes the parameters those of the anchor, which may have got other values. Collective as
+  /// `swap_anchor`.
+  void take_anchor();
 
   /// Is called before a checkpoint is written: waits until the sum of an exchange in flight is
   /// there.

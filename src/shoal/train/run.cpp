@@ -14,12 +14,12 @@ Run::Run(comm::Group world, std::string run_directory, bool in_process)
 
 Run::~Run() = default;
 
-RunRecord Run::record_after_step() const {
+RunRecord Run::record_after(std::int64_t steps) const {
   RunRecord after = record;
   // The position counts samples of all ranks: it means the same on any number of them.
-  after.step += 1;
-  after.samples += batch.global;
-  after.tokens += batch.global * data->tokens_per_sample();
+  after.step += steps;
+  after.samples += steps * batch.global;
+  after.tokens += steps * batch.global * data->tokens_per_sample();
   if (loss_scale) after.loss_scale = loss_scale->state();
   return after;
 }

@@ -54,8 +54,8 @@ struct Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  /// Returns what the record is when the step that begins at `record` is complete.
-  RunRecord record_after_step() const;
+  /// Returns what the record is when `steps` steps behind `record` are complete.
+  RunRecord record_after(std::int64_t steps) const;
 
   comm::Group group;    ///< all ranks
   mesh::Mesh mesh;      ///< the ranks that train one model: all, or those of this rank's member

@@ -100,6 +100,13 @@ std::string RunSetup::describe_members() const {
 void RunSetup::note_members() {
   if (!has_members(config_)) return;
   const LowCommunicationSection& section = config_.low_communication;
+  if (config_.elastic.enabled) {
+    run_.notes.push_back(
+        fmt::format("Rounds: {} every {} steps. Losses are this member's own, and behind the last "
+                    "step of a round the mean of all.",
+                    name_of(section.method), section.every));
+    return;
+  }
   run_.notes.push_back(
       fmt::format("Members: {}; {} every {} steps. Losses are means over the members, norm and "
                   "loss scale those of the first one.",
@@ -130,7 +137,11 @@ void RunSetup::resume_from_newest() {
   check_same_run(saved, run_.record, *run_.checkpoint);
   if (!saved.members.empty()) check_version_of_members(*run_.checkpoint);
   run_.changes = describe_changes(saved, run_.record);
-  if (!has_same_members(saved, run_.record)) {
+  if (config_.elastic.enabled && has_members(config_)) {
+    run_.notes.push_back(
+        "Rounds: the model of the checkpoint is the anchor, and the momentum of the outer "
+        "optimizer goes on where it has one; the optimizer of each member begins anew.");
+  } else if (!has_same_members(saved, run_.record)) {
     run_.notes.push_back(describe_member_changes(saved, run_.record));
     run_.other_members = saved;
   }
@@ -351,11 +362,15 @@ void RunSetup::make_optimizer() {
 }
 
 void RunSetup::make_exchange(const std::vector<parallel::OwnedRange>& owned) {
+  MemberExchangeOptions options = exchange_options(config_);
+  // Of an elastic group the exchange has the state of one member; Rounds exchanges it.
+  if (config_.elastic.enabled)
+    options.synchronisation.outer.coding.codec = collective::Codec::kNone;
   run_.exchange.emplace(*run_.model, owned, *run_.optimizer, *run_.applied.reduction, run_.mesh,
-                        run_.applied.tied ? &*run_.applied.tied : nullptr, run_.members,
-                        exchange_options(config_));
+                        run_.applied.tied ? &*run_.applied.tied : nullptr, run_.members, options);
   run_.state->exchange_through(*run_.exchange, run_.loss_scale ? &*run_.loss_scale : nullptr);
   if (!run_.checkpoint) return;
+  if (config_.elastic.enabled) return run_.state->load_momentum(*run_.checkpoint);
   run_.exchange->restart(run_.record.exchanges_after);
   if (run_.other_members) {
     load_other_members();

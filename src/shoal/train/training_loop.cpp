@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <mutex>
 
 #include "shoal/base/duration.h"
 #include "shoal/base/span_recorder.h"
@@ -76,7 +77,10 @@ int TrainingLoop::run() {
     // agree: all tell what they know of the next step when they begin this one.
     if (agrees_ahead() && step < run_.total_steps)
       ahead_ = prepare(run_.record.samples + run_.batch.global);
-    if (agreed.save) {
+    save_asked_ = save_asked_ || agreed.save;
+    // In the middle of a round an elastic member has a state of its own.
+    if (save_asked_ && (!run_.elastic || run_.elastic->is_at_commit())) {
+      save_asked_ = false;
       const auto before = Clock::now();
       report_validated();
       save_as_asked();
@@ -102,7 +106,7 @@ int TrainingLoop::run() {
     if (unvalidated_) {
       unvalidated_ = metrics;
     } else {
-      if (evaluation_is_due(step)) metrics.evaluation = evaluate_now();
+      if (evaluation_is_due(run_.record.step)) metrics.evaluation = evaluate_now();
       report_step(metrics);
     }
     // poll() is collective while a checkpoint is under way: all ranks call it once a step, in the
@@ -232,7 +236,7 @@ TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
   std::memcpy(prepared.sums.data_ptr(), &own, sizeof own);
   const Duration timeout = agrees_ahead() ? kInAStep : Duration::zero();
   prepared.work = run_.group.all_reduce(prepared.sums, {.async = true, .timeout = timeout});
-  if (run_.exchange) {
+  if (trains_in_members()) {
     prepared.member_labels = at::empty({1}, at::kDouble);
     *prepared.member_labels.data_ptr<double>() = own.labels;
     prepared.member_work =
@@ -241,10 +245,14 @@ TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
   return prepared;
 }
 
+/// Returns true where ranks belong to members that exchange parameters within the job. Those of an
+/// elastic group exchange them in its steps.
+bool TrainingLoop::trains_in_members() const { return run_.exchange && !run_.elastic; }
+
 /// Returns true where a rank may begin a step before others have ended the last one: members wait
 /// for each other at their exchanges only.
 bool TrainingLoop::agrees_ahead() const {
-  return config_.parallelism.pipeline_parallel_post_validation || run_.exchange;
+  return config_.parallelism.pipeline_parallel_post_validation || trains_in_members();
 }
 
 TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
@@ -282,11 +290,14 @@ StepResult TrainingLoop::step_of_member(const StepInput& input) {
   try {
     return run_.elastic->step(input);
   } catch (const Error&) {
-    if (saved_step_ == run_.record.step || run_.record.step == first_step_) throw;
     try {
       run_.elastic->take_back();
-      run_.elastic->check_state();
-      save();
+      if (saved_step_ == run_.record.step || run_.record.step == first_step_) {
+        finish_saving();
+      } else {
+        run_.elastic->check_state();
+        save();
+      }
     } catch (const std::exception& error) {
       options_.log.warning("the state of step {} is not saved: {}", run_.record.step, error.what());
     }
@@ -308,12 +319,12 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
   const StepResult result = run_.elastic ? step_of_member(input) : run_.step->run(batch, input);
   // The step before this one was validated within it.
   report_validated();
-  if (run_.exchange) {
+  if (trains_in_members()) {
     const ScopedSpan span(SpanKind::kOptimizer, "member exchange");
     run_.exchange->after_step(record.step + 1);
   }
   // The record is what a checkpoint of this step keeps.
-  record = run_.record_after_step();
+  record = run_.elastic ? run_.elastic->record_after() : run_.record_after(1);
   const std::int64_t tokens = run_.batch.global * run_.data->tokens_per_sample();
   const double seconds = to_seconds(Clock::now() - begin);
   // The peak is that of the ranks of this run, of which an elastic member is the only one.
@@ -366,6 +377,8 @@ Evaluation TrainingLoop::evaluate_now() {
   show(RunPhase::kEvaluating);
   // The model of a run with members is what all of them share. A checkpoint that is being written
   // has its copy since the update of this step.
+  std::unique_lock<std::mutex> held;
+  if (run_.elastic) held = run_.elastic->hold_state();
   if (run_.exchange) run_.exchange->swap_anchor();
   parallel::Sharding* const sharding = run_.applied.sharding;
   run_.memory.begin_evaluation();
@@ -470,6 +483,7 @@ int TrainingLoop::stop(int signal) {
     // The others go on at once, and need not wait until this one has saved.
     other_member = run_.elastic->other_member();
     run_.elastic->leave();
+    run_.elastic->take_back();
   }
   report_validated();
   show(RunPhase::kSaving);

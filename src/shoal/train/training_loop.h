@@ -66,6 +66,7 @@ class TrainingLoop {
   void report_validated();
   bool evaluation_is_due(std::int64_t step) const;
   bool save_is_due(std::int64_t step) const;
+  bool trains_in_members() const;
   bool agrees_ahead() const;
   Evaluation evaluate_now();
 
@@ -104,6 +105,7 @@ class TrainingLoop {
   /// Requests for checkpoints on rank 0: the last one seen, and the one that the checkpoint being
   /// written answers (0: none).
   std::int64_t save_seen_ = 0;
+  bool save_asked_ = false;  ///< and not begun
   std::int64_t save_to_answer_ = 0;
 };
 

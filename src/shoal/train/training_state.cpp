@@ -3,9 +3,11 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "shoal/base/check.h"
+#include "shoal/checkpoint/format/manifest.h"
 #include "shoal/train/member_resumption.h"
 #include "shoal/train/state_items.h"
 
@@ -169,6 +171,18 @@ void TrainingState::load_parameters(const std::string& path) {
   std::erase_if(parameters, [](const auto& item) { return !item.name.starts_with("model."); });
   checkpoint::load(path, parameters, group_, {.scope = "model."});
   optimizer_.copy_masters_to_parameters();
+}
+
+void TrainingState::load_momentum(const std::string& path) {
+  constexpr const char* kMomentum = "outer.momentum.";
+  const auto& saved = checkpoint::format::read_manifest(path).tensors;
+  const bool has_one = std::any_of(saved.begin(), saved.end(), [](const auto& tensor) {
+    return tensor.name.starts_with(kMomentum);
+  });
+  if (!has_one) return;
+  auto momentum = items();
+  std::erase_if(momentum, [](const auto& item) { return !item.name.starts_with(kMomentum); });
+  checkpoint::load(path, momentum, group_, {.scope = kMomentum});
 }
 
 void load_model(nn::Model& model, const std::string& path, const comm::Group& group) {

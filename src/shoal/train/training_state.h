@@ -50,6 +50,10 @@ class TrainingState {
   /// exchanges were made.
   void load_other_members(const std::string& path, const RunRecord& saved, optim::LossScale* scale);
 
+  /// Collective. Fills the momentum of the outer optimizer alone, where the checkpoint has one.
+  /// Throws as checkpoint::load.
+  void load_momentum(const std::string& path);
+
   /// Returns the tensors that a checkpoint of this moment has, as views.
   std::vector<checkpoint::StateItem> items_to_save() const;
   /// Returns tensors to fill with other values; `take_filled` then brings into effect what they

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "shoal/train/config/keys.h"
+#include "shoal/train/config/members.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/advertised.h"
 #include "shoal/wire/http_client.h"
@@ -40,11 +42,6 @@ void validate_whole_models(const Job& job, int ranks) {
             "start one process a member, each with a run directory of its own; on one host, "
             "parallelism.threads_per_rank gives each its part of the cores");
   }
-  if (job.config.low_communication.method != LowCommunication::kNone) {
-    throw config_error(job, "low_communication.method",
-                       "members of an elastic group (elastic.enabled) sum gradients in every "
-                       "step: \"none\" there");
-  }
   if (p.transport != Transport::kAuto) {
     throw config_error(job, "parallelism.transport",
                        "the members of an elastic group (elastic.enabled) use TCP: \"auto\"");
@@ -58,6 +55,27 @@ void validate_whole_models(const Job& job, int ranks) {
                          "(elastic.enabled) have elastic.listen, elastic.ports and "
                          "elastic.suspect_after_s");
     }
+  }
+}
+
+/// What members train in a round becomes the state of all at its end.
+void validate_rounds(const Job& job) {
+  if (!has_members(job.config)) return;
+  if (is_streaming(job.config)) {
+    throw config_error(job, "low_communication.method",
+                       "is \"streaming_diloco\", whose fragments travel while training goes on: a "
+                       "member that is lost would take part of one with it. Elastic groups "
+                       "(elastic.enabled) take \"diloco\" or \"local_sgd\"");
+  }
+  const std::int64_t every = job.config.low_communication.every;
+  const std::int64_t interval = job.config.checkpoint.interval;
+  if (interval % every != 0) {
+    const std::int64_t nearest = std::max(every, (interval + every / 2) / every * every);
+    throw config_error(job, "checkpoint.interval",
+                       fmt::format("a member of an elastic group (elastic.enabled) has what it "
+                                   "trains for itself until low_communication.every = {} steps are "
+                                   "done: a multiple of that, such as {}",
+                                   every, nearest));
   }
 }
 
@@ -137,6 +155,7 @@ void validate_elastic(const Job& job, const model::ModelSpec& spec, int ranks,
   if (!elastic.enabled) return;
   validate_whole_models(job, ranks);
   validate_state(job, spec);
+  validate_rounds(job);
   validate_network(job);
   if (job.config.training.micro_batch == 0) {
     throw config_error(job, kEnabled,
@@ -152,8 +171,8 @@ void validate_elastic(const Job& job, const model::ModelSpec& spec, int ranks,
 }
 
 std::vector<std::string> keys_that_differ(const JobConfig& group, const JobConfig& own) {
-  static const std::set<std::string> kSections = {"data",      "training",     "optimizer",
-                                                  "precision", "lr_scheduler", "debug"};
+  static const std::set<std::string> kSections = {
+      "data", "training", "optimizer", "precision", "lr_scheduler", "debug", "low_communication"};
   // Places on one host, and what only one member is to do. The data itself is compared by its
   // fingerprint.
   static const std::set<std::string> kOwn = {

@@ -14,22 +14,30 @@ constexpr const char* kLineage = "lineage";
 }  // namespace
 
 std::string to_json(const LineageStep& step) {
+  const bool is_round = step.steps > 0;
   std::string members;
   for (const LineageMember& member : step.members) {
-    members += fmt::format(R"({}{{"id": "{}", "first_sample": {}, "samples": {}, "threads": {}}})",
+    members += fmt::format(R"({}{{"id": "{}", "first_sample": {}, "samples": {}, "threads": {})",
                            members.empty() ? "" : ", ", member.id, member.first_sample,
                            member.samples, member.threads);
+    if (is_round) {
+      members += fmt::format(R"(, "place": {}, "places": {}, "is_new": {})", member.place,
+                             member.places, member.is_new);
+    }
+    members += "}";
   }
   return fmt::format(
-      R"({{"step": {}, "epoch": {}, "members": [{}], "instruction_set": "{}", "before": "{}", )"
+      R"({{"step": {}, {}"epoch": {}, "members": [{}], "instruction_set": "{}", "before": "{}", )"
       R"("state": "{}"}})",
-      step.step, step.epoch, members, step.instruction_set, step.before, step.state);
+      step.step, is_round ? fmt::format(R"("steps": {}, )", step.steps) : "", step.epoch, members,
+      step.instruction_set, step.before, step.state);
 }
 
 LineageStep parse_lineage(const std::string& line) {
   try {
     const auto object = nlohmann::json::parse(line);
     LineageStep step{.step = object.at("step"),
+                     .steps = object.value("steps", std::int64_t{0}),
                      .epoch = object.at("epoch"),
                      .members = {},
                      .instruction_set = object.at("instruction_set"),
@@ -39,7 +47,10 @@ LineageStep parse_lineage(const std::string& line) {
       step.members.push_back({.id = member.at("id"),
                               .first_sample = member.at("first_sample"),
                               .samples = member.at("samples"),
-                              .threads = member.at("threads")});
+                              .threads = member.at("threads"),
+                              .place = member.value("place", std::int64_t{0}),
+                              .places = member.value("places", std::int64_t{0}),
+                              .is_new = member.value("is_new", false)});
     }
     return step;
   } catch (const nlohmann::json::exception& error) {
@@ -52,9 +63,9 @@ std::vector<LineageStep> read_lineage(const std::string& path) {
   std::vector<LineageStep> steps;
   StepLines::read(path, kLineage, [&](const std::string& line) {
     LineageStep step = parse_lineage(line);
-    if (!steps.empty() && step.step != steps.back().step + 1) {
+    if (!steps.empty() && step.behind() != steps.back().step) {
       throw Error(ErrorKind::kData, kLineage,
-                  fmt::format("step {} follows step {}", step.step, steps.back().step));
+                  fmt::format("step {} follows step {}", step.behind() + 1, steps.back().step));
     }
     if (!steps.empty() && step.before != steps.back().state) {
       throw Error(ErrorKind::kData, kLineage,

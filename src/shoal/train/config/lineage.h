@@ -8,18 +8,27 @@
 
 namespace shoal::train {
 
-/// The part of one member of an elastic group in a step.
+/// The part of one member of an elastic group in a step, or in a round of steps.
 struct LineageMember {
   std::string id;
-  std::int64_t first_sample = 0;  ///< training samples [first, first + samples)
+  /// Training samples [first, first + samples). In a round: the first one, and how many there are;
+  /// `place` says which.
+  std::int64_t first_sample = 0;
   std::int64_t samples = 0;
   std::int64_t threads = 1;  ///< with which it computed: they decide the last bits
+  /// In a round: the member was number `place` of the `places` that divided each step, of which
+  /// some may have been lost. Zeros in a step.
+  std::int64_t place = 0;
+  std::int64_t places = 0;
+  bool is_new = false;  ///< in a round: its optimizer began with it
   bool operator==(const LineageMember&) const = default;
 };
 
-/// A committed step of an elastic group: all that it takes to repeat it.
+/// A committed step of an elastic group, or a round of steps between which its members were by
+/// themselves: all that it takes to repeat it.
 struct LineageStep {
   std::int64_t step = 0;               ///< counted from 1, as in metrics.jsonl
+  std::int64_t steps = 0;              ///< of the round that ends with it; 0: a step by itself
   std::int64_t epoch = 0;              ///< of the view that has committed it
   std::vector<LineageMember> members;  ///< in the order in which their gradients were added
   std::string instruction_set;         ///< with which all computed: it decides the last bits too
@@ -27,6 +36,8 @@ struct LineageStep {
   /// follow each other: a number may be that of several, where a group has gone on in two branches.
   std::string before;
   std::string state;
+  /// Returns the step before the first one of these.
+  std::int64_t behind() const { return step - (steps > 0 ? steps : 1); }
   bool operator==(const LineageStep&) const = default;
 };
 

@@ -54,7 +54,8 @@ void validate_members(const Job& job, const model::ModelSpec& spec, std::int64_t
   if (!has_members(job.config)) return;
   const ParallelismSection& p = job.config.parallelism;
   const char* const key = "low_communication.method";
-  if (data < 2) {
+  // Of an elastic group each process is a member, and others may join it.
+  if (data < 2 && !job.config.elastic.enabled) {
     throw config_error(job, key,
                        fmt::format("members are data-parallel ranks, and there is one: {} ranks "
                                    "would be two members",
@@ -100,7 +101,8 @@ void validate_members(const Job& job, const model::ModelSpec& spec, std::int64_t
 void check_exchange_before_end(const Job& job, std::int64_t steps, const std::string& length) {
   const std::int64_t every = job.config.low_communication.every;
   const std::int64_t travels = exchange_delay(job.config);
-  if (!has_members(job.config) || every + travels <= steps) return;
+  // An elastic group ends with an exchange, however short the last round is.
+  if (!has_members(job.config) || job.config.elastic.enabled || every + travels <= steps) return;
   Error error = config_error(
       job, "low_communication.every",
       fmt::format("the members would not have exchanged all parameters once: {}", length));
@@ -118,7 +120,7 @@ void check_exchange_before_end(const Job& job, std::int64_t steps, const std::st
 std::string warn_of_last_steps(const JobConfig& config, std::int64_t steps) {
   const std::int64_t every = config.low_communication.every;
   const std::int64_t rest = (steps - exchange_delay(config)) % every;
-  if (!has_members(config) || rest == 0) return "";
+  if (!has_members(config) || config.elastic.enabled || rest == 0) return "";
   std::string lost = fmt::format(
       "the saved model has nothing of the last {} steps, after which there is no exchange", rest);
   if (is_streaming(config)) {

@@ -1,18 +1,17 @@
 #include "shoal/train/elastic/replay.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "shoal/base/hex.h"
 #include "shoal/checkpoint/format/store.h"
-#include "shoal/optim/schedule.h"
-#include "shoal/train/elastic/gradient_sum.h"
-#include "shoal/train/elastic/member_batch.h"
-#include "shoal/train/elastic/run_state.h"
+#include "shoal/train/config/members.h"
+#include "shoal/train/elastic/repeated_rounds.h"
+#include "shoal/train/elastic/repeated_steps.h"
 #include "shoal/train/run.h"
 #include "shoal/train/run_setup.h"
 #include "shoal/train/trainer.h"
@@ -20,93 +19,37 @@
 namespace shoal::train {
 namespace {
 
+using Lines = std::vector<LineageStep>;
+
+/// Returns the line that goes on behind `step`, of which this process can repeat everything: of a
+/// round, what the members' optimizers have learnt before is known to themselves alone.
+Lines::const_iterator beginning_at(std::int64_t step, const Lines& lineage) {
+  return std::find_if(lineage.begin(), lineage.end(), [step](const LineageStep& line) {
+    const auto& members = line.members;
+    return line.behind() == step &&
+           (line.steps == 0 || std::all_of(members.begin(), members.end(), [](const auto& member) {
+              return member.is_new || member.samples == 0;
+            }));
+  });
+}
+
 /// Returns the steps that the replay could begin behind, in the order in which it tries them: 0 for
 /// the seed, or those of checkpoints.
-std::vector<std::int64_t> beginnings(const std::vector<LineageStep>& lineage,
-                                     const RunDirectory& directory) {
-  if (lineage.front().step == 1) return {0};
+std::vector<std::int64_t> beginnings(const Lines& lineage, const RunDirectory& directory) {
+  if (lineage.front().behind() == 0) return {0};
   std::vector<std::int64_t> steps;
-  for (const auto& saved : checkpoint::format::list_steps(directory.checkpoints())) {
-    if (saved.step + 1 >= lineage.front().step && saved.step < lineage.back().step)
-      steps.push_back(saved.step);
-  }
+  for (const auto& saved : checkpoint::format::list_steps(directory.checkpoints()))
+    if (beginning_at(saved.step, lineage) != lineage.end()) steps.push_back(saved.step);
   return steps;
 }
 
-/// Repeats one step at a time.
-class Repetition {
- public:
-  Repetition(const Job& job, Run& run)
-      : job_(job),
-        run_(run),
-        state_(*run.state),
-        sum_(run.optimizer->slices()),
-        part_(run.optimizer->slices()) {}
-
-  /// Returns the digest of the state before the next step.
-  std::string state() const {
-    RunRecord record = run_.record;
-    if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
-    return hex(state_.digest(record));
-  }
-  /// Returns the digest of the state behind the step.
-  std::string repeat(const LineageStep& step) {
-    check_samples(step);
-    const auto members = static_cast<std::int64_t>(step.members.size());
-    std::vector<RankBatch> batches;
-    StepInput input{.step = run_.record.step,
-                    .learning_rate = optim::learning_rate(run_.schedule, run_.record.step),
-                    .clip_norm = job_.config.optimizer.clip_norm};
-    for (std::int64_t i = 0; i < members; ++i) {
-      batches.push_back(member_batch(*run_.data, run_.record.samples, run_.batch, i, members));
-      input.labels += count_labels(batches.back().micro_batches, run_.share);
-    }
-    StepSum all;
-    for (std::size_t i = 0; i < batches.size(); ++i) {
-      at::set_num_threads(static_cast<int>(step.members[i].threads));
-      const StepSum one = run_.step->accumulate(batches[i], input);
-      all.loss += one.loss;
-      GradientSum& into = i == 0 ? sum_ : part_;
-      into.set(one.gradients);
-      if (i > 0) sum_.add(part_);
-      run_.model->clear_gradients();
-    }
-    all.gradients = sum_.gradients();
-    run_.step->update(std::move(all), input);
-    run_.record = run_.record_after_step();
-    return state();
-  }
-
- private:
-  /// The samples of a step follow those of the one before, and those of a member those of the one
-  /// before it.
-  void check_samples(const LineageStep& step) const {
-    const auto members = static_cast<std::int64_t>(step.members.size());
-    for (std::int64_t i = 0; i < members; ++i) {
-      const SampleRange expected = samples_of_member(run_.batch, i, members);
-      const LineageMember& member = step.members[static_cast<std::size_t>(i)];
-      if (member.first_sample == run_.record.samples + expected.first &&
-          member.samples == expected.count && member.threads > 0)
-        continue;
-      throw Error(
-          ErrorKind::kData, "replay",
-          fmt::format("step {}: member {} of {} has samples {} to {} of the lineage, and "
-                      "{} to {} of the job",
-                      step.step, i + 1, members, member.first_sample,
-                      member.first_sample + member.samples, run_.record.samples + expected.first,
-                      run_.record.samples + expected.first + expected.count));
-    }
-  }
-
-  const Job& job_;
-  Run& run_;
-  RunState state_;
-  GradientSum sum_, part_;
-};
+std::unique_ptr<Repetition> make_repetition(const Job& job, Run& run) {
+  if (has_members(job.config)) return std::make_unique<RepeatedRounds>(job, run);
+  return std::make_unique<RepeatedSteps>(job, run);
+}
 
 /// Returns nothing where the state behind `step` is not that which the lineage goes on from.
-std::optional<Replayed> replay_from(std::int64_t step, RunOptions& options,
-                                    const std::vector<LineageStep>& lineage) {
+std::optional<Replayed> replay_from(std::int64_t step, RunOptions& options, const Lines& lineage) {
   options.from_step = step;
   Run run(comm::Group(), options.run_directory, true);
   RunSetup setup(options, run);
@@ -114,15 +57,15 @@ std::optional<Replayed> replay_from(std::int64_t step, RunOptions& options,
   setup.choose_precision();
   setup.plan_memory();
   setup.build();
-  Repetition repetition(options.job, run);
+  const auto repetition = make_repetition(options.job, run);
   Replayed replayed{.first = step + 1, .last = step, .own_set = run.record.instruction_set};
-  const auto begin = lineage.begin() + (replayed.first - lineage.front().step);
-  if (repetition.state() != begin->before) return std::nullopt;
+  const auto begin = beginning_at(step, lineage);
+  if (repetition->state() != begin->before) return std::nullopt;
   for (auto line = begin; line != lineage.end(); ++line) {
     replayed.last = line->step;
     if (line->instruction_set != replayed.own_set && !replayed.other_set)
       replayed.other_set = *line;
-    replayed.state = repetition.repeat(*line);
+    replayed.state = repetition->repeat(*line);
     if (replayed.state == line->state) continue;
     replayed.differs = *line;
     break;
@@ -130,10 +73,10 @@ std::optional<Replayed> replay_from(std::int64_t step, RunOptions& options,
   return replayed;
 }
 
-Error nothing_to_begin_with(const std::vector<LineageStep>& lineage, const RunDirectory& directory,
+Error nothing_to_begin_with(const Lines& lineage, const RunDirectory& directory,
                             const std::vector<std::int64_t>& tried) {
   const LineageStep& first = lineage.front();
-  if (first.step == 1) {
+  if (first.behind() == 0) {
     return Error(ErrorKind::kInputMissing, "replay",
                  fmt::format("step 1 of {} goes on from the state {}, which is not that of the "
                              "job's seed",
@@ -148,7 +91,7 @@ Error nothing_to_begin_with(const std::vector<LineageStep>& lineage, const RunDi
   return Error(ErrorKind::kInputMissing, "replay",
                fmt::format("the lineage of {} has steps {} to {}, and there is no checkpoint from "
                            "which one of them goes on{}",
-                           directory.path(), first.step, lineage.back().step, others))
+                           directory.path(), first.behind() + 1, lineage.back().step, others))
       .hint("replay the run of the member that began the group: its lineage begins with the seed");
 }
 

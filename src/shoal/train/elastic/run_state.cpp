@@ -144,15 +144,20 @@ void check_same_job(const RunRecord& group, const RunRecord& own) {
 
 }  // namespace
 
-Digest RunState::digest(const RunRecord& record) const {
-  const std::vector<checkpoint::StateItem> items = state_.items_to_save();
+StateTensors tensors_of(TrainingState& state) {
+  return {[&state] { return state.items_to_save(); }, [&state] { return state.items_to_fill(); },
+          [&state] { state.take_filled(); }};
+}
+
+Digest RunState::digest_with(const RunRecord& record,
+                             const std::vector<checkpoint::StateItem>& items) {
   std::vector<Bytes> tensors;
   for (const checkpoint::StateItem& item : items) tensors.push_back(bytes_of(item.local));
   return digest_of_parts(header_of(record, items), tensors);
 }
 
 std::vector<std::byte> RunState::write(const RunRecord& record) const {
-  const std::vector<checkpoint::StateItem> items = state_.items_to_save();
+  const std::vector<checkpoint::StateItem> items = tensors_.to_save();
   const std::string header = header_of(record, items);
   const std::string trailer = nlohmann::json{
       {"job", record.job},
@@ -183,7 +188,7 @@ RunRecord RunState::read(Bytes bytes, const RunRecord& own) {
     throw Error(ErrorKind::kData, "elastic", "the group has sent what is no state of a run");
   const RunRecord record = record_of(*parts);
   check_same_job(record, own);
-  const std::vector<checkpoint::StateItem> items = state_.items_to_fill();
+  const std::vector<checkpoint::StateItem> items = tensors_.to_fill();
   const auto theirs = nlohmann::json::parse(parts->header).at("tensors");
   const auto ours = nlohmann::json::parse(header_of(record, items)).at("tensors");
   if (theirs != ours) {
@@ -200,7 +205,7 @@ RunRecord RunState::read(Bytes bytes, const RunRecord& own) {
     const Bytes from = parts->tensors[i];
     if (!from.empty()) std::memcpy(items[i].local.data_ptr(), from.data(), from.size());
   }
-  state_.take_filled();
+  tensors_.take_filled();
   return record;
 }
 

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "shoal/checkpoint/checkpoint.h"
+#include "shoal/optim/outer_optimizer.h"
+#include "shoal/train/config/job_config.h"
+#include "shoal/train/elastic/run_state.h"
+#include "shoal/train/run.h"
+
+namespace shoal::train {
+
+/// Returns how the members of an elastic group exchange what they have trained in a round.
+optim::OuterOptions outer_of_rounds(const JobConfig& config, const Run& run);
+
+/// The state that members have alike who train by themselves for a round of steps: the anchor and
+/// the momentum of the outer optimizer. It changes at the end of a round alone, by
+///   sum = w_1 (a - x_1) + ... + w_M (a - x_M)   x_m: the parameters of member m behind its steps
+/// in place of the mean of optim::OuterOptimizer; the weights w_m are the members' parts of the
+/// samples and add up to one.
+class RoundState {
+ public:
+  /// `run` must have an exchange, of one member, and outlive this.
+  RoundState(Run& run, const optim::OuterOptions& options);
+
+  std::int64_t values() const { return values_; }  ///< float32 values of the parameters
+  /// Writes weight (a - x) of the parameters as they are, [values].
+  void write_difference(double weight, std::span<float> to) const;
+
+  /// What an exchange leads to.
+  struct Next {
+    at::Tensor anchor, momentum;  ///< [values]; the second is undefined where there is none
+    double norm = 0;              ///< of the sum
+  };
+  /// Returns what this sum leads to; the state stays as it is. Throws Error(non-finite) where the
+  /// sum is not finite.
+  Next moved_by(const at::Tensor& sum) const;
+  /// Makes it the state, and the parameters those of its anchor.
+  void take(const Next& next);
+  /// Makes the parameters those of the anchor.
+  void take_anchor();
+
+  std::vector<checkpoint::StateItem> items() const;
+  std::vector<checkpoint::StateItem> items_of(const Next& next) const;
+  StateTensors tensors() const;
+
+ private:
+  at::Tensor all(const std::vector<at::Tensor>& parts) const;
+
+  Run& run_;
+  optim::OuterOptions options_;
+  /// By slice of the optimizer: views of the state.
+  std::vector<at::Tensor> anchors_, momenta_;
+  std::int64_t values_ = 0;
+};
+
+}  // namespace shoal::train

@@ -1,0 +1,226 @@
+#include "shoal/train/elastic/rounds.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "shoal/base/check.h"
+#include "shoal/base/memory_category.h"
+#include "shoal/train/elastic/inner_state.h"
+#include "shoal/train/elastic/member_batch.h"
+
+namespace shoal::train {
+
+namespace elastic = collective::elastic;
+using collective::Communicator;
+
+Rounds::Rounds(const RunOptions& options, Run& run, OnCommit on_commit)
+    : MemberWork(options, run,
+                 {[this] { return round_.items(); }, [this] { return round_.items(); }, [] {}},
+                 std::move(on_commit)),
+      outer_(outer_of_rounds(options.job.config, run)),
+      round_(run, outer_) {
+  begin_at(run.record);
+  if (outer_.coding.codec != collective::Codec::kNone)
+    feedback_.emplace(static_cast<std::size_t>(round_.values()));
+  // A replay has nothing that the optimizer may have learnt in an earlier process.
+  begin_optimizer_anew(run);
+  round_.take_anchor();
+}
+
+/// Other threads read `begin_`, and not the record of the run, which changes with each step.
+void Rounds::begin_at(const RunRecord& record) {
+  const auto held = hold_state();
+  begin_ = record;
+  begin_.loss_scale.reset();
+  begin_.members.clear();
+  begin_.exchanges_after = 0;
+}
+
+RunRecord Rounds::record_after() const {
+  if (!closed_) return run_.record_after(1);
+  RunRecord record = run_.record;
+  record.step = begin_.step;
+  record.samples = begin_.samples;
+  record.tokens = begin_.tokens;
+  if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
+  return record;
+}
+
+/// The last round of a run may be a short one.
+RunRecord Rounds::end() const {
+  const std::int64_t every = options_.job.config.low_communication.every;
+  RunRecord end = begin_;
+  end.step = std::min((begin_.step / every + 1) * every, run_.total_steps);
+  const std::int64_t samples = (end.step - begin_.step) * run_.batch.global;
+  end.samples += samples;
+  end.tokens += samples * run_.data->tokens_per_sample();
+  return end;
+}
+
+bool Rounds::has_part() const {
+  return places_ > 0 && samples_of_member(run_.batch, place_, places_).count > 0;
+}
+
+void Rounds::take_back() {
+  round_.take_anchor();
+  run_.record.step = begin_.step;
+  run_.record.samples = begin_.samples;
+  run_.record.tokens = begin_.tokens;
+  trained_ = 0;
+  places_ = 0;
+}
+
+void Rounds::read(std::span<const std::byte> bytes) {
+  MemberWork::read(bytes);
+  begin_at(run_.record);
+  round_.take_anchor();
+}
+
+StepResult Rounds::step(elastic::ElasticGroup& group, const StepInput& input) {
+  closed_ = false;
+  share_ = 0;
+  data_wait_s_ = 0;
+  for (;;) {
+    group.let_join();
+    if (has_part()) {
+      const StepResult own = train(input);
+      if (run_.record.step + 1 < end().step) return own;
+      return exchange(group, own);
+    }
+    const StepResult result = exchange(group, {});
+    if (closed_) return result;
+  }
+}
+
+StepResult Rounds::train(const StepInput& given) {
+  const RankBatch batch = read_batch(place_, places_);
+  StepInput input = given;
+  input.labels = count_labels(batch.micro_batches, run_.share);
+  const StepResult result = run_.step->run(batch, input);
+  trained_ += samples_of_member(run_.batch, place_, places_).count;
+  if (input.poison == Poison::kState) state_is_wrong_ = true;
+  return result;
+}
+
+StepResult Rounds::exchange(elastic::ElasticGroup& group, const StepResult& own) {
+  LineageStep line;
+  const elastic::StepResult step = group.step(
+      group.next_step(),
+      [&](const std::shared_ptr<Communicator>& world, const elastic::Roster& roster) {
+        elastic::Attempt attempt = this->attempt(*world, roster, own);
+        line = line_of(roster.view);
+        return attempt;
+      },
+      [this] { apply(); });
+  place_ = step.rank;
+  places_ = static_cast<std::int64_t>(step.view.members.size());
+  committed(step, std::move(line));
+  StepResult result = own;
+  if (!closed_) return result;
+  result.loss = 0;
+  for (const Part& part : parts_) result.loss += part.samples / trained_by_all_ * part.loss;
+  return result;
+}
+
+elastic::Attempt Rounds::attempt(Communicator& group, const elastic::Roster& roster,
+                                 const StepResult& own) {
+  // The last attempt may have failed because of what this member has. Of two members nobody else
+  // could say which one is wrong.
+  if (roster.attempt > 1) check_state();
+  if (feedback_) feedback_->drop();
+  next_.reset();
+  gather_parts(group, own);
+  const auto samples = static_cast<std::uint64_t>(trained_);
+  if (trained_by_all_ == 0) return {.state = state_.digest(common_record()), .samples = samples};
+  next_ = round_.moved_by(sum_of_differences(group));
+  fault_at(member_place::kUpdate);
+  const std::vector<checkpoint::StateItem> items = round_.items_of(*next_);
+  if (std::exchange(state_is_wrong_, false)) make_wrong(items);
+  return {.state = RunState::digest_with(end(), items), .samples = samples};
+}
+
+void Rounds::gather_parts(Communicator& group, const StepResult& own) {
+  const Part part{.samples = static_cast<double>(trained_),
+                  .threads = static_cast<double>(at::get_num_threads()),
+                  .is_new = is_new_ ? 1.0 : 0.0,
+                  .place = static_cast<double>(place_),
+                  .places = static_cast<double>(places_),
+                  .loss = own.loss};
+  constexpr std::size_t kNumbers = sizeof(Part) / sizeof(double);
+  const auto* const first = reinterpret_cast<const double*>(&part);
+  const std::vector<double> all = gather(group, std::span(first, kNumbers));
+  parts_.clear();
+  trained_by_all_ = 0;
+  for (std::size_t i = 0; i < all.size(); i += kNumbers) {
+    parts_.push_back({all[i], all[i + 1], all[i + 2], all[i + 3], all[i + 4], all[i + 5]});
+    trained_by_all_ += parts_.back().samples;
+  }
+}
+
+at::Tensor Rounds::sum_of_differences(Communicator& group) {
+  at::Tensor sum;
+  {
+    const ScopedCategory category(MemoryCategory::kCommunication);
+    sum = at::empty({round_.values()}, at::kFloat);
+  }
+  const std::span<float> values(sum.data_ptr<float>(), static_cast<std::size_t>(sum.numel()));
+  round_.write_difference(static_cast<double>(trained_) / trained_by_all_, values);
+  collective::Operation operation{
+      .kind = collective::Kind::kAllReduce,
+      .type = ElementType::kF32,
+      .buffer = {.input = values.data(), .output = values.data(), .count = values.size()}};
+  collective::CodedFeedback feedback;
+  if (feedback_) {
+    operation.coding = outer_.coding;
+    operation.coding.key = outer_.coding.key.child(static_cast<std::uint64_t>(end().step));
+    feedback = feedback_->begin(operation.coding, group.size(), group.rank());
+    operation.feedback = &feedback;
+  }
+  carry_out(group, operation, "all_reduce", [this] { fault_at(member_place::kReduce); });
+  return sum;
+}
+
+/// Is called when the last attempt is committed.
+void Rounds::apply() {
+  if (next_) {
+    const RunRecord end = this->end();
+    {
+      const auto held = hold_state();
+      round_.take(*next_);
+      begin_ = end;
+    }
+    closed_ = true;
+    if (feedback_) feedback_->commit();
+    if (trained_ > 0) is_new_ = false;
+    trained_ = 0;
+  }
+  next_.reset();
+  if (fault_at(member_place::kCommit)) make_wrong(round_.items());
+}
+
+/// Returns the line of the round that the last attempt ends; without members where it ends none.
+LineageStep Rounds::line_of(const elastic::View& view) const {
+  LineageStep line{.step = end().step, .steps = end().step - begin_.step};
+  if (trained_by_all_ == 0) return line;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    LineageMember& member = line.members.emplace_back();
+    member.id = view.members[i].id.text();
+    member.threads = static_cast<std::int64_t>(part.threads);
+    // Who has trained nothing takes part in the sum all the same.
+    if (part.samples == 0) continue;
+    member.place = static_cast<std::int64_t>(part.place);
+    member.places = static_cast<std::int64_t>(part.places);
+    member.first_sample =
+        begin_.samples + samples_of_member(run_.batch, member.place, member.places).first;
+    member.samples = static_cast<std::int64_t>(part.samples);
+    member.is_new = part.is_new != 0;
+  }
+  return line;
+}
+
+}  // namespace shoal::train

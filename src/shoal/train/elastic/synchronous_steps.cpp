@@ -1,0 +1,106 @@
+#include "shoal/train/elastic/synchronous_steps.h"
+
+#include <ATen/Parallel.h>
+
+#include <utility>
+
+#include "shoal/train/elastic/member_batch.h"
+
+namespace shoal::train {
+
+namespace elastic = collective::elastic;
+using collective::Communicator;
+
+SynchronousSteps::SynchronousSteps(const RunOptions& options, Run& run, OnCommit on_commit)
+    : MemberWork(options, run, tensors_of(*run.state), std::move(on_commit)),
+      undo_(*run.optimizer),
+      sum_(run.optimizer->slices()) {}
+
+RunRecord SynchronousSteps::common_record() const {
+  RunRecord record = run_.record;
+  if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
+  return record;
+}
+
+void SynchronousSteps::take_back() {
+  if (!std::exchange(tried_, false)) return;
+  undo_.restore();
+  if (scale_before_) run_.loss_scale->restore(*scale_before_);
+}
+
+std::vector<std::byte> SynchronousSteps::write() {
+  take_back();
+  return MemberWork::write();
+}
+
+elastic::Attempt SynchronousSteps::attempt(Communicator& group, const elastic::Roster& roster,
+                                           StepInput input) {
+  take_back();
+  // The last attempt may have failed because of what this member has. Of two members nobody else
+  // could say which one is wrong.
+  if (roster.attempt > 1) check_state();
+  // Another attempt may have left its gradients.
+  run_.model->clear_gradients();
+  const RankBatch batch = read_batch(roster.rank, roster.size);
+  const double own[2] = {count_labels(batch.micro_batches, run_.share),
+                         static_cast<double>(at::get_num_threads())};
+  const std::vector<double> of_all = gather(group, own);
+  parts_.clear();
+  input.labels = 0;
+  for (std::size_t i = 0; i < of_all.size(); i += 2) {
+    parts_.push_back({of_all[i], of_all[i + 1]});
+    input.labels += of_all[i];
+  }
+  StepSum sum = run_.step->accumulate(batch, input);
+  sum_.set(sum.gradients);
+  const std::span<float> values = sum_.values();
+  carry_out(group,
+            {.kind = collective::Kind::kAllReduce,
+             .type = ElementType::kF32,
+             .buffer = {.input = values.data(), .output = values.data(), .count = values.size()}},
+            "all_reduce", [this] { fault_at(member_place::kReduce); });
+  const std::vector<double> losses = gather(group, std::span(&sum.loss, 1));
+  sum.loss = 0;
+  for (const double loss : losses) sum.loss += loss;
+  sum.gradients = sum_.gradients();
+  undo_.record();
+  if (run_.loss_scale) scale_before_ = run_.loss_scale->state();
+  tried_ = true;
+  result_ = run_.step->update(std::move(sum), input);
+  fault_at(member_place::kUpdate);
+  if (input.poison == Poison::kState && roster.attempt == 1) make_wrong(tensors_.to_save());
+  const SampleRange samples = samples_of_member(run_.batch, roster.rank, roster.size);
+  return {.state = state_.digest(run_.record_after(1)),
+          .samples = static_cast<std::uint64_t>(samples.count)};
+}
+
+StepResult SynchronousSteps::step(elastic::ElasticGroup& group, const StepInput& input) {
+  const elastic::StepResult committed = group.step(
+      group.next_step(),
+      [&](const std::shared_ptr<Communicator>& world, const elastic::Roster& roster) {
+        return attempt(*world, roster, input);
+      },
+      [this] {
+        tried_ = false;
+        if (fault_at(member_place::kCommit)) make_wrong(tensors_.to_save());
+      });
+  tell(committed);
+  return result_;
+}
+
+void SynchronousSteps::tell(const elastic::StepResult& step) {
+  LineageStep line{.step = run_.record.step + 1};
+  const auto& members = step.view.members;
+  const auto count = static_cast<std::int64_t>(members.size());
+  for (std::int64_t i = 0; i < count; ++i) {
+    const SampleRange samples = samples_of_member(run_.batch, i, count);
+    const auto member = static_cast<std::size_t>(i);
+    line.members.push_back({.id = members[member].id.text(),
+                            .first_sample = run_.record.samples + samples.first,
+                            .samples = samples.count,
+                            .threads = static_cast<std::int64_t>(parts_[member].threads)});
+  }
+  committed(step, std::move(line));
+}
+
+}  // namespace shoal::train
