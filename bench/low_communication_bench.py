@@ -11,6 +11,9 @@ period, in which each parameter is exchanged once, after some steps to begin wit
     peak         the most bytes that the link carries in a second and one direction: of the streaming run, beside DiLoCo's.
     planned      the part of the time in which the members compute, as `shoal plan` says from the link and the time of a step that needs no exchange,
                  beside the one measured.
+joining: a member of an elastic group that trains GPT-2 with 124M parameters in rounds, while another one at the other site joins it: the median time
+of its steps before that (the peer) and from the start of the other process until it is in the group, and the limit 1.1 times as long. The state is
+anchor and momentum, eight bytes a parameter.
 loss: a small Llama that learns the header corpus from the same samples, with members and without, three seeds each: the mean loss of the held-out
 files. The peer is the synchronous run, and the spread is how far the losses of its seeds are apart, as a part of their mean. There is no limit: in runs
 this short each member learns from too few samples for the means to be equal.
@@ -91,6 +94,61 @@ every = {every}
 codec = "{codec}"
 fragments = {fragments}
 overlap_steps = {overlap}
+"""
+# The steps of a member before another one joins it, and the longest that its state may take at 100 Mbit/s and in steps of a second.
+JOIN_AFTER, JOIN_STEPS = 15, 300
+JOIN_JOB = """
+[job]
+name = "joining"
+[model]
+name = "gpt2-124m"
+vocab = 0
+[data]
+source = "tokens"
+folders = ["{folder}/text"]
+[training]
+global_batch_sequences = 1
+micro_batch = 1
+sequence_length = 64
+steps = 1000000
+[lr_scheduler]
+name = "constant"
+warmup_steps = 0
+[parallelism]
+threads_per_rank = 1
+[low_communication]
+method = "diloco"
+every = 1000000
+[elastic]
+enabled = true
+key_file = "{folder}/key"
+[checkpoint]
+interval = 0
+at_end = false
+[validation]
+interval = 0
+batches = 1
+[metrics]
+tensorboard = false
+"""
+# The site of the member, and that of the one which joins it and then ends both.
+JOIN_SITES = """
+train() {{ exec taskset -c $1 {shoal} train {folder}/joining.toml --run-dir {run}-$SITE --set elastic.listen=$SITE_OWN "${{@:2}}"; }}
+lines() {{ cat {run}-0/metrics.jsonl 2>/dev/null | wc -l; }}
+if [ $SITE = 0 ]; then
+    train {cores[0]} &
+    echo $! > {run}.pid
+    wait
+    exit 0
+fi
+until [ $(lines) -ge {after} ]; do sleep 0.1; done
+train {cores[1]} --join $(head -1 {run}-0/address) &
+joiner=$!
+until [ -e {run}-1/address ] || [ $(lines) -ge {most} ] || ! kill -0 $joiner; do sleep 0.1; done
+[ -e {run}-1/address ] || echo "it has not joined"
+kill -KILL $joiner $(cat {run}.pid)
+wait
+exit 0
 """
 # The loss of runs that a core makes in half a minute.
 SEEDS = (1, 2, 3)
@@ -300,6 +358,32 @@ def planned(case):
                     planned_exchange_s=exchange_s)
 
 
+def joining(case):
+    over_wan = comparison.ROOT / "build" / "release" / "bin" / "over_wan"
+    assert wire.data
+    run, cores = wire.folder / "joining", sorted(os.sched_getaffinity(0))
+    (wire.folder / "key").write_text("of this measurement")
+    (wire.folder / "joining.toml").write_text(JOIN_JOB.format(folder=wire.folder))
+    script = JOIN_SITES.format(shoal=over_wan.parent / "shoal", folder=wire.folder, run=run, after=JOIN_AFTER, most=JOIN_STEPS,
+                               cores=[cores[0], cores[1 % len(cores)]])
+    counts = wire.folder / "joining.counts"
+    with Steps(wire.folder / "joining-0" / "metrics.jsonl") as steps:
+        done = subprocess.run([over_wan, "--megabits", "100", "--round-trip", str(ROUND_TRIP_MS), "--counts", counts, "--", "bash", "-c", script],
+                              capture_output=True, text=True, cwd=wire.folder)
+    entered = wire.folder / "joining-1" / "address"
+    if not entered.exists():
+        raise comparison.Failed(f"nobody has joined:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    # Files have the time of day.
+    until = entered.stat().st_mtime - time.time() + time.monotonic()
+    times = [line["step_s"] for line in steps.lines]
+    during = [step for step, at in zip(times, steps.times) if at <= until][JOIN_AFTER:]
+    before = times[3:JOIN_AFTER]
+    ours, peer = statistics.median(during), statistics.median(before)
+    sent = [int(line.split()[1]) for line in counts.read_text().splitlines()]
+    comparison.emit(case, "s a step", ours, peer, peer / ours, (max(before) - min(before)) / peer, 1 / 1.1, steps=len(during), longest=max(during),
+                    seconds=sum(during), bytes=sent[-1])
+
+
 class Losses:
     """Runs on the header corpus, on two ranks of this host: links change no loss."""
 
@@ -342,6 +426,7 @@ CASES = {"low_communication/computing/diloco/100mbit": (computing, "diloco", 100
          "low_communication/bytes/streaming": (bytes_sent, "streaming"),
          "low_communication/peak/streaming": (peak,),
          "low_communication/planned/diloco": (planned,),
+         "low_communication/joining": (joining,),
          "low_communication/loss/diloco": (loss, "diloco"),
          "low_communication/loss/streaming": (loss, "streaming")}
 

@@ -3,7 +3,8 @@
 //
 //   over_wan --megabits 100 --round-trip 50 --counts counts.txt -- sh -c 'RANK=$SITE ...'
 //
-// The command finds its site, 0 or 1, in SITE and the address of site 0 in SITE_0. A line of the
+// The command finds its site, 0 or 1, in SITE, its own address in SITE_OWN and that of site 0 in
+// SITE_0. A line of the
 // file of counts is the nanoseconds of CLOCK_MONOTONIC, the bytes that have come from site 0 to
 // site 1 by then, and those in the other direction; there is one for every 10 ms in which packets
 // came. Exits with 1 where a command failed, or the link was not what it should be. Needs the right
@@ -66,6 +67,7 @@ pid_t start(const Wan& wan, int site, const Choice& choice) {
   words.push_back(nullptr);
   const std::string number = fmt::format("{}", site);
   const std::string first = wan.address(0);
+  const std::string own = wan.address(site);
   const pid_t process = fork();
   if (process != 0) return process;
   try {
@@ -73,6 +75,7 @@ pid_t start(const Wan& wan, int site, const Choice& choice) {
     wan.enter(site);
     setenv("SITE", number.c_str(), 1);
     setenv("SITE_0", first.c_str(), 1);
+    setenv("SITE_OWN", own.c_str(), 1);
     execvp(words[0], words.data());
     fmt::print(stderr, "over_wan: cannot run {}\n", choice.command[0]);
   } catch (const std::exception& error) {

@@ -90,7 +90,8 @@ const Paths kOfElasticJobs{"elastic.join",
                            "elastic.etcd",
                            "elastic.etcd_ca_file",
                            "elastic.etcd_patience_s",
-                           "elastic.step_timeout_s"};
+                           "elastic.step_timeout_s",
+                           "low_communication.shares"};
 /// What has no effect in a busy job whatever its data is.
 const Paths kElsewhere = both(both(kOfSgd, both(kOfMembers, kOfElasticJobs)),
                               {"parallelism.bucket_mb", "activation_checkpoint.budget_mb"});
@@ -174,13 +175,20 @@ TEST(Conditions, OfMembers) {
   EXPECT_EQ(of(LowCommunication::kLocalSgd), both(busy, both(kOfStreaming, kOfAnOuterOptimizer)));
   EXPECT_EQ(of(LowCommunication::kDiLoCo), both(busy, kOfStreaming));
   EXPECT_EQ(of(LowCommunication::kStreamingDiLoCo), busy);
+  JobConfig rounds = busy_job();
+  rounds.elastic.enabled = true;
+  const Paths elastic =
+      except(without_effect(rounds), both(kOfMembers, {"low_communication.shares"}));
+  rounds.low_communication.method = LowCommunication::kDiLoCo;
+  EXPECT_EQ(without_effect(rounds), both(elastic, kOfStreaming));
 }
 
 TEST(Conditions, OfElasticJobs) {
   JobConfig job = busy_job();
   job.elastic.enabled = true;
   job.elastic.etcd = {"http://node1:2379"};
-  const Paths with_an_etcd = except(without_effect(busy_job()), kOfElasticJobs);
+  const Paths with_an_etcd =
+      both(except(without_effect(busy_job()), kOfElasticJobs), {"low_communication.shares"});
   EXPECT_EQ(without_effect(job), with_an_etcd);
   job.elastic.etcd.clear();
   EXPECT_EQ(without_effect(job),

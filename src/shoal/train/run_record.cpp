@@ -44,7 +44,8 @@ std::vector<std::string> differing_data_keys(const JobConfig& before, const JobC
 
 /// Returns true for a key that exchanges depend on which a checkpoint is in the midst of.
 bool decides_exchanges(const ConfigKey& key) {
-  return key.section == "low_communication" && key.name != "learning_rate" && key.name != "mix";
+  return key.section == "low_communication" && key.name != "learning_rate" && key.name != "mix" &&
+         key.name != "shares";
 }
 
 /// Lists keys that a resumed run must not change although the tensors would fit.

@@ -9,7 +9,9 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "shoal/base/error.h"
 #include "shoal/base/hex.h"
@@ -33,6 +35,29 @@ TEST(MemberBatch, MembersShareTheMicroBatchesWhateverTheirNumber) {
       next += samples.count;
     }
     EXPECT_EQ(next, 24);
+  }
+}
+
+TEST(MemberBatch, MembersOfUnequalSpeedHaveUnequalShares) {
+  const BatchPlan plan{.global = 24, .micro_batch = 2, .accumulation = 12};
+  using Ranges = std::vector<SampleRange>;
+  EXPECT_EQ(samples_by_speed(plan, {1, 1, 1}), (Ranges{{0, 8}, {8, 8}, {16, 8}}));
+  EXPECT_EQ(samples_by_speed(plan, {3, 1}), (Ranges{{0, 18}, {18, 6}})) << "one each, 10 by 3:1";
+  EXPECT_EQ(samples_by_speed(plan, {1000, 1, 0.001}), (Ranges{{0, 20}, {20, 2}, {22, 2}}));
+  // More members than micro-batches.
+  const auto many = samples_by_speed({.global = 2, .micro_batch = 1, .accumulation = 2}, {1, 2, 4});
+  EXPECT_EQ(many, (Ranges{{0, 0}, {0, 1}, {1, 1}}));
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 1000; ++trial) {
+    std::vector<double> speeds(1 + random() % 15);
+    for (double& speed : speeds) speed = 1e-3 + random() * 1e-6;
+    std::int64_t next = 0;
+    for (const SampleRange& samples : samples_by_speed(plan, speeds)) {
+      EXPECT_EQ(samples.first, next);
+      EXPECT_EQ(samples.count % 2, 0);
+      next += samples.count;
+    }
+    EXPECT_EQ(next, 24) << trial;
   }
 }
 

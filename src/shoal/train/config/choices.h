@@ -35,6 +35,8 @@ enum class ContextParallelMethod { kRing, kHeads };
 enum class StagesBy { kCost, kCount };
 /// How data-parallel members that exchange no gradients bring their parameters together.
 enum class LowCommunication { kNone, kLocalSgd, kDiLoCo, kStreamingDiLoCo };
+/// Members of an elastic group divide the samples of a round like this.
+enum class MemberShares { kEven, kBySpeed };
 /// Members of an elastic group that have lost the majority of the keepers do this.
 enum class OnQuorumLoss { kStop, kSurvivors };
 enum class ShardUnits { kBlock, kSize, kNames, kModel };
@@ -129,6 +131,10 @@ struct ChoiceNames<LowCommunication> {
 template <>
 struct ChoiceNames<collective::Codec> {
   static constexpr std::array names = collective::kCodecNames;
+};
+template <>
+struct ChoiceNames<MemberShares> {
+  static constexpr std::array names{"even", "by_speed"};
 };
 template <>
 struct ChoiceNames<OnQuorumLoss> {

@@ -20,10 +20,7 @@ std::string to_json(const LineageStep& step) {
     members += fmt::format(R"({}{{"id": "{}", "first_sample": {}, "samples": {}, "threads": {})",
                            members.empty() ? "" : ", ", member.id, member.first_sample,
                            member.samples, member.threads);
-    if (is_round) {
-      members += fmt::format(R"(, "place": {}, "places": {}, "is_new": {})", member.place,
-                             member.places, member.is_new);
-    }
+    if (is_round) members += fmt::format(R"(, "is_new": {})", member.is_new);
     members += "}";
   }
   return fmt::format(
@@ -48,8 +45,6 @@ LineageStep parse_lineage(const std::string& line) {
                               .first_sample = member.at("first_sample"),
                               .samples = member.at("samples"),
                               .threads = member.at("threads"),
-                              .place = member.value("place", std::int64_t{0}),
-                              .places = member.value("places", std::int64_t{0}),
                               .is_new = member.value("is_new", false)});
     }
     return step;

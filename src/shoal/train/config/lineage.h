@@ -11,16 +11,12 @@ namespace shoal::train {
 /// The part of one member of an elastic group in a step, or in a round of steps.
 struct LineageMember {
   std::string id;
-  /// Training samples [first, first + samples). In a round: the first one, and how many there are;
-  /// `place` says which.
+  /// Training samples [first, first + samples). In a round: the first one of the first step and
+  /// the samples of all steps; each step has as many, at the same place of its global batch.
   std::int64_t first_sample = 0;
   std::int64_t samples = 0;
   std::int64_t threads = 1;  ///< with which it computed: they decide the last bits
-  /// In a round: the member was number `place` of the `places` that divided each step, of which
-  /// some may have been lost. Zeros in a step.
-  std::int64_t place = 0;
-  std::int64_t places = 0;
-  bool is_new = false;  ///< in a round: its optimizer began with it
+  bool is_new = false;       ///< in a round: its optimizer began with it
   bool operator==(const LineageMember&) const = default;
 };
 

@@ -26,6 +26,12 @@ void list_low_communication_keys(std::vector<ConfigKey>& keys) {
            "how differences travel: as fp32 (none), or rounded at random to 16, 8, 4 or 3 bits, "
            "with what rounding took added the next time")
       .only_with({of_members})
+      .key(
+          "shares", &L::shares,
+          "how the members of an elastic group divide the micro-batches of each step of a round: "
+          "evenly, or by_speed, as each was in the round before: then slow ones hold up the others "
+          "less, and who trains what depends on the machines")
+      .only_with({of_members, of_elastic_jobs})
       .key("fragments", &L::fragments, between(1, 1e6),
            "streaming_diloco: equal parts of the parameters, exchanged one after the other")
       .only_with({of_members, of_streaming})

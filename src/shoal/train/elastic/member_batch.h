@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "shoal/train/data_source.h"
 #include "shoal/train/step.h"
@@ -11,6 +12,7 @@ namespace shoal::train {
 struct SampleRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
+  bool operator==(const SampleRange&) const = default;
 };
 
 /// Returns the samples of member `member` of `members`: whole micro-batches of `plan`, which has
@@ -19,8 +21,12 @@ struct SampleRange {
 /// leave some without any.
 SampleRange samples_of_member(const BatchPlan& plan, std::int64_t member, std::int64_t members);
 
-/// Returns that member's part of the global batch that begins with training sample `first`.
+/// The same for members of unequal speed: each gets a number of micro-batches in proportion to its
+/// speed, in any unit above 0, and at least one where there are as many as members.
+std::vector<SampleRange> samples_by_speed(const BatchPlan& plan, const std::vector<double>& speeds);
+
+/// Returns these samples of the global batch that begins with training sample `first`.
 RankBatch member_batch(const DataSource& data, std::int64_t first, const BatchPlan& plan,
-                       std::int64_t member, std::int64_t members);
+                       const SampleRange& samples);
 
 }  // namespace shoal::train

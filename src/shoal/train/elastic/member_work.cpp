@@ -7,7 +7,6 @@
 #include "shoal/base/duration.h"
 #include "shoal/base/hex.h"
 #include "shoal/base/span_recorder.h"
-#include "shoal/train/elastic/member_batch.h"
 #include "shoal/train/fault.h"
 
 namespace shoal::train {
@@ -92,11 +91,10 @@ void MemberWork::read(std::span<const std::byte> bytes) {
   if (fault_at(member_place::kTake)) make_wrong(tensors_.to_save());
 }
 
-RankBatch MemberWork::read_batch(std::int64_t member, std::int64_t members) {
+RankBatch MemberWork::read_batch(const SampleRange& samples) {
   const auto begin = Clock::now();
-  RankBatch batch = member_batch(*run_.data, run_.record.samples, run_.batch, member, members);
+  RankBatch batch = member_batch(*run_.data, run_.record.samples, run_.batch, samples);
   data_wait_s_ = to_seconds(Clock::now() - begin);
-  const SampleRange samples = samples_of_member(run_.batch, member, members);
   share_ = static_cast<double>(samples.count) / static_cast<double>(run_.batch.global);
   return batch;
 }

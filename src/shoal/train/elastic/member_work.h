@@ -12,6 +12,7 @@
 
 #include "shoal/collective/elastic/elastic_group.h"
 #include "shoal/train/config/lineage.h"
+#include "shoal/train/elastic/member_batch.h"
 #include "shoal/train/elastic/run_state.h"
 #include "shoal/train/run.h"
 #include "shoal/train/trainer.h"
@@ -65,9 +66,8 @@ class MemberWork {
  protected:
   /// Returns what the state says about the position of the run: the same on all members.
   virtual RunRecord common_record() const = 0;
-  /// Reads this member's part of the global batch at `run.record`, where it is number `member` of
-  /// `members`.
-  RankBatch read_batch(std::int64_t member, std::int64_t members);
+  /// Reads these samples of the global batch at `run.record`, which are this member's.
+  RankBatch read_batch(const SampleRange& samples);
   /// Remembers a commit and tells it: `line` needs no digests.
   void committed(const collective::elastic::StepResult& step, LineageStep line);
   /// Changes one bit of the first of these tensors.

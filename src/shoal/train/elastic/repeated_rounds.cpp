@@ -76,9 +76,9 @@ at::Tensor RepeatedRounds::train(const LineageStep& round, const LineageMember& 
     at::set_num_threads(static_cast<int>(member.threads));
     begin_optimizer_anew(run_);
     if (!member.is_new) inner_.at(member.id).restore(run_);
+    const SampleRange samples = samples_of(round, member);
     for (std::int64_t step = 0; step < round.steps; ++step) {
-      const RankBatch batch =
-          member_batch(*run_.data, run_.record.samples, run_.batch, member.place, member.places);
+      const RankBatch batch = member_batch(*run_.data, run_.record.samples, run_.batch, samples);
       run_.step->run(batch, {.step = run_.record.step,
                              .learning_rate = optim::learning_rate(run_.schedule, run_.record.step),
                              .clip_norm = job_.config.optimizer.clip_norm,
@@ -125,32 +125,41 @@ at::Tensor RepeatedRounds::coded_sum_of(const LineageStep& round,
   return sum;
 }
 
+/// Returns the samples of a member in each step.
+SampleRange RepeatedRounds::samples_of(const LineageStep& round,
+                                       const LineageMember& member) const {
+  return {member.first_sample - run_.record.samples, member.samples / round.steps};
+}
+
+/// The members of a round have whole micro-batches of each step, none of them twice; those of
+/// members that were lost are left out.
 void RepeatedRounds::check(const LineageStep& round) const {
-  const auto refuse = [&](std::size_t member, const std::string& what) {
-    throw Error(ErrorKind::kData, "replay",
-                fmt::format("steps {} to {}: member {} of {} {}", round.behind() + 1, round.step,
-                            member + 1, round.members.size(), what));
-  };
-  bool any = false;
+  std::int64_t next = 0;
   for (std::size_t i = 0; i < round.members.size(); ++i) {
     const LineageMember& member = round.members[i];
     if (member.samples == 0) continue;
-    any = true;
-    const bool has_place = member.place >= 0 && member.place < member.places;
-    const SampleRange expected =
-        has_place ? samples_of_member(run_.batch, member.place, member.places) : SampleRange();
-    if (!has_place || member.threads <= 0 ||
-        member.first_sample != run_.record.samples + expected.first ||
-        member.samples != round.steps * expected.count) {
-      refuse(i, fmt::format("has {} samples from {} on in the lineage, and {} from {} on in the "
-                            "job",
-                            member.samples, member.first_sample, round.steps * expected.count,
-                            run_.record.samples + expected.first));
+    const auto refuse = [&](const std::string& what) {
+      throw Error(ErrorKind::kData, "replay",
+                  fmt::format("steps {} to {}: member {} of {} {}", round.behind() + 1, round.step,
+                              i + 1, round.members.size(), what));
+    };
+    const SampleRange samples = samples_of(round, member);
+    const bool is_whole = member.samples % (round.steps * run_.batch.micro_batch) == 0;
+    if (!is_whole || samples.first < next || samples.first + samples.count > run_.batch.global) {
+      refuse(
+          fmt::format("has samples {} to {} of each {}, of which {} are of others, in parts of {}",
+                      samples.first, samples.first + samples.count, run_.batch.global, next,
+                      run_.batch.micro_batch));
     }
+    if (member.threads <= 0) refuse(fmt::format("has {} threads", member.threads));
     if (!member.is_new && !inner_.contains(member.id))
-      refuse(i, "has an optimizer that began before the first round of the lineage");
+      refuse("has an optimizer that began before the first round of the lineage");
+    next = samples.first + samples.count;
   }
-  if (!any) refuse(0, "has no samples, and neither has another one");
+  if (next > 0) return;
+  throw Error(ErrorKind::kData, "replay",
+              fmt::format("steps {} to {}: no member has trained any samples", round.behind() + 1,
+                          round.step));
 }
 
 }  // namespace shoal::train

@@ -10,6 +10,7 @@
 #include "shoal/optim/outer_optimizer.h"
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/elastic/inner_state.h"
+#include "shoal/train/elastic/member_batch.h"
 #include "shoal/train/elastic/repetition.h"
 #include "shoal/train/elastic/round_state.h"
 #include "shoal/train/run.h"
@@ -26,6 +27,7 @@ class RepeatedRounds final : public Repetition {
   std::string repeat(const LineageStep& round) override;
 
  private:
+  SampleRange samples_of(const LineageStep& round, const LineageMember& member) const;
   void check(const LineageStep& round) const;
   /// Trains the member's samples from the anchor on, and returns its weighted difference.
   at::Tensor train(const LineageStep& round, const LineageMember& member, double weight);

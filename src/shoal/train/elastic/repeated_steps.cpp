@@ -33,7 +33,8 @@ std::string RepeatedSteps::repeat(const LineageStep& step) {
                   .learning_rate = optim::learning_rate(run_.schedule, run_.record.step),
                   .clip_norm = job_.config.optimizer.clip_norm};
   for (std::int64_t i = 0; i < members; ++i) {
-    batches.push_back(member_batch(*run_.data, run_.record.samples, run_.batch, i, members));
+    batches.push_back(member_batch(*run_.data, run_.record.samples, run_.batch,
+                                   samples_of_member(run_.batch, i, members)));
     input.labels += count_labels(batches.back().micro_batches, run_.share);
   }
   StepSum all;

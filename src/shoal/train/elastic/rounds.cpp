@@ -4,13 +4,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
-#include "shoal/base/check.h"
+#include "shoal/base/duration.h"
 #include "shoal/base/memory_category.h"
 #include "shoal/train/elastic/inner_state.h"
-#include "shoal/train/elastic/member_batch.h"
 
 namespace shoal::train {
 
@@ -61,17 +59,13 @@ RunRecord Rounds::end() const {
   return end;
 }
 
-bool Rounds::has_part() const {
-  return places_ > 0 && samples_of_member(run_.batch, place_, places_).count > 0;
-}
-
 void Rounds::take_back() {
   round_.take_anchor();
   run_.record.step = begin_.step;
   run_.record.samples = begin_.samples;
   run_.record.tokens = begin_.tokens;
   trained_ = 0;
-  places_ = 0;
+  range_ = {};
 }
 
 void Rounds::read(std::span<const std::byte> bytes) {
@@ -86,7 +80,7 @@ StepResult Rounds::step(elastic::ElasticGroup& group, const StepInput& input) {
   data_wait_s_ = 0;
   for (;;) {
     group.let_join();
-    if (has_part()) {
+    if (range_.count > 0) {
       const StepResult own = train(input);
       if (run_.record.step + 1 < end().step) return own;
       return exchange(group, own);
@@ -97,11 +91,13 @@ StepResult Rounds::step(elastic::ElasticGroup& group, const StepInput& input) {
 }
 
 StepResult Rounds::train(const StepInput& given) {
-  const RankBatch batch = read_batch(place_, places_);
+  const auto begin = Clock::now();
+  const RankBatch batch = read_batch(range_);
   StepInput input = given;
   input.labels = count_labels(batch.micro_batches, run_.share);
   const StepResult result = run_.step->run(batch, input);
-  trained_ += samples_of_member(run_.batch, place_, places_).count;
+  trained_ += range_.count;
+  seconds_ += to_seconds(Clock::now() - begin);
   if (input.poison == Poison::kState) state_is_wrong_ = true;
   return result;
 }
@@ -116,8 +112,7 @@ StepResult Rounds::exchange(elastic::ElasticGroup& group, const StepResult& own)
         return attempt;
       },
       [this] { apply(); });
-  place_ = step.rank;
-  places_ = static_cast<std::int64_t>(step.view.members.size());
+  range_ = next_range(step.rank);
   committed(step, std::move(line));
   StepResult result = own;
   if (!closed_) return result;
@@ -147,8 +142,8 @@ void Rounds::gather_parts(Communicator& group, const StepResult& own) {
   const Part part{.samples = static_cast<double>(trained_),
                   .threads = static_cast<double>(at::get_num_threads()),
                   .is_new = is_new_ ? 1.0 : 0.0,
-                  .place = static_cast<double>(place_),
-                  .places = static_cast<double>(places_),
+                  .first = static_cast<double>(range_.first),
+                  .seconds = seconds_,
                   .loss = own.loss};
   constexpr std::size_t kNumbers = sizeof(Part) / sizeof(double);
   const auto* const first = reinterpret_cast<const double*>(&part);
@@ -197,9 +192,27 @@ void Rounds::apply() {
     if (feedback_) feedback_->commit();
     if (trained_ > 0) is_new_ = false;
     trained_ = 0;
+    seconds_ = 0;
   }
   next_.reset();
   if (fault_at(member_place::kCommit)) make_wrong(round_.items());
+}
+
+/// Returns the samples of this member in each step of the next round. All who were in the last
+/// attempt divide it, and know the same of each other.
+SampleRange Rounds::next_range(std::int64_t rank) const {
+  const auto members = static_cast<std::int64_t>(parts_.size());
+  if (options_.job.config.low_communication.shares == MemberShares::kEven || trained_by_all_ == 0)
+    return samples_of_member(run_.batch, rank, members);
+  double seconds = 0;
+  for (const Part& part : parts_) seconds += part.seconds;
+  std::vector<double> speeds;
+  // Who has trained nothing yet is taken for one of average speed.
+  for (const Part& part : parts_) {
+    const bool is_known = part.samples > 0 && part.seconds > 0;
+    speeds.push_back(is_known ? part.samples / part.seconds : trained_by_all_ / seconds);
+  }
+  return samples_by_speed(run_.batch, speeds)[static_cast<std::size_t>(rank)];
 }
 
 /// Returns the line of the round that the last attempt ends; without members where it ends none.
@@ -213,10 +226,7 @@ LineageStep Rounds::line_of(const elastic::View& view) const {
     member.threads = static_cast<std::int64_t>(part.threads);
     // Who has trained nothing takes part in the sum all the same.
     if (part.samples == 0) continue;
-    member.place = static_cast<std::int64_t>(part.place);
-    member.places = static_cast<std::int64_t>(part.places);
-    member.first_sample =
-        begin_.samples + samples_of_member(run_.batch, member.place, member.places).first;
+    member.first_sample = begin_.samples + static_cast<std::int64_t>(part.first);
     member.samples = static_cast<std::int64_t>(part.samples);
     member.is_new = part.is_new != 0;
   }

@@ -42,14 +42,13 @@ class Rounds final : public MemberWork {
   struct Part {
     double samples = 0;  ///< that it has trained; 0: it has come during the round
     double threads = 0;
-    double is_new = 0;  ///< 1: its optimizer has begun with this round
-    double place = 0;   ///< among those that divide the round
-    double places = 0;
-    double loss = 0;  ///< of its last step
+    double is_new = 0;   ///< 1: its optimizer has begun with this round
+    double first = 0;    ///< sample of each step
+    double seconds = 0;  ///< for which it has computed
+    double loss = 0;     ///< of its last step
   };
   void begin_at(const RunRecord& record);
   RunRecord end() const;
-  bool has_part() const;
   StepResult train(const StepInput& given);
   StepResult exchange(collective::elastic::ElasticGroup& group, const StepResult& own);
   collective::elastic::Attempt attempt(collective::Communicator& group,
@@ -58,6 +57,7 @@ class Rounds final : public MemberWork {
   void gather_parts(collective::Communicator& group, const StepResult& own);
   at::Tensor sum_of_differences(collective::Communicator& group);
   void apply();
+  SampleRange next_range(std::int64_t rank) const;
   LineageStep line_of(const collective::elastic::View& view) const;
 
   const optim::OuterOptions outer_;
@@ -65,10 +65,10 @@ class Rounds final : public MemberWork {
   std::optional<collective::ErrorFeedback> feedback_;  ///< present with a codec
 
   // The round that runs.
-  RunRecord begin_;  ///< behind the last commit, without all that members differ in
-  std::int64_t place_ = 0;
-  std::int64_t places_ = 0;   ///< 0: this member has no part in it
+  RunRecord begin_;           ///< behind the last commit, without all that members differ in
+  SampleRange range_;         ///< of this member in each step; none: it has no part in the round
   std::int64_t trained_ = 0;  ///< samples of this member
+  double seconds_ = 0;        ///< for which it has computed
   bool is_new_ = true;        ///< no round is committed that this member has trained
   bool state_is_wrong_ = false;
 

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "shoal/train/elastic/member_batch.h"
-
 namespace shoal::train {
 
 namespace elastic = collective::elastic;
@@ -41,7 +39,8 @@ elastic::Attempt SynchronousSteps::attempt(Communicator& group, const elastic::R
   if (roster.attempt > 1) check_state();
   // Another attempt may have left its gradients.
   run_.model->clear_gradients();
-  const RankBatch batch = read_batch(roster.rank, roster.size);
+  const SampleRange samples = samples_of_member(run_.batch, roster.rank, roster.size);
+  const RankBatch batch = read_batch(samples);
   const double own[2] = {count_labels(batch.micro_batches, run_.share),
                          static_cast<double>(at::get_num_threads())};
   const std::vector<double> of_all = gather(group, own);
@@ -69,7 +68,6 @@ elastic::Attempt SynchronousSteps::attempt(Communicator& group, const elastic::R
   result_ = run_.step->update(std::move(sum), input);
   fault_at(member_place::kUpdate);
   if (input.poison == Poison::kState && roster.attempt == 1) make_wrong(tensors_.to_save());
-  const SampleRange samples = samples_of_member(run_.batch, roster.rank, roster.size);
   return {.state = state_.digest(run_.record_after(1)),
           .samples = static_cast<std::uint64_t>(samples.count)};
 }
