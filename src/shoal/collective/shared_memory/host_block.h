@@ -47,15 +47,17 @@ enum class CodedRound : std::uint8_t {
 /// and `sequence`, which is written last, says that the rest is there.
 struct alignas(64) Descriptor {
   std::atomic<std::uint64_t> sequence;
+  // These two words are compared as such, but for `visible` (same_call).
   Kind kind;
   ElementType type;
   Reduction reduction;
-  bool visible;  ///< every rank can use all buffers in place
-  std::int32_t peer;
-  std::uint16_t buffers;  ///< 0: per-rank counts
   Codec codec;
   std::uint8_t stochastic;  ///< 1: rounding is; 0 without a codec
+  bool visible;             ///< every rank can use all buffers in place
+  std::uint16_t buffers;    ///< 0: per-rank counts
+  std::int32_t peer;
   std::uint32_t tag;
+
   std::uint64_t count;  ///< elements, over all buffers
   double scale;
   union {
@@ -79,6 +81,9 @@ struct alignas(64) Descriptor {
   std::atomic<std::uint64_t> executed;
 };
 static_assert(sizeof(Descriptor) == 128);
+
+/// Returns whether two ranks have announced the same call, but for the counts of a list.
+bool same_call(const Descriptor& a, const Descriptor& b);
 
 /// One buffer of a coalesced operation, or the elements for one rank of an all_to_all with per-rank
 /// counts.

@@ -13,6 +13,15 @@ AwaitedPeers awaited_peers(const Operation& operation, bool small, int rank) {
   return is_root ? AwaitedPeers::kAll : AwaitedPeers::kNone;
 }
 
+/// Most operations have no counts.
+void keep(std::span<const std::size_t> from, std::vector<std::size_t>& to) {
+  if (from.empty()) {
+    to.clear();
+  } else {
+    to.assign(from.begin(), from.end());
+  }
+}
+
 }  // namespace
 
 bool travels_inline(Kind kind, std::size_t bytes, int ranks) {
@@ -23,11 +32,13 @@ bool travels_inline(Kind kind, std::size_t bytes, int ranks) {
 void PendingOperation::reset(const Operation& started, int rank, int ranks,
                              Duration default_timeout) {
   operation = started;
-  buffers.assign(1, started.buffer);
-  buffers.insert(buffers.end(), started.more.begin(), started.more.end());
+  buffers.clear();
+  buffers.push_back(started.buffer);
+  if (!started.more.empty())
+    buffers.insert(buffers.end(), started.more.begin(), started.more.end());
   // The caller's spans are valid during `start` only, and the operation may run long after it.
-  send_counts.assign(started.send_counts.begin(), started.send_counts.end());
-  receive_counts.assign(started.receive_counts.begin(), started.receive_counts.end());
+  keep(started.send_counts, send_counts);
+  keep(started.receive_counts, receive_counts);
   operation.more = {};
   operation.send_counts = {};
   operation.receive_counts = {};
