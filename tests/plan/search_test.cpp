@@ -7,6 +7,7 @@
 
 #include "shoal/plan/memory.h"
 #include "shoal/plan/plan.h"
+#include "tests/plan/published.h"
 
 namespace shoal::plan::search_test {
 namespace {

@@ -16,6 +16,7 @@
 #include "shoal/schedule/generators.h"
 #include "shoal/schedule/schedule_file.h"
 #include "tests/error_text.h"
+#include "tests/plan/published.h"
 #include "tests/plan/training_on.h"
 #include "tests/support/collective_closed_forms.h"
 
