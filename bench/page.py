@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes what bench/run.py measured into docs/benchmarks.md, and the table of README.md out of that page.
+"""Writes what bench/run.py measured into docs/benchmarks.md, and the table of README.md and docs/speed.svg out of that page.
 
 The page is also the store: a case that bench/results/latest.jsonl does not have keeps its row, with its own date and machine. Only cases with a
-peer stand there. `--check` writes nothing and exits with 1 unless README.md's table is the one that the page gives.
+peer stand there. `--check` writes nothing and exits with 1 unless README.md's table and the picture are those that the page gives.
 """
 import argparse
 import fnmatch
@@ -11,6 +11,8 @@ import pathlib
 import re
 import sys
 import textwrap
+
+import speed_picture
 
 # (cases, heading, what the peer is)
 SECTIONS = (
@@ -50,6 +52,7 @@ Shoal is better; the spread is how far the ratio varied between neighbouring blo
 it; the limit is what the ratio must reach, or `make bench` fails. Times differ from machine to
 machine and from day to day: compare ratios.
 """
+PICTURE = "\n![Ratios to peers](speed.svg)\n"
 COLUMNS = "| case | unit | Shoal | peer | ratio | spread | limit | measured | machine |\n|---|---|---|---|---|---|---|---|---|\n"
 DATE = -2  # the cell of a row
 BEGIN, END = "<!-- bench/page.py writes this table -->\n", "<!-- end of the table -->"
@@ -92,7 +95,7 @@ def section_of(case):
 def write_page(rows):
     machines = sorted({row[-1] for row in rows.values()})
     letters = {machine: f"M{i + 1}" for i, machine in enumerate(machines)}
-    text = INTRODUCTION
+    text = INTRODUCTION + (PICTURE if shown(rows) else "")
     for i, (_, heading, words) in enumerate(SECTIONS):
         cases = sorted(case for case in rows if section_of(case) == i)
         if cases:
@@ -110,8 +113,21 @@ def in_words(ratio, spread):
     return f"no difference ({ratio}, {spread})" if abs(value - 1) < width * value / 2 else f"{ratio} ({spread})"
 
 
+def shown(rows):
+    return [(words, rows[case]) for case, words in README if case in rows]
+
+
+def picture(rows):
+    """The rows of README.md's table as bars; empty where there is none."""
+    entries = []
+    for words, (_, _, _, ratio, spread, *_) in shown(rows):
+        part = float(spread.split()[0]) / 100 if spread else 0
+        entries.append((words, float(ratio.rstrip("×").replace(",", "")), part, in_words(ratio, spread)))
+    return speed_picture.picture("How many times as fast, or as small, as the peer", entries) if entries else ""
+
+
 def readme_table(rows):
-    there = [(words, rows[case]) for case, words in README if case in rows]
+    there = shown(rows)
     if not there:
         return ""
     text = "\nMedians, measured in alternation with the peer ([all cases](docs/benchmarks.md)):\n\n| | Shoal | peer | ratio (spread) |\n|---|---|---|---|\n"
@@ -136,12 +152,14 @@ def main():
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
     parser.add_argument("--check", action="store_true", help="compare README.md with the page, and write nothing")
     arguments = parser.parse_args()
-    page, readme = arguments.root / "docs" / "benchmarks.md", arguments.root / "README.md"
+    page, readme, speed = arguments.root / "docs" / "benchmarks.md", arguments.root / "README.md", arguments.root / "docs" / "speed.svg"
     results = arguments.root / "bench" / "results" / "latest.jsonl"
     rows = read_page(page.read_text()) if page.exists() else {}
     if arguments.check:
         if readme.read_text() != with_table(readme.read_text(), readme_table(rows)):
             sys.exit("README.md's figures are not those of docs/benchmarks.md: bench/page.py writes them")
+        if picture(rows) != (speed.read_text() if speed.exists() else ""):
+            sys.exit("docs/speed.svg does not show the figures of docs/benchmarks.md: bench/page.py draws it")
         return
     if results.exists():
         # Of another day on another machine the page may know later results.
@@ -149,6 +167,8 @@ def main():
         rows.update(later)
     page.write_text(write_page(rows))
     readme.write_text(with_table(readme.read_text(), readme_table(rows)))
+    if drawn := picture(rows):
+        speed.write_text(drawn)
 
 
 if __name__ == "__main__":

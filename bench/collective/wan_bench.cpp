@@ -60,8 +60,21 @@ struct Settings {
   int raw = 64;
 };
 
-std::string name_of(int rails) { return fmt::format("wan/all_reduce/rails/{}", rails); }
-std::string name_of_slow(int rails) { return fmt::format("wan/all_reduce/slow_rail/{}", rails); }
+/// What bench/run.py calls by its name.
+struct Case {
+  std::string name;
+  int rails = 1;
+  bool slow_rail = false;
+};
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const int rails : kRails)
+    cases.push_back({fmt::format("wan/all_reduce/rails/{}", rails), rails, false});
+  for (const int rails : kWithSlowRail)
+    cases.push_back({fmt::format("wan/all_reduce/slow_rail/{}", rails), rails, true});
+  return cases;
+}
 
 Deadline soon() { return Deadline::in(std::chrono::minutes(5)); }
 
@@ -157,7 +170,8 @@ void check_link(Wan& wan) {
     throw Error(ErrorKind::kResource, "wan_bench", why);
 }
 
-void measure(const Settings& settings, const std::string& name, int rails, bool slow_rail) {
+void measure(const Settings& settings, const Case& one) {
+  const int rails = one.rails;
   Wan wan(2, {.packets = Wan::Packets::kFast});
   const LinkSpec spec = link_of(settings);
   wan.set_all(spec);
@@ -167,7 +181,7 @@ void measure(const Settings& settings, const std::string& name, int rails, bool 
   std::vector<double> ratios;
   for (int round = 0; round < settings.rounds; ++round) {
     wan.set_all(spec);
-    if (slow_rail) {
+    if (one.slow_rail) {
       const double tenth = spec.bits_per_second / std::max(rails - 1, 1) / 10;
       us.push_back(ours(wan, settings, rails, [&] { wan.slow_down_one(0, 1, tenth); }) / kMega);
       wan.settle(Deadline::in(seconds(10)));
@@ -185,7 +199,7 @@ void measure(const Settings& settings, const std::string& name, int rails, bool 
   fmt::print(
       "{{\"case\": \"{}\", \"unit\": \"Mbit/s\", \"ours\": {:.1f}, \"peer\": {:.1f}, \"ratio\": "
       "{:.3f}, \"spread\": {:.3f}, \"limit\": null}}\n",
-      name, median_of(us), median_of(them), ratio, (*most - *least) / ratio);
+      one.name, median_of(us), median_of(them), ratio, (*most - *least) / ratio);
   std::fflush(stdout);
 }
 
@@ -237,25 +251,40 @@ struct Words {
   std::vector<std::string> others;
 };
 
+/// Returns the number behind an option. Throws Error(usage) unless it lies between 1 and a billion.
+double number_behind(const std::string& option, const char* text) {
+  char* end = nullptr;
+  constexpr double kMost = 1e9;
+  const double value = text ? std::strtod(text, &end) : 0;
+  const bool is_number = text && end != text && *end == '\0';
+  if (!is_number || !(value >= 1 && value <= kMost)) {
+    throw Error(
+        ErrorKind::kUsage, "wan_bench",
+        fmt::format("{} {}: must be a number from 1 to {:.0f}", option, text ? text : "", kMost));
+  }
+  return value;
+}
+
 Words read(int count, char** words) {
   Words read;
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
-    const double value = i + 1 < count ? std::atof(words[i + 1]) : 0;
+    const char* next = i + 1 < count ? words[i + 1] : nullptr;
+    const auto number = [&] { return number_behind(word, next); };
     if (word == "--megabytes") {
-      read.settings.megabytes = static_cast<std::size_t>(value);
+      read.settings.megabytes = static_cast<std::size_t>(number());
     } else if (word == "--megabits") {
-      read.settings.megabits = value;
+      read.settings.megabits = number();
     } else if (word == "--round-trip") {
-      read.settings.round_trip = static_cast<int>(value);
+      read.settings.round_trip = static_cast<int>(number());
       read.round_trip_given = true;
     } else if (word == "--rounds") {
-      read.settings.rounds = static_cast<int>(value);
+      read.settings.rounds = static_cast<int>(number());
     } else if (word == "--raw") {
-      read.settings.raw = static_cast<int>(value);
+      read.settings.raw = static_cast<int>(number());
     } else if (word == "--figure") {
-      if (i + 1 == count) throw Error(ErrorKind::kConfig, "wan_bench", "--figure wants a file");
-      read.figure = words[i + 1];
+      if (!next) throw Error(ErrorKind::kUsage, "wan_bench", "--figure: name the file");
+      read.figure = next;
     } else {
       read.others.push_back(word);
       continue;
@@ -265,11 +294,14 @@ Words read(int count, char** words) {
   return read;
 }
 
-/// Refuses what has no effect or cannot be measured.
+/// Refuses what has no effect.
 void check(const Words& words) {
-  if (words.settings.rounds < 1) {
+  const std::vector<Case> cases = all_cases();
+  for (const std::string& word : words.others) {
+    const auto is_it = [&](const Case& one) { return one.name == word; };
+    if (word == "--list" || std::any_of(cases.begin(), cases.end(), is_it)) continue;
     throw Error(ErrorKind::kUsage, "wan_bench",
-                fmt::format("--rounds {}: must be 1 at least", words.settings.rounds));
+                fmt::format("{}: neither a case nor an option; --list names the cases", word));
   }
   if (words.figure.empty()) return;
   if (words.round_trip_given) {
@@ -289,12 +321,10 @@ void run(const Words& words) {
   const auto is_asked = [&](const std::string& word) {
     return std::find(words.others.begin(), words.others.end(), word) != words.others.end();
   };
-  const auto one = [&](const std::string& name, int rails, bool slow_rail) {
-    if (is_asked("--list")) fmt::print("{}\n", name);
-    if (is_asked(name)) measure(words.settings, name, rails, slow_rail);
-  };
-  for (const int rails : kRails) one(name_of(rails), rails, false);
-  for (const int rails : kWithSlowRail) one(name_of_slow(rails), rails, true);
+  for (const Case& one : all_cases()) {
+    if (is_asked("--list")) fmt::print("{}\n", one.name);
+    if (is_asked(one.name)) measure(words.settings, one);
+  }
 }
 
 }  // namespace

@@ -121,6 +121,19 @@ sequence_length = 128
 steps = 3
 )";
 
+/// A job of one rank on the table that ships with Shoal.
+constexpr const char* kDigitsJob = R"([job]
+name = "d"
+[model]
+family = "mlp"
+widths = [32]
+[data]
+source = "digits"
+[training]
+global_batch_sequences = 4
+steps = 3
+)";
+
 plan::Cluster cluster_in(const Folder& folder) { return load_cluster(folder.path() / "here.toml"); }
 
 // The benches write what a calibration writes, and the plan goes by it.
@@ -263,29 +276,44 @@ TEST(MachineBench, RefusesWhatMakesNoSense) {
 TEST(MachineBench, RefusesAJobOfUnknownSizes) {
   const Folder folder;
   folder.write("job.toml", kJob);
-  folder.write("digits.toml",
-               "[job]\nname = \"d\"\n[model]\nfamily = \"mlp\"\nwidths = [32]\n[data]\nsource = "
-               "\"digits\"\n[training]\nglobal_batch_sequences = 4\nsteps = 3\n");
+  folder.write("digits.toml", kDigitsJob);
   for (const char* what : {"products", "storage"}) {
     const Outcome text = bench(folder, {what, "job.toml", "--set", "model.vocab=0"});
     EXPECT_EQ(text.code, 66) << text.out << text.err;
     EXPECT_THAT(text.err, HasSubstr("job.toml: model.vocab follows from the data"));
     EXPECT_THAT(text.err, HasSubstr("`shoal data prepare ... --out data` makes the data; or --set "
                                     "model.vocab=N"));
-    const Outcome table = bench(folder, {what, "digits.toml", "--set", "model.outputs=10"});
+    const Outcome table = bench(
+        folder, {what, "digits.toml", "--set", "data.source=csv", "--set", "data.file=none.csv"});
     EXPECT_EQ(table.code, 66) << table.out << table.err;
-    EXPECT_THAT(table.err, HasSubstr("digits.toml: model.inputs follows from the data"));
-    EXPECT_THAT(bench(folder, {what, "digits.toml"}).err,
-                HasSubstr("--set model.inputs=N --set model.outputs=N"));
+    EXPECT_THAT(table.err, HasSubstr("data.file: cannot open none.csv"));
   }
-  const Outcome said = bench(
-      folder, {"products", "digits.toml", "--set", "model.inputs=64", "--set", "model.outputs=10"});
-  EXPECT_EQ(said.code, 0) << said.err;
-  EXPECT_THAT(said.out, ContainsRegex("layers.0 +4 +64 +32 +1 "));
-  const Outcome length = bench(folder, {"products", "digits.toml", "--set", "model.inputs=64",
-                                        "--set", "model.outputs=10", "--seq-len", "8"});
+  const Outcome length = bench(folder, {"products", "digits.toml", "--seq-len", "8"});
   EXPECT_EQ(length.code, 2) << length.out;
   EXPECT_THAT(length.err, HasSubstr("--seq-len is of a transformer"));
+}
+
+TEST(MachineBench, KnowsTheSizesOfTablesAndBytes) {
+  const Folder folder;
+  folder.write("job.toml", kJob);
+  folder.write("digits.toml", kDigitsJob);
+  const auto products = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), "products");
+    const Outcome outcome = bench(folder, more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  };
+  // 8 x 8 pixels, and 10 digits.
+  const std::string digits = products({"digits.toml"});
+  EXPECT_THAT(digits, ContainsRegex("layers.0 +4 +64 +32 +1 "));
+  EXPECT_THAT(digits, ContainsRegex("layers.1 +4 +32 +10 +1 "));
+  EXPECT_THAT(
+      products({"digits.toml", "--set", "data.source=regression", "--set", "data.features=7"}),
+      ContainsRegex("layers.1 +4 +32 +1 +1 "));
+  // 256 bytes and the end of a document, in a multiple of 64 rows.
+  EXPECT_THAT(products({"job.toml", "--set", "model.vocab=0", "--set", "data.prepare=files",
+                        "--set", "data.prepare_from=[\"none\"]", "--set", "data.tokenizer=byte"}),
+              ContainsRegex("output +[0-9]+ +64 +320 +1 "));
 }
 
 // A rate of memory in the place of the disk's would make checkpoints take no time in a plan.

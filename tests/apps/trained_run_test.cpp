@@ -92,7 +92,9 @@ timeout_s = 60
 // Sums of two ranks do not depend on their order, so the weights after 20 steps must be the same to
 // the last bit, whatever carried the gradients.
 TEST_F(TrainedRun, TcpTrainsTheSameWeightsAsSharedMemory) {
-  ASSERT_EQ(train({}).code, 0);
+  const Outcome shared = train({"--set", "parallelism.memory_limit_mb=12000"});
+  ASSERT_EQ(shared.code, 0) << shared.err;
+  EXPECT_THAT(shared.out, HasSubstr("; a rank may take 12000 MB."));
   const auto expected = weights();
   ASSERT_FALSE(expected.empty());
   const Outcome over_tcp = train({"--fresh", "--set", "parallelism.transport=tcp", "--set",
@@ -472,6 +474,33 @@ TEST_F(TrainedRun, IsScaledOverRanks) {
   EXPECT_GT(numbers_of(measured.out, "comm_exposed_s").at(1), 0) << "two ranks meet in each step";
   EXPECT_THAT(folder.read("curve.svg"), HasSubstr("</svg>"));
   EXPECT_FALSE(folder.has("runs"));
+}
+
+// What a tokenizer has that is trained on little text, nobody knows before the run.
+TEST_F(TrainedRun, IsPlannedWithTheVocabularyThatItMakes) {
+  write_text_job(folder, 1, 10, "");
+  folder.write("one.toml", "preset = \"cpu\"\ndevices_per_host = 1\n");
+  const auto step_s = [&](std::vector<std::string> words, const std::string& key) {
+    words.insert(words.begin(), shoal_program());
+    words.insert(words.end(),
+                 {"--cluster", "one.toml", "--json", "--set", "data.tokenizer=bpe", "--set",
+                  "data.vocab_size=100000", "--set", "parallelism.threads_per_rank=1"});
+    const Outcome outcome = run(words, folder.path());
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const std::vector<double> found = numbers_of(outcome.out, key);
+    return found.empty() ? 0 : found.front();
+  };
+  const double checked = step_s({"plan", "check", "job.toml", "--steps", "3"}, "planned_step_s");
+  std::filesystem::remove_all(folder.path() / "corpus");
+  const std::vector<std::string> scaling{"bench", "scaling", "job.toml", "--ranks",
+                                         "1",     "--steps", "3"};
+  const double scaled = step_s(scaling, "planned_step_s");
+  const double known = step_s({"plan", "--model", "job.toml"}, "step_time_s");
+  EXPECT_GT(known, 0);
+  EXPECT_DOUBLE_EQ(checked, known);
+  EXPECT_DOUBLE_EQ(scaled, known);
+  std::filesystem::remove_all(folder.path() / "corpus");
+  EXPECT_NE(step_s({"plan", "--model", "job.toml"}, "step_time_s"), known) << "the text has fewer";
 }
 
 /// A bound wide enough for a busy machine: a wrong unit, a forgotten block or a kernel that is

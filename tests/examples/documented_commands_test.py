@@ -23,10 +23,13 @@ import time
 
 STEPS = 6
 SHORTER = ["--set", f"training.steps={STEPS}", "--set", "validation.interval=3", "--set", "checkpoint.interval=3", "--set", "lr_scheduler.warmup_steps=1",
-           "--set", "training.global_batch_sequences=2", "--set", "training.sequence_length=64", "--set", "model.layers=1",
+           "--set", "training.global_batch_sequences=2", "--set", "training.sequence_length=64",
            "--set", "validation.batches=1", "--set", "validation.sample_tokens=20"]
+SHORTER_MODEL = ["--set", "model.layers=1"]
 # A job that trains on tokens says one of these.
 TOKENS = re.compile(r'^(source = "tokens"|folders = )', re.M)
+# One that starts from a model has its shape.
+FROM = re.compile(r"^from = ", re.M)
 # These take seconds, and run as they are.
 SHORT_JOBS = re.compile(r"examples/(09|10|11|12)_")
 RESULT = re.compile(r"validation: |split: | kB( |$)|after \d+ steps|holds \d|a step, loss|^ *\d+ +\d+\.\d{4}|^runs/.* \.\.\. ")
@@ -173,8 +176,10 @@ class Tree:
         """The arguments of shoal, for a job of a few steps."""
         if words[0] == "train" and "--help-config" not in words:
             job = next(word for word in words if word.endswith(".toml"))
-            long = TOKENS.search(pathlib.Path(self.folder, job).read_text()) and not SHORT_JOBS.match(job)
-            return words + (SHORTER if long else [])
+            text = pathlib.Path(self.folder, job).read_text()
+            if not TOKENS.search(text) or SHORT_JOBS.match(job):
+                return words
+            return words + (SHORTER + SHORTER_MODEL if not FROM.search(text) else SHORTER)
         if words[0] == "generate":
             return words + ["--tokens", "10"] if "--tokens" not in words else words
         if words[0] == "bench":
@@ -187,7 +192,7 @@ class Tree:
     def as_typed(self, words):
         """What checks the documented job and trains nothing."""
         start = words.index(SHORTER[1]) - 1
-        return [*words[:start], *words[start + len(SHORTER):], "--print-config"]
+        return [*words[:start], "--print-config"]
 
     def here(self, words):
         """What is run for a documented command, and a pattern that its output must contain; None where it cannot run."""

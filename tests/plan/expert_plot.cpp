@@ -13,19 +13,19 @@
 namespace shoal::plan {
 namespace {
 
-constexpr double kFirst = 92;   ///< top of the first rank
-constexpr double kHeight = 30;  ///< of a rank
+constexpr double kFirst = 92;       ///< top of the first rank
+constexpr double kRankHeight = 30;  ///< of a rank
 constexpr double kCellLeft = 150;
-constexpr double kCell = 34;    ///< width of an expert
-constexpr double kGroup = 26;   ///< width of a group's line
-constexpr double kGap = 36;     ///< before the lines of an axis
-constexpr double kTitle = 110;  ///< width of their title
+constexpr double kCell = 34;     ///< width of an expert
+constexpr double kGroup = 26;    ///< width of a group's line
+constexpr double kAxisGap = 36;  ///< before the lines of an axis
+constexpr double kTitle = 110;   ///< width of their title
 
 constexpr const char* kHolds = "#7fb2e5";
 constexpr const char* kExchange = "#2f6fb0";
 constexpr const char* kSum = "#c7702b";
 
-double row_of(std::int64_t rank) { return kFirst + kHeight * static_cast<double>(rank); }
+double row_of(std::int64_t rank) { return kFirst + kRankHeight * static_cast<double>(rank); }
 
 /// A line for each group along `axis`, with a dot at each of its ranks; moves `x` behind them.
 std::string groups_along(const Degrees& degrees, Axis axis, const char* title, const char* color,
@@ -36,7 +36,7 @@ std::string groups_along(const Degrees& degrees, Axis axis, const char* title, c
   for (std::int64_t rank = 0; rank < degrees.stage_ranks(); ++rank) {
     const auto group = members(degrees, axis, rank);
     if (!drawn.insert(group).second) continue;
-    const double half = kHeight / 2 - 4;
+    const double half = kRankHeight / 2 - 4;
     text += svg::line(x, row_of(group.front()) + half, x, row_of(group.back()) + half,
                       fmt::format("class=\"group\" stroke=\"{}\" stroke-width=\"2\"", color));
     for (const std::int64_t one : group) {
@@ -86,11 +86,11 @@ std::string expert_plot(const std::string& title, const Degrees& degrees, std::i
           "<rect {}x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"{:.0f}\" fill=\"{}\" "
           "stroke=\"#bbb\" stroke-width=\"0.8\"/>\n",
           expert / held == own ? "class=\"held\" " : "",
-          kCellLeft + kCell * static_cast<double>(expert), row_of(rank), kCell, kHeight - 8,
+          kCellLeft + kCell * static_cast<double>(expert), row_of(rank), kCell, kRankHeight - 8,
           expert / held == own ? kHolds : "none");
     }
   }
-  double x = cells_end + kGap;
+  double x = cells_end + kAxisGap;
   text += groups_along(degrees, Axis::kExpert, "exchange rows", kExchange, x);
   text += groups_along(degrees, Axis::kExpertData, "sum gradients", kSum, x);
   text += svg::label(kCellLeft, kFirst - 34, "experts");

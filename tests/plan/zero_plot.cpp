@@ -13,11 +13,11 @@
 namespace shoal::plan {
 namespace {
 
-constexpr double kLeft = 20;
+constexpr double kMargin = 20;
 constexpr double kTop = 84;
-constexpr double kHeight = 240;  ///< of a column: all states of the parameters
+constexpr double kColumnHeight = 240;  ///< of a column: all states of the parameters
 constexpr double kColumn = 40;
-constexpr double kGap = 6;        ///< between the columns of a stage
+constexpr double kColumnGap = 6;  ///< between the columns of a stage
 constexpr double kStageGap = 46;  ///< between stages
 
 constexpr int kStages = 4;
@@ -42,8 +42,8 @@ std::string column(const std::array<Part, 3>& parts, double bytes, int rank, dou
   std::string text;
   double top = kTop;
   for (const Part& part : parts) {
-    const double height = kHeight * part.whole / bytes;
-    const double held = kHeight * part.held / bytes;
+    const double height = kColumnHeight * part.whole / bytes;
+    const double held = kColumnHeight * part.held / bytes;
     // A shard lies behind those of the ranks before it; a whole part begins at the top.
     const double from = part.held < part.whole ? top + rank * held : top;
     text += fmt::format(
@@ -59,7 +59,7 @@ std::string column(const std::array<Part, 3>& parts, double bytes, int rank, dou
   return text + fmt::format(
                     "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"11\" "
                     "text-anchor=\"middle\">rank {}</text>\n",
-                    x + kColumn / 2, kTop + kHeight + 16, rank);
+                    x + kColumn / 2, kTop + kColumnHeight + 16, rank);
 }
 
 }  // namespace
@@ -68,27 +68,27 @@ std::string zero_plot(const std::string& title, const StateBytes& whole, int ran
   SHOAL_USER_CHECK(ranks >= 2 && ranks <= 16, "zero_plot", "2 to 16 ranks can be drawn: ranks={}",
                    ranks);
   const double bytes = whole.all();
-  const double stage_width = ranks * (kColumn + kGap) + kStageGap;
+  const double stage_width = ranks * (kColumn + kColumnGap) + kStageGap;
   std::string text =
-      svg::opening(kLeft + kStages * stage_width, kTop + kHeight + 118, kLeft, title);
+      svg::opening(kMargin + kStages * stage_width, kTop + kColumnHeight + 118, kMargin, title);
   for (int stage = 0; stage < kStages; ++stage) {
     const std::array<Part, 3> parts = parts_of(whole, state_bytes(whole, stage, ranks));
-    const double left = kLeft + stage * stage_width;
+    const double left = kMargin + stage * stage_width;
     double held = 0;
     for (const Part& part : parts) held += part.held;
     text += fmt::format("<text x=\"{:.1f}\" y=\"58\" font-weight=\"bold\">ZeRO-{}</text>\n", left,
                         stage);
     text += svg::label(left, 76, kCuts[stage]);
     for (int rank = 0; rank < ranks; ++rank)
-      text += column(parts, bytes, rank, left + rank * (kColumn + kGap));
-    text += svg::label(left, kTop + kHeight + 38,
+      text += column(parts, bytes, rank, left + rank * (kColumn + kColumnGap));
+    text += svg::label(left, kTop + kColumnHeight + 38,
                        fmt::format("each rank: {:.3g} bytes a parameter", held));
   }
   const std::array<Part, 3> parts = parts_of(whole, whole);
   std::vector<std::pair<const char*, std::string>> entries;
   for (const Part& part : parts)
     entries.emplace_back(part.color, fmt::format("{}: {:g} bytes", part.name, part.whole));
-  text += svg::legend(kLeft, kTop + kHeight + 60, entries);
+  text += svg::legend(kMargin, kTop + kColumnHeight + 60, entries);
   return text + "</svg>\n";
 }
 

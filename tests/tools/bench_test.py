@@ -1,6 +1,8 @@
 """bench/run.py runs what is chosen, writes what was printed, and says what went wrong; bench/page.py makes the page of it."""
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -129,6 +131,25 @@ class PageTest(project.ProjectTest):
         readme = self.root / "README.md"
         readme.write_text(readme.read_text().replace("9.64", "9.46"))
         self.assertIn("not those of docs/benchmarks.md", self.page("--check").stderr)
+
+    def test_the_picture(self):
+        self.assertNotIn("speed.svg", self.written({**MEASURED, "case": "checkpoint/blocked"}))
+        self.assertFalse((self.root / "docs/speed.svg").exists())
+        # The axis goes from 1, the position 530, to 20, the first round value above 18.6 and half of its spread: 810.
+        self.assertIn("![Ratios to peers](speed.svg)", self.written(MEASURED))
+        speed = self.root / "docs/speed.svg"
+        bar = re.search(r'<rect x="530.0" y="[0-9.]+" width="([0-9.]+)" height="16"', speed.read_text())
+        self.assertAlmostEqual(float(bar[1]), 280 * math.log(18.6) / math.log(20), delta=0.1)
+        self.assertIn(">18.6× (12 %)</text>", speed.read_text())
+        self.assertIn(">20×</text>", speed.read_text())
+        self.assertNotIn(">50×</text>", speed.read_text())
+        # A ratio below 1 is a bar to the left of it.
+        self.written({**MEASURED, "case": "tcp/all_reduce/gloo/from-1MiB", "ratio": 0.5, "spread": None})
+        bar = re.search(r'<rect x="530.0" y="[0-9.]+" width="([0-9.]+)" height="16"', speed.read_text())
+        self.assertAlmostEqual(float(bar[1]), 280 * math.log(2) / math.log(40), delta=0.1)
+        self.assertEqual(self.page("--check").returncode, 0)
+        speed.write_text(speed.read_text().replace("18.6×", "19.6×"))
+        self.assertIn("docs/speed.svg does not show the figures", self.page("--check").stderr)
 
     def test_the_projects_own(self):
         run = subprocess.run([sys.executable, "-B", project.ROOT / "bench" / "page.py", "--check"], capture_output=True, text=True)

@@ -50,10 +50,36 @@ TEST(MemoryTimeline, APictureOfTheLastStep) {
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
 }
 
+// The stretch before a mark is forward where a forward pass ends there. Backward marks stand where
+// the pass enters a unit, "update" before the update.
+TEST(MemoryTimeline, SaysWhereForwardBackwardAndUpdateAre) {
+  const auto svg_of = [](double update_ms) {
+    return memory_plot(
+        "a step",
+        {mark(1, 0, "begin", 4e6, 0, 4e6), mark(1, 10, "forward blocks.0", 4e6, 2e6, 9e6),
+         mark(1, 30, "forward head", 4e6, 3e6, 9e6), mark(1, 35, "backward head", 4e6, 3e6, 9e6),
+         mark(1, 50, "recompute blocks.0", 4e6, 1e6, 9e6),
+         mark(1, update_ms, "update", 4e6, 0, 8e6), mark(1, 100, "end", 4e6, 0, 8e6)});
+  };
+  const auto middle_of = [](const std::string& svg, const std::string& word) {
+    std::smatch found;
+    const std::regex label("x=\"([0-9.]+)\"[^>]*middle[^>]*>" + word + "</text>");
+    return std::regex_search(svg, found, label) ? std::stod(found[1]) : 0.0;
+  };
+  const auto x = [](double ms) { return 76 + (690 - 76) * ms / 100; };
+  const std::string svg = svg_of(80);
+  EXPECT_NEAR(middle_of(svg, "forward"), x(15), 0.1);
+  EXPECT_NEAR(middle_of(svg, "backward"), x(55), 0.1);
+  EXPECT_NEAR(middle_of(svg, "update"), x(90), 0.1);
+  EXPECT_THAT(svg, HasSubstr(fmt::format("<line x1=\"{:.1f}\"", x(80))));
+  EXPECT_EQ(middle_of(svg_of(98), "update"), 0) << "there is no room for the word";
+  EXPECT_THAT(svg, HasSubstr("peak of a stretch</text>"));
+}
+
 // The picture in pixels: 640 columns are 10 ms, 320 rows are 9.45 MB. A quarter of the way half of
 // the activations are there.
 TEST(MemoryTimeline, PixelsOfTheLastStep) {
-  constexpr Color kBlue{0x3b, 0x6f, 0xb6};
+  constexpr Color kBlue{0x24, 0x50, 0x8f};
   constexpr Color kYellow{0xed, 0xae, 0x49};
   constexpr Color kBlack{};
   constexpr Color kWhite{255, 255, 255};

@@ -17,7 +17,7 @@ namespace {
 using nlohmann::ordered_json;
 
 void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
-                     std::int64_t context, bool json) {
+                     std::int64_t context, const std::string& assumption, bool json) {
   if (spec.family == model::Family::kMlp)
     throw Error(ErrorKind::kUsage, "plan", fmt::format("inference: {} makes no tokens", spec.name));
   const auto cost = plan::inference_cost(spec, cluster, static_cast<double>(context));
@@ -39,6 +39,7 @@ void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
                         {"prefill_s", cost.prefill_s},
                         {"decode_s", cost.decode_s}};
     if (price > 0) fields["cost_per_million"] = {{"prompt_tokens", prompt}, {"made_tokens", made}};
+    if (!assumption.empty()) fields["assumption"] = assumption;
     fmt::print("{}\n", fields.dump(2));
     return;
   }
@@ -58,6 +59,7 @@ void print_inference(const model::ModelSpec& spec, const plan::Cluster& cluster,
              cost.held_bytes <= capacity
                  ? ""
                  : ": DOES NOT FIT one device, times are those of one that could hold them");
+  if (!assumption.empty()) fmt::print("{}\n", assumption);
 }
 
 }  // namespace
@@ -125,7 +127,8 @@ void add_inference_command(CLI::App& plan_command) {
       ->check(CLI::Range(1, 1000000000));
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, context] {
-    print_inference(model_of(*options), cluster_of(*options), *context, options->json);
+    print_inference(model_of(*options), cluster_of(*options), *context, assumption_of(*options),
+                    options->json);
   });
 }
 

@@ -27,16 +27,20 @@ forecast::Drift between(const forecast::Drift& before, const forecast::Drift& af
   return {std::sqrt(before.core * after.core), std::sqrt(before.memory * after.memory)};
 }
 
+plan::Plan planned(const PlanOptions& options, const plan::Cluster& cluster) {
+  const model::ModelSpec spec = model_of(options);
+  const plan::Training training = training_of(options, spec, cluster.devices());
+  return plan::make_plan(forecast::ShoalEstimator(), spec, training, cluster);
+}
+
 void check(const CheckOptions& options) {
   if (!is_job(options.plan)) {
     throw Error(ErrorKind::kUsage, "plan",
                 fmt::format("check {}: name a job file (.toml)", options.plan.model));
   }
-  const model::ModelSpec spec = model_of(options.plan);
   const plan::Cluster cluster = cluster_of(options.plan);
-  const plan::Training training = training_of(options.plan, spec, cluster.devices());
-  const forecast::ShoalEstimator estimator;
-  const plan::Plan made = plan::make_plan(estimator, spec, training, cluster);
+  // Called for what it refuses before anything runs.
+  planned(options.plan, cluster);
   const bool calibrated = !options.plan.cluster.empty() && !cluster.kernels.empty();
   const ScratchFolder scratch;
   const OtherLoad load;
@@ -51,17 +55,17 @@ void check(const CheckOptions& options) {
   const forecast::Drift drift =
       calibrated ? between(before, measured_drift(options.plan.cluster)) : forecast::Drift{};
   const double others_cores = load.cores();
+  // Planned behind the run, which has prepared the data of the job: the vocabulary is known now.
+  const plan::Plan made = planned(options.plan, cluster);
   // memory.json counts all ranks together.
   double planned_bytes = 0;
   for (const plan::RankMemory& rank : made.memory) planned_bytes += rank.peak().use.all();
   planned_bytes *= static_cast<double>(cluster.devices()) / static_cast<double>(made.memory.size());
   const double planned_s = made.time.all();
   const double planned_now_s =
-      calibrated
-          ? plan::make_plan(estimator, spec, training, forecast::drifted(cluster, drift)).time.all()
-          : planned_s;
+      calibrated ? planned(options.plan, forecast::drifted(cluster, drift)).time.all() : planned_s;
   if (options.json) {
-    fmt::print("{}\n", nlohmann::ordered_json{{"model", spec.name},
+    fmt::print("{}\n", nlohmann::ordered_json{{"model", made.spec.name},
                                               {"cluster", cluster.name},
                                               {"ranks", cluster.devices()},
                                               {"zero", made.training.zero_stage},
@@ -76,7 +80,7 @@ void check(const CheckOptions& options) {
                            .dump());
     return;
   }
-  fmt::print("{} on {} ranks of {}, ZeRO {}\n", spec.name, cluster.devices(), cluster.name,
+  fmt::print("{} on {} ranks of {}, ZeRO {}\n", made.spec.name, cluster.devices(), cluster.name,
              made.training.zero_stage);
   fmt::print("                 {:>12} {:>12} {:>8}\n", "planned", "measured", "error");
   if (measured.peak_bytes > 0) {

@@ -5,16 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "apps/shoal/cluster_file.h"
+#include "apps/shoal/plan/job_sizes.h"
 #include "shoal/base/error.h"
 #include "shoal/base/file.h"
 #include "shoal/base/nearest.h"
-#include "shoal/data/dataset.h"
-#include "shoal/data/manifest.h"
 #include "shoal/model/model_json.h"
 #include "shoal/schedule/generators.h"
 #include "shoal/train/config/planned.h"
@@ -25,17 +23,9 @@ namespace {
 
 constexpr const char* kDefaultCluster = "a100";
 
-/// Fills the fields that the job's data decides, if the data is prepared already.
-train::DataSizes sizes_of(const train::JobConfig& config) {
-  if (config.data.source != train::DataKind::kTokens || config.data.folders.empty()) return {};
-  const std::string& folder = config.data.folders.front();
-  if (!std::filesystem::exists(folder + "/" + data::kManifestFile)) return {};
-  return {.vocab = data::TokenDataset::open(folder, "train", data::Check::kHeaders).vocab_size()};
-}
-
 model::ModelSpec model_of_job(const PlanOptions& options) {
   const train::Job job = job_of(options);
-  model::ModelSpec spec = train::model_spec(job, sizes_of(job.config));
+  model::ModelSpec spec = train::model_spec(job, sizes_of_job(job).sizes);
   if (spec.name.empty()) spec.name = options.model;
   return spec;
 }
@@ -113,20 +103,21 @@ train::Job job_of(const PlanOptions& options) {
   return job;
 }
 
+std::string assumption_of(const PlanOptions& options) {
+  return is_job(options) ? sizes_of_job(job_of(options)).assumption : std::string();
+}
+
 void require_known_sizes(const PlanOptions& options) {
   const train::Job job = job_of(options);
-  if (sizes_of(job.config).vocab > 0) return;
-  const std::vector<std::string> keys = train::sizes_from_data(job);
-  if (keys.empty()) return;
-  std::string hint = fmt::format("--set {}=N", fmt::join(keys, "=N --set "));
-  if (job.config.data.source == train::DataKind::kTokens && !job.config.data.folders.empty()) {
+  if (sizes_of_job(job).assumption.empty()) return;
+  std::string hint = "--set model.vocab=N";
+  if (!job.config.data.folders.empty()) {
     hint = fmt::format("`shoal data prepare ... --out {}` makes the data; or {}",
                        job.config.data.folders.front(), hint);
   }
-  throw Error(
-      ErrorKind::kInputMissing, "bench",
-      fmt::format("{}: {} {} from the data, which is not prepared or is a table", options.model,
-                  fmt::join(keys, " and "), keys.size() == 1 ? "follows" : "follow"))
+  throw Error(ErrorKind::kInputMissing, "bench",
+              fmt::format("{}: model.vocab follows from the data, which is not prepared yet",
+                          options.model))
       .hint(hint);
 }
 

@@ -89,9 +89,11 @@ bool is_job(const PlanOptions& options);
 bool is_mesh_alone(const PlanOptions& options);
 /// Returns the job of such a file, with the keys that --set overrides.
 train::Job job_of(const PlanOptions& options);
-/// Refuses such a job where the sizes of its model follow from data of which nothing is known
-/// here: `model_of` would put the least that is allowed in their place. Throws Error(input
-/// missing), and as `model_of`.
+/// Says which size of its model `model_of` assumes, because the data is not prepared yet, and how
+/// to say another; empty where nothing is assumed. Throws as `model_of`.
+std::string assumption_of(const PlanOptions& options);
+/// Refuses such a job where `model_of` would have to assume a size. Throws Error(input missing),
+/// and as `model_of`.
 void require_known_sizes(const PlanOptions& options);
 
 // These functions interpret the options. They throw Error(usage) or Error(config) naming the

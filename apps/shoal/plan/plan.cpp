@@ -160,8 +160,10 @@ void run_plan(const PlanOptions& given) {
   const std::string& name = training.schedule_name();
   const auto failing_run = simulated_run(options, made);
   const double useful_s = failing_run ? made.time.all() * std::ceil(made.run->steps) : 0;
+  const std::string assumption = assumption_of(options);
   if (options.json) {
     ordered_json json = ordered_json::parse(plan::to_json(made));
+    if (!assumption.empty()) json["assumption"] = assumption;
     if (options.mesh) json["ranks"] = places_of(training.degrees);
     if (options.gathers) json["gathers"] = gathers_of(options, spec, training, cluster);
     if (step) {
@@ -193,6 +195,7 @@ void run_plan(const PlanOptions& given) {
           failing_run->seconds / 86400, failing_run->failures, failing_run->lost_s / 3600,
           failing_run->checkpoints, 100 * failing_run->goodput(useful_s));
     }
+    if (!assumption.empty()) fmt::print("\n{}\n", assumption);
   }
   if (!options.plots.empty()) {
     write_plot(options.plots, "memory.svg", plan::memory_plot(made));

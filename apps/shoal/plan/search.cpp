@@ -100,6 +100,7 @@ void print_found(const PlanOptions& options, const plan::SearchResult& found,
 
 void run_search(const PlanOptions& options) {
   const model::ModelSpec spec = model_of(options);
+  const std::string assumption = assumption_of(options);
   const plan::Cluster cluster = cluster_of(options);
   if (options.global_batch <= 0 && !is_job(options)) {
     throw Error(ErrorKind::kUsage, "plan",
@@ -159,6 +160,7 @@ void run_search(const PlanOptions& options) {
                       {"devices", cluster.devices()}, {"considered", found.considered},
                       {"too_large", found.too_large}, {"least_bytes", found.least_bytes},
                       {"best", ordered_json::array()}};
+    if (!assumption.empty()) json["assumption"] = assumption;
     for (std::size_t i = 0; i < found.best.size(); ++i) {
       json["best"].push_back(json_of(found.best[i], spec));
       if (runs[i]) {
@@ -173,6 +175,7 @@ void run_search(const PlanOptions& options) {
   }
   fmt::print("{} on {} {}: {} ways considered, {} too large\n", spec.name, cluster.devices(),
              cluster.device.name, found.considered, found.too_large);
+  if (!assumption.empty()) fmt::print("{}\n", assumption);
   if (found.best.empty()) {
     fmt::print("nothing fits {:.1f} GiB; the smallest needs {:.1f} GiB\n",
                cluster.device.memory_bytes / kGiB, found.least_bytes / kGiB);

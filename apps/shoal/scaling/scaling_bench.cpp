@@ -83,7 +83,6 @@ ScalingPoint point_of(const ScalingOptions& options, std::int64_t ranks, const s
                       double& work) {
   const std::string name = fmt::format("{}/{}", folder, ranks);
   ScalingPoint point{.ranks = ranks};
-  if (!options.no_plan) point.planned = planned(options, ranks, name + ".toml");
   const TrialRun run = trial_run(
       {.file = options.job, .sets = options.sets, .ranks = ranks, .steps = options.steps}, name);
   point.step_s = run.step_s;
@@ -96,6 +95,8 @@ ScalingPoint point_of(const ScalingOptions& options, std::int64_t ranks, const s
                             "fewer: the curve is of one batch",
                             options.job, run.tokens, ranks, work));
   }
+  // Behind the run, which has prepared the data of the job: the vocabulary is known now.
+  if (!options.no_plan) point.planned = planned(options, ranks, name + ".toml");
   return point;
 }
 

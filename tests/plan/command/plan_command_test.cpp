@@ -20,6 +20,7 @@ using plan_program::json_of;
 using plan_program::Outcome;
 using plan_program::run;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(PlanCommand, GivesScriptsTheirFields) {
   const auto plan = json_of(
@@ -281,6 +282,56 @@ TEST(PlanCommand, ReadsConfigAndJobFiles) {
       "[model]\nname = \"gpt2-124m\"\n[training]\nglobal_batch_sequences = 8\nsteps = 10\n");
   const Outcome planned = run("plan --json --model " + job);
   EXPECT_EQ(planned.code, 0) << planned.text;
+}
+
+// A vocabulary of 64 rows, the least that is allowed, would hide most of a small model.
+TEST(PlanCommand, AssumesTheVocabularyOfDataThatIsNotPrepared) {
+  const Folder folder;
+  const std::string job = folder.write(
+      "job.toml",
+      "[model]\nname = \"llama-tiny\"\nvocab = 0\n[training]\nglobal_batch_sequences = 8\nsteps "
+      "= 10\n[data]\nfolders = [\"none\"]\nprepare = \"files\"\nprepare_from = "
+      "[\"none\"]\n");
+  const std::string words = "plan --model " + job;
+  const auto parameters = [&](const std::string& more) {
+    return json_of(words + more).at("parameters").get<std::int64_t>();
+  };
+  EXPECT_EQ(parameters(""), parameters(" --set model.vocab=4096"));
+  EXPECT_EQ(parameters(" --set data.vocab_size=1000"), parameters(" --set model.vocab=1024"));
+  const char* said =
+      "job.toml is not prepared yet: the plan assumes a tokenizer of 4096 entries "
+      "(data.vocab_size); "
+      "--set model.vocab=N sets another number";
+  EXPECT_THAT(run(words).text, HasSubstr(said));
+  EXPECT_THAT(json_of(words).at("assumption").get<std::string>(), HasSubstr(said));
+  EXPECT_THAT(run(words + " --search").text, HasSubstr(said));
+  EXPECT_THAT(json_of(words + " --search").at("assumption").get<std::string>(), HasSubstr(said));
+  EXPECT_THAT(run("plan inference --model " + job).text, HasSubstr(said));
+  EXPECT_TRUE(json_of("plan inference --model " + job).contains("assumption"));
+  // Where it is known, nothing is assumed: 256 bytes, the end of a document, a multiple of 64.
+  const std::string byte = " --set data.tokenizer=byte";
+  EXPECT_EQ(parameters(byte), parameters(" --set model.vocab=320"));
+  for (const std::string& known : {byte, std::string(" --set model.vocab=4096")}) {
+    EXPECT_FALSE(json_of(words + known).contains("assumption"));
+    EXPECT_THAT(run(words + known).text, Not(HasSubstr("assumes")));
+  }
+  // The same for data that the job does not prepare itself.
+  EXPECT_THAT(run(words + " --set data.prepare=nothing --set data.prepare_from=[]").text,
+              HasSubstr("the plan assumes a tokenizer of 4096 entries"));
+}
+
+TEST(PlanCommand, KnowsTheSizesOfATable) {
+  const Folder folder;
+  const std::string table = folder.write(
+      "three.csv", "a,b,c\n0,1,2\n1,0,1\n1,2,0\n2,2,1\n0,0,2\n1,1,0\n2,0,1\n0,2,0\n2,1,2\n1,2,1\n");
+  const std::string job = folder.write(
+      "job.toml", "[model]\nfamily = \"mlp\"\nwidths = [16]\n[data]\nsource = \"csv\"\nfile = \"" +
+                      table + "\"\n[training]\nglobal_batch_sequences = 2\nsteps = 10\n");
+  const std::string words = "plan --model " + job;
+  // Two features, and classes 0, 1 and 2.
+  EXPECT_EQ(json_of(words).at("parameters"), 2 * 16 + 16 + 16 * 3 + 3);
+  EXPECT_EQ(json_of(words + " --set data.source=digits --set data.file=").at("parameters"),
+            64 * 16 + 16 + 16 * 10 + 10);
 }
 
 // A job's pipeline is planned as it will run, and an option takes its place.

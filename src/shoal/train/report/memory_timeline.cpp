@@ -19,7 +19,7 @@ constexpr double kPlotWidth = 860, kPlotHeight = 480, kLeftMargin = 76, kRightMa
 constexpr std::array kOrder{MemoryCategory::kParameters,    MemoryCategory::kOptimizer,
                             MemoryCategory::kGradients,     MemoryCategory::kActivations,
                             MemoryCategory::kCommunication, MemoryCategory::kTemporary};
-constexpr std::array kColors{"#3b6fb6", "#7a5fa6", "#d1495b", "#edae49", "#66a182", "#9aa5b1"};
+constexpr std::array kColors{"#24508f", "#9d7fc4", "#d1495b", "#edae49", "#66a182", "#9aa5b1"};
 constexpr std::array kColorNames{"blue", "purple", "red", "yellow", "green", "grey"};
 /// The picture in pixels.
 constexpr int kPixelWidth = 640, kPixelHeight = 320;
@@ -70,7 +70,38 @@ std::string legend(const std::vector<MemoryMark>& marks) {
   for (std::size_t i = kOrder.size(); i-- > 0;) {
     if (drawn(marks, kOrder[i])) entries.emplace_back(kColors[i], name(kOrder[i]));
   }
+  entries.emplace_back(svg::kInk, "peak of a stretch");
   return svg::legend(kPlotWidth - kRightMargin + 14, kTopMargin + 14, entries);
+}
+
+/// Returns the part of a step that ends at a mark. Backward marks stand where the pass enters a
+/// unit, and the one of the update before it: what follows a mark is in the part of the next one.
+const char* part_before(const MemoryMark& mark) {
+  if (mark.where.starts_with("forward")) return "forward";
+  if (mark.where == "end") return "update";
+  return "backward";
+}
+
+/// Writes over the picture which part of the step is forward, backward and update, where there is
+/// room for the word, with a line at both ends.
+std::string parts_of_the_step(const std::vector<MemoryMark>& step, const svg::Axis& x,
+                              const svg::Axis& y) {
+  constexpr double kLetter = 7;
+  const std::string look = fmt::format("stroke=\"{}\" stroke-dasharray=\"2 3\"", svg::kInk);
+  std::string out;
+  for (std::size_t first = 1; first < step.size();) {
+    const std::string part = part_before(step[first]);
+    std::size_t last = first;
+    while (last + 1 < step.size() && part == part_before(step[last + 1])) ++last;
+    const double from = x(step[first - 1].ms);
+    const double to = x(step[last].ms);
+    if (to - from >= kLetter * static_cast<double>(part.size())) {
+      out += svg::label((from + to) / 2, y.to - 4, part, "middle");
+      for (const double end : {from, to}) out += svg::line(end, y.from, end, y.to, look);
+    }
+    first = last + 1;
+  }
+  return out;
 }
 
 /// "#3b6fb6"
@@ -133,7 +164,7 @@ std::string memory_plot(const std::string& title, const std::vector<MemoryMark>&
     out += svg::line(x(step[i - 1].ms), peak, x(step[i].ms), peak,
                      fmt::format("stroke=\"{}\"", svg::kInk));
   }
-  return out + legend(step) + "</svg>\n";
+  return out + parts_of_the_step(step, x, y) + legend(step) + "</svg>\n";
 }
 
 Pixels memory_pixels(const std::vector<MemoryMark>& marks) {

@@ -156,8 +156,11 @@ std::string RunReport::describe_plan() const {
     text += fmt::format("; up to {:.4g} MB a rank more if all tokens go to the experts of one",
                         planned.routing_bytes / kMB);
   }
-  if (planned.limit_bytes > 0)
-    text += fmt::format("; a rank may take {:.4g} MB", planned.limit_bytes / kMB);
+  if (planned.limit_bytes > 0) {
+    const double limit = planned.limit_bytes / kMB;
+    // Four digits of 11,030 MB would be 1.103e+04.
+    text += fmt::format("; a rank may take {:.{}f} MB", limit, limit < 1000 ? 1 : 0);
+  }
   return text + ".";
 }
 
