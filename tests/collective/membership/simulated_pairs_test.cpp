@@ -162,7 +162,7 @@ TEST(SimulatedPairs, ABusyNetworkPartsNobody) {
   }
 }
 
-constexpr std::uint64_t kSchedules = kSanitized ? 400 : 4'000;
+constexpr std::uint64_t kSchedules = kSanitized ? 200 : 2'000;
 
 Scenario scenario_of(std::uint64_t seed) {
   Scenario scenario;
@@ -205,7 +205,7 @@ TEST(SimulatedPairs, InEachScheduleThoseThatAreLeftCommitAgain) {
 
 // Two lineages may never meet there, but they must not contradict themselves.
 TEST(SimulatedPairs, SurvivorsAgreeToo) {
-  for (std::uint64_t seed = 1; seed <= kSchedules / 2; ++seed) {
+  for (std::uint64_t seed = 1; seed <= kSchedules / 4; ++seed) {
     Scenario scenario = scenario_of(seed);
     scenario.has_chain = false;
     scenario.on_quorum_loss = OnQuorumLoss::kSurvivors;
