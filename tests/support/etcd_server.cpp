@@ -24,8 +24,8 @@ namespace {
 
 constexpr auto kLongestStart = std::chrono::minutes(2);
 
-std::string free_address(const std::string& scheme) {
-  const wire::Descriptor listener = wire::listen_on("127.0.0.1", {0, 0});
+std::string free_address(const std::string& scheme, const std::string& host = "127.0.0.1") {
+  const wire::Descriptor listener = wire::listen_on(host, {0, 0});
   return scheme + "://" + wire::local_endpoint(listener.get()).text();
 }
 
@@ -41,9 +41,9 @@ std::string EtcdServer::program() {
   return "";
 }
 
-EtcdServer::EtcdServer(Tls tls)
+EtcdServer::EtcdServer(Tls tls, const std::string& host)
     : tls_(tls),
-      address_(free_address(tls == Tls::kOff ? "http" : "https")),
+      address_(free_address(tls == Tls::kOff ? "http" : "https", host)),
       peer_address_(free_address("http")) {
   std::string name = (std::filesystem::temp_directory_path() / "shoal-etcd-XXXXXX").string();
   if (!::mkdtemp(name.data())) throw std::runtime_error("no folder for etcd");

@@ -15,13 +15,14 @@ class EtcdServer {
 
   enum class Tls { kOff, kOwnCertificate };
 
-  /// Starts it, and waits until it answers. With TLS it makes a certificate that signs itself.
-  explicit EtcdServer(Tls tls = Tls::kOff);
+  /// Starts it, and waits until it answers. With TLS it makes a certificate that signs itself. It
+  /// is where the calling thread is, and so is what `start` starts.
+  explicit EtcdServer(Tls tls = Tls::kOff, const std::string& host = "127.0.0.1");
   ~EtcdServer();
   EtcdServer(const EtcdServer&) = delete;
   EtcdServer& operator=(const EtcdServer&) = delete;
 
-  const std::string& address() const { return address_; }  ///< "http://127.0.0.1:PORT" (https)
+  const std::string& address() const { return address_; }  ///< "http://HOST:PORT" (https)
   std::string ca_file() const;                             ///< its certificate; empty without TLS
   /// SIGKILL: what it has not written is lost.
   void kill();

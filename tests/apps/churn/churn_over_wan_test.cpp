@@ -105,12 +105,13 @@ class ChurnOverWan : public ElasticMembers {
   }
   /// Cuts what a site sends, and not what it hears.
   void mute(int site) {
-    for (int other = 0; other < wan_->sites(); ++other) {
-      if (other == site) continue;
-      auto spec = wan_->spec(site, other);
-      spec.open = false;
-      wan_->set(site, other, spec);
-    }
+    for (int other = 0; other < wan_->sites(); ++other)
+      if (other != site) cut_way(site, other);
+  }
+  void cut_way(int from, int to) {
+    auto spec = wan_->spec(from, to);
+    spec.open = false;
+    wan_->set(from, to, spec);
   }
   void end_all() {
     for (Member* member : all_living()) EXPECT_EQ(end(*member, SIGTERM).code, 128 + SIGTERM);
@@ -123,11 +124,14 @@ class ChurnOverWan : public ElasticMembers {
 
 TEST_F(ChurnOverWan, CutsAndPartitionsAtARoundTripOf50Milliseconds) {
   constexpr double kLongest = 5;
+  constexpr double kLongestOfPair = 7;
   Wan wan(5);
   wan.set_all({.delay = milliseconds(25), .bits_per_second = 100e6});
   ASSERT_NO_FATAL_FAILURE(start_group(wan, "suspect_after_s = 1.5\nquorum_patience_s = 2\n"));
   expect_commit_within(kLongest, "blackhole", {4}, [&] { wan.cut({4}); });
   expect_commit_within(kLongest, "one-way cut", {4}, [&] { mute(4); });
+  // All others hear both. Site 0 has the owner, and 4 has come last, so it is the one that goes.
+  expect_commit_within(kLongestOfPair, "one-way cut between two", {4}, [&] { cut_way(4, 0); });
   expect_commit_within(kLongest, "partition 3|2", {3, 4}, [&] { wan.cut({3, 4}); }, {4});
   // Sites 0 to 2 keep decisions: the two of them that are on one side go on.
   expect_commit_within(kLongest, "partition 2|2", {0, 3}, [&] { wan.cut({0, 3}); }, {0, 3});

@@ -34,12 +34,14 @@ class ChurningGroup : public ElasticMembers {
   /// Seconds in which a group must commit again whatever has happened to it.
   static constexpr double kLongestRecovery = 90;
 
-  void make_sites(std::chrono::milliseconds delay) {
+  /// `others`: sites behind those of the members, where no member lies.
+  void make_sites(std::chrono::milliseconds delay, int others = 0) {
     if (!emulation::Wan::unavailable().empty()) return;
-    wan_ = std::make_unique<emulation::Wan>(kSites);
+    wan_ = std::make_unique<emulation::Wan>(kSites + others);
     wan_->set_all(links_of(delay));
   }
   bool has_sites() const { return wan_ != nullptr; }
+  const emulation::Wan& wan() const { return *wan_; }
 
   /// Starts a member that joins two of those that live, or the one that begins the group.
   Member& add(const std::vector<std::string>& sets = {}) {
@@ -137,7 +139,7 @@ class ChurningGroup : public ElasticMembers {
   /// Cuts these off from all others.
   void part(const std::vector<Member*>& side) {
     for (Member* member : side) {
-      for (int other = 0; other < kSites; ++other) {
+      for (int other = 0; other < wan_->sites(); ++other) {
         if (is_at(side, other)) continue;
         open(site_.at(member), other, false);
         open(other, site_.at(member), false);
@@ -145,23 +147,26 @@ class ChurningGroup : public ElasticMembers {
       lose(*member, kPeerLost);
     }
   }
-  /// Cuts what a member says, or what it hears.
+  /// Cuts what a member says to others, or what it hears of them. Sites without members are cut off
+  /// in both directions: what is asked there in vain would be carried out all the same.
   void cut_one_way(Member& member, bool what_it_says) {
     const int own = site_.at(&member);
-    for (int other = 0; other < kSites; ++other) {
+    for (int other = 0; other < wan_->sites(); ++other) {
       if (other == own) continue;
-      what_it_says ? open(own, other, false) : open(other, own, false);
+      if (what_it_says || other >= kSites) open(own, other, false);
+      if (!what_it_says || other >= kSites) open(other, own, false);
     }
     lose(member, kPeerLost);
   }
-  /// Cuts two members from each other; both are heard by the others, and stay.
-  void cut_between(Member& one, Member& other) {
-    open(site_.at(&one), site_.at(&other), false);
-    open(site_.at(&other), site_.at(&one), false);
+  /// Cuts two members from each other; both are heard by the others.
+  void cut_between(const Member& one, const Member& other) { cut_from_site(one, site_.at(&other)); }
+  void cut_from_site(const Member& member, int site) {
+    open(site_.at(&member), site, false);
+    open(site, site_.at(&member), false);
   }
   /// Makes the links of a member bad for a while, but nobody is lost.
   void make_slow(Member& member, std::chrono::milliseconds delay, double loss) {
-    for (int other = 0; other < kSites; ++other) {
+    for (int other = 0; other < wan_->sites(); ++other) {
       if (other == site_.at(&member)) continue;
       auto spec = wan_->spec(site_.at(&member), other);
       spec.delay = delay;
@@ -177,6 +182,8 @@ class ChurningGroup : public ElasticMembers {
       if (other == &member) continue;
       wan_->set_both(site_.at(&member), site_.at(other), links_of(delay));
     }
+    for (int other = kSites; other < wan_->sites(); ++other)
+      wan_->set_both(site_.at(&member), other, links_of(delay));
   }
 
   /// Opens the links, wakes who stood still, and waits for all that are lost to end as they must.

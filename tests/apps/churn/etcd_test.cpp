@@ -1,19 +1,21 @@
 // An elastic job whose decisions an etcd keeps, as processes that are killed, while the etcd is
 // killed and started again: every step that any of them has committed is that of `shoal replay`.
+// First as a script, then at random.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
-#include <map>
-#include <random>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "shoal/train/config/lineage.h"
 #include "tests/apps/churn/elastic_members.h"
+#include "tests/apps/churn/random_churn.h"
 #include "tests/support/etcd_server.h"
 
 namespace shoal::apps::testing::etcd_test {
@@ -83,57 +85,6 @@ TEST_F(WithEtcd, EveryStepIsThatOfAReplayThoughMembersAndTheEtcdAreKilled) {
   expect_replay_of(branch, third.name, "replayed");
 }
 
-// SHOAL_CHURN_SEED chooses what happens, SHOAL_CHURN_SECONDS how long.
-TEST_F(WithEtcd, EveryStepIsThatOfAReplayWhateverIsKilled) {
-  const double seconds = number_in("SHOAL_CHURN_SECONDS", 8);
-  const auto seed = static_cast<std::uint64_t>(number_in("SHOAL_CHURN_SEED", 7));
-  fmt::print("seed {} (SHOAL_CHURN_SEED), {} seconds (SHOAL_CHURN_SECONDS)\n", seed, seconds);
-  std::mt19937_64 random(seed);
-  const auto one_of = [&](std::vector<Member*> members) {
-    return members[random() % members.size()];
-  };
-  const auto pause = [&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 300));
-  };
-  std::map<std::string, int> events;
-  start();
-  start();
-  const auto begin = std::chrono::steady_clock::now();
-  while (std::chrono::steady_clock::now() - begin < std::chrono::duration<double>(seconds)) {
-    const bool is_away = random() % 2 == 0;
-    if (is_away) etcd_.kill();
-    pause();
-    const std::vector<Member*> living = all_living();
-    if (living.size() > 1 && random() % 2 == 0) {
-      ++events[is_away ? "killed without the etcd" : "killed"];
-      end(*one_of(living), SIGKILL);
-    } else if (random() % 2 == 0) {
-      // For less than the others wait: nobody is removed.
-      ++events[is_away ? "stopped without the etcd" : "stopped"];
-      const Member& member = *one_of(living);
-      member.program->signal(SIGSTOP);
-      pause();
-      member.program->signal(SIGCONT);
-    }
-    pause();
-    if (is_away) etcd_.start();
-    ASSERT_NO_FATAL_FAILURE(wait_until_all_train());
-    if (all_living().size() < 3) {
-      ++events["joined"];
-      start();
-    }
-    if (HasFailure()) return;
-    ASSERT_NO_FATAL_FAILURE(expect_more_steps(*one_of(all_living())));
-  }
-  for (Member* member : all_living()) EXPECT_EQ(end(*member, SIGTERM).code, 128 + SIGTERM);
-  const auto steps = all_steps();
-  const auto branch = branch_to(furthest_of(steps), steps);
-  EXPECT_EQ(branch.size(), steps.size()) << "the group has gone on in two branches";
-  expect_replay_of(branch, members_.back()->name, "replayed");
-  for (const auto& [event, count] : events) fmt::print("{}: {} times\n", event, count);
-  fmt::print("{} steps, {} processes\n", branch.size(), members_.size());
-}
-
 TEST_F(WithEtcd, AJobSaysWhereItsEtcdIsMissing) {
   etcd_.kill();
   const Outcome outcome =
@@ -141,6 +92,96 @@ TEST_F(WithEtcd, AJobSaysWhereItsEtcdIsMissing) {
   EXPECT_EQ(outcome.code, 202);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("no etcd says which cluster it is"),
                                  HasSubstr(etcd_.address()), HasSubstr("Hint: ")));
+}
+
+/// The random churn with an etcd, which lies at a site of its own where there are any. It is killed
+/// and started again, also while something happens to members, and cut from single ones. Any of the
+/// members may go on without all others.
+class ChurnWithEtcd : public RandomChurn {
+ protected:
+  static constexpr int kSite = kSites;
+
+  std::string start_etcd() {
+    at_etcd([&] {
+      const std::string host = has_sites() ? wan().address(kSite) : "127.0.0.1";
+      etcd_.emplace(shoal::testing::EtcdServer::Tls::kOff, host);
+    });
+    return etcd_->address();
+  }
+  bool happens_to_keeper() override {
+    const std::vector<Member*> members = in_order();
+    // A short run has one of each kind.
+    constexpr std::array kFirst = {1, 4, 0};
+    switch (happened_ < kFirst.size() ? kFirst.at(happened_++) : static_cast<int>(below(8))) {
+      case 0:
+        note("etcd killed");
+        etcd_->kill();
+        std::this_thread::sleep_for(up_to(2000));
+        start_again();
+        return true;
+      case 1:
+      case 2:
+        return members.size() < 3 ? false : happens_while_it_is_away(members);
+      case 3:
+        if (!has_sites() || members.size() < 2) return false;
+        return cut_from_etcd(one_of(members));
+      case 4:
+        if (members.size() < 3) return false;
+        return lose_all_but_one(members);
+      default:
+        return false;
+    }
+  }
+
+ private:
+  template <class Body>
+  void at_etcd(const Body& body) {
+    has_sites() ? wan().at(kSite, body) : body();
+  }
+  void start_again() {
+    at_etcd([&] { etcd_->start(); });
+    note("etcd started");
+  }
+  /// Nobody joins then: who starts asks the etcd once.
+  bool happens_while_it_is_away(const std::vector<Member*>& members) {
+    note("etcd killed while something happens");
+    etcd_->kill();
+    std::this_thread::sleep_for(up_to(300));
+    const std::size_t what = below(6);
+    if (what == 0) {
+      leave_one(one_of(members));
+    } else if (what == 1) {
+      disturb(members);
+    } else {
+      const std::size_t place = below(members.size());
+      lose_one(*members[place], place == 0);
+    }
+    std::this_thread::sleep_for(up_to(3000));
+    start_again();
+    return true;
+  }
+  bool cut_from_etcd(Member& member) {
+    note("cut from the etcd: " + member.name);
+    cut_from_site(member, kSite);
+    std::this_thread::sleep_for(up_to(3000));
+    restore_links(member, delay_);
+    return true;
+  }
+  bool lose_all_but_one(const std::vector<Member*>& members) {
+    const std::size_t left = below(members.size());
+    for (std::size_t place = 0; place < members.size(); ++place)
+      if (place != left) lose_one(*members[place], place == 0);
+    return true;
+  }
+
+  std::optional<shoal::testing::EtcdServer> etcd_;
+  std::size_t happened_ = 0;
+};
+
+TEST_F(ChurnWithEtcd, EveryCommittedStepIsThatOfAReplay) {
+  begin(7, 10, 1);
+  const std::string address = start_etcd();
+  expect_replay_of_churn(fmt::format("etcd = [\"{}\"]\netcd_patience_s = 300\n", address));
 }
 
 }  // namespace

@@ -10,6 +10,15 @@ void Simulation::cut_both(std::size_t a, std::size_t b) {
   cut(b, a);
 }
 
+void Simulation::cut_a_pair_for_good() {
+  const std::size_t members = scenario_.members;
+  const std::size_t a = random_() % members;
+  const std::size_t b = (a + 1 + random_() % (members - 1)) % members;
+  const auto ways = random_() % 3;
+  if (ways != 0) cut_for_good(a, b);
+  if (ways != 1) cut_for_good(b, a);
+}
+
 void Simulation::partition(std::uint32_t side) {
   for (std::size_t a = 0; a < kMostNodes; ++a) {
     for (std::size_t b = 0; b < kMostNodes; ++b)

@@ -206,7 +206,7 @@ void Simulation::take_news(std::size_t node, const std::optional<View>& before) 
     }
     if (std::holds_alternative<AttemptBegins>(news[i])) {
       nodes_[node].is_attempting = true;
-      attempt(node, Kind::kAttemptDone, milliseconds(50) + any_duration(milliseconds(200)));
+      attempt(node, Kind::kAttemptDone, scenario_.attempt_takes + any_duration(milliseconds(200)));
       continue;
     }
     const Outcome& outcome = std::get<StepDecided>(news[i]).outcome;
@@ -228,6 +228,7 @@ void Simulation::enter(std::size_t index, const View& view) {
   check_.note_holder(node.id, view);
   check_.started(view);
   node.entered = now_;
+  node.without_links.reset();
   if (std::exchange(node.is_attempting, false)) ++node.interrupted;
   if (scenario_.only_joins) {
     check_.expect(node.interrupted == 0,
@@ -264,14 +265,40 @@ bool Simulation::is_of_next_step(const Happening& event) const {
          std::tuple(event.lineage, event.epoch, event.step);
 }
 
+bool Simulation::has_all_links(const View& view) const {
+  for (const Member& a : view.members) {
+    for (const Member& b : view.members)
+      if (cut_[simulated_index(a.id)][simulated_index(b.id)]) return false;
+  }
+  return true;
+}
+
+// Looks again in a while, or lets the attempt fail.
+bool Simulation::must_wait_for_links(const Happening& event) {
+  Node& node = nodes_[event.node];
+  if (!scenario_.attempts_need_links || has_all_links(*node.member.view())) {
+    node.without_links.reset();
+    return false;
+  }
+  if (!node.without_links) node.without_links = now_;
+  if (scenario_.links_timeout == Duration::zero() ||
+      now_ - *node.without_links < scenario_.links_timeout) {
+    push(now_ + milliseconds(100), event);
+  } else {
+    node.without_links.reset();
+    tell(event.node, StepFailed{event.epoch, event.step, "a member is not connected"});
+  }
+  return true;
+}
+
 void Simulation::ask_to_begin(const Happening& event) {
-  if (!is_of_next_step(event)) return;
+  if (!is_of_next_step(event) || must_wait_for_links(event)) return;
   if (nodes_[event.node].waits) return tell(event.node, JoinersAwaited{event.epoch, event.step});
   tell(event.node, AttemptAsked{event.epoch, event.step});
 }
 
 void Simulation::finish_attempt(const Happening& event) {
-  if (!is_of_next_step(event)) return;
+  if (!is_of_next_step(event) || must_wait_for_links(event)) return;
   Node& node = nodes_[event.node];
   const Place& place = node.member.place();
   if (node.fails) {
@@ -285,11 +312,25 @@ void Simulation::finish_attempt(const Happening& event) {
   tell(event.node, StepReady{event.epoch, event.step, state, 8});
 }
 
+/// Pairs of these that are never connected again.
+std::size_t Simulation::lasting_cuts(const std::vector<MemberId>& keepers) const {
+  std::size_t cuts = 0;
+  for (const MemberId& a : keepers) {
+    for (const MemberId& b : keepers) {
+      const std::size_t from = simulated_index(a);
+      const std::size_t to = simulated_index(b);
+      cuts += from < to && (stays_cut_[from][to] || stays_cut_[to][from]);
+    }
+  }
+  return cuts;
+}
+
+// One of each pair that is never connected again counts for nothing.
 bool Simulation::most_act(const std::vector<MemberId>& keepers) const {
-  const auto acting = std::count_if(keepers.begin(), keepers.end(), [&](const MemberId& keeper) {
-    return acts(nodes_[simulated_index(keeper)]);
-  });
-  return 2 * static_cast<std::size_t>(acting) > keepers.size();
+  std::vector<MemberId> acting;
+  for (const MemberId& keeper : keepers)
+    if (acts(nodes_[simulated_index(keeper)])) acting.push_back(keeper);
+  return 2 * (acting.size() - std::min(acting.size(), lasting_cuts(acting))) > keepers.size();
 }
 
 // Most keepers of a view act in it, and so do most of the next one's, if that is decided; nobody
@@ -297,16 +338,17 @@ bool Simulation::most_act(const std::vector<MemberId>& keepers) const {
 // one that acts is enough, if it is in the last view.
 bool Simulation::must_go_on() const {
   if (keeper_) return must_go_on_with_keeper();
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> keepers_in;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<MemberId>> keepers_in;
   bool most_are_there = false;
   for (const Node& node : nodes_) {
     if (node.lives && node.wants_to_leave && !node.member.has_left()) return false;
     if (!acts(node)) continue;
     if (node.member.held() && !most_act(node.member.held()->keepers)) return false;
     const View& view = *node.member.view();
-    std::size_t& keepers = keepers_in[{view.lineage, view.epoch}];
-    keepers += view.is_kept_by(node.id);
-    most_are_there = most_are_there || 2 * keepers > view.keepers.size();
+    std::vector<MemberId>& keepers = keepers_in[{view.lineage, view.epoch}];
+    if (view.is_kept_by(node.id)) keepers.push_back(node.id);
+    const std::size_t apart = std::min(keepers.size(), lasting_cuts(keepers));
+    most_are_there = most_are_there || 2 * (keepers.size() - apart) > view.keepers.size();
   }
   return most_are_there;
 }
@@ -328,6 +370,9 @@ bool Simulation::must_be_admitted(const Node& joiner) const {
   const Membership& member = joiner.member;
   if (!joiner.lives || !joiner.is_ready || member.view() || member.ended() || member.has_left())
     return false;
+  const std::size_t own = simulated_index(joiner.id);
+  for (std::size_t node = 0; node < nodes_.size(); ++node)
+    if (acts(nodes_[node]) && is_cut(own, node)) return false;
   return std::any_of(joiner.contacts.begin(), joiner.contacts.end(),
                      [&](std::size_t contact) { return acts(nodes_[contact]); });
 }

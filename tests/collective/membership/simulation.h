@@ -45,6 +45,11 @@ struct Scenario {
   Duration suspect_after = seconds(2);
   /// Nothing happens but joins and losses of letters, so no attempt may be interrupted.
   bool only_joins = false;
+  /// An attempt at a step, and its beginning, need the connections between all members of the view.
+  bool attempts_need_links = false;
+  /// Where those are missing for so long the attempt fails; zero: it waits for ever.
+  Duration links_timeout{};
+  Duration attempt_takes = milliseconds(50);  ///< and up to 0.2 s more
   /// A keeper outside of the group holds what is decided, and has faults of its own.
   bool has_chain = false;
   SimulatedKeeper::Compares keeper_compares{};
@@ -72,6 +77,10 @@ class Simulation {
   void crash(std::size_t node) { nodes_[node].lives = false; }
   void pause(std::size_t node, Duration duration) { nodes_[node].paused_until = now_ + duration; }
   void cut(std::size_t from, std::size_t to) { cut_[from][to] = true; }
+  /// A cut that outlasts all other faults.
+  void cut_for_good(std::size_t from, std::size_t to) {
+    cut_[from][to] = stays_cut_[from][to] = true;
+  }
   void cut_both(std::size_t a, std::size_t b);
   /// Nodes whose bit of `side` is set hear those of the other side no longer, and vice versa.
   void partition(std::uint32_t side);
@@ -79,7 +88,7 @@ class Simulation {
   void deafen(std::size_t node);
   /// Nobody hears the node any more.
   void mute(std::size_t node);
-  void heal() { cut_ = {}; }
+  void heal() { cut_ = stays_cut_; }
   /// The keeper outside answers nothing for so long.
   void stop_keeper(Duration duration);
   void cut_from_keeper(std::size_t node) { cut_from_keeper_[node] = true; }
@@ -96,6 +105,8 @@ class Simulation {
   /// From the next step on the node attempts nothing until others have joined.
   void wait_for_joiners(std::size_t node) { nodes_[node].waits = true; }
 
+  /// Two of the first members are cut from each other for good, in one direction or both.
+  void cut_a_pair_for_good();
   /// Faults that the seed chooses, until kFaults.
   void make_faults();
   /// Ends all faults after kFaults; returns what was violated, or nothing.
@@ -141,6 +152,7 @@ class Simulation {
     std::optional<std::uint64_t> commits_when_quiet{};
     Duration entered{};
     Duration committed_at{};
+    std::optional<Duration> without_links{};  ///< since when its attempt has waited for them
   };
   enum class Kind : std::uint8_t { kTick, kDeliver, kAsk, kAttemptDone, kScript };
   struct Happening {
@@ -185,6 +197,10 @@ class Simulation {
   void ask_to_begin(const Happening& event);
   void attempt(std::size_t node, Kind kind, Duration after);
   bool is_of_next_step(const Happening& event) const;
+  bool must_wait_for_links(const Happening& event);
+  bool is_cut(std::size_t a, std::size_t b) const { return cut_[a][b] || cut_[b][a]; }
+  bool has_all_links(const View& view) const;
+  std::size_t lasting_cuts(const std::vector<MemberId>& keepers) const;
   void finish_attempt(const Happening& event);
   bool has_gone_on();
   bool must_go_on() const;
@@ -203,7 +219,9 @@ class Simulation {
   bool quiet_ = false;       ///< faults have ended
   bool must_go_on_ = false;  ///< a majority of keepers was there when faults had ended
   std::vector<Node> nodes_;
-  std::array<std::array<bool, kMostNodes>, kMostNodes> cut_{};  ///< from, to
+  using Links = std::array<std::array<bool, kMostNodes>, kMostNodes>;
+  Links cut_{};  ///< from, to
+  Links stays_cut_{};
   std::optional<SimulatedKeeper> keeper_;
   Duration keeper_down_until_{};
   std::array<bool, kMostNodes> cut_from_keeper_{};

@@ -91,21 +91,43 @@ TEST(Suspicion, StrangersAccuseNobody) {
   EXPECT_TRUE(suspicion.gone(at(10)).empty());
 }
 
-// Of 20 members the keepers 1 to 5 watch all; the others watch the keepers and four successors.
-TEST(Suspicion, NotAllWatchAll) {
+std::set<MemberId> ids_of(std::uint64_t first, std::uint64_t last) {
+  std::set<MemberId> ids;
+  for (std::uint64_t i = first; i <= last; ++i) ids.insert(id_of(i));
+  return ids;
+}
+
+std::set<MemberId> set_of(const std::vector<MemberId>& ids) { return {ids.begin(), ids.end()}; }
+
+// Of 160 members the keepers 1 to 5 watch all; the others watch the keepers and 63 successors.
+TEST(Suspicion, InALargeGroupNotAllWatchAll) {
   Suspicion of_keeper(id_of(1), seconds(2));
-  of_keeper.begin(first_view(20), at(0));
-  EXPECT_EQ(of_keeper.watchers().size(), 19u);
-  EXPECT_EQ(of_keeper.accusing(at(10)).size(), 19u);
-  Suspicion of_another(id_of(10), seconds(2));
-  of_another.begin(first_view(20), at(0));
-  const std::set<MemberId> watchers(of_another.watchers().begin(), of_another.watchers().end());
-  EXPECT_EQ(watchers, (std::set{id_of(1), id_of(2), id_of(3), id_of(4), id_of(5), id_of(6),
-                                id_of(7), id_of(8), id_of(9)}));
-  const auto accused = of_another.accusing(at(10));
-  EXPECT_EQ(std::set<MemberId>(accused.begin(), accused.end()),
-            (std::set{id_of(1), id_of(2), id_of(3), id_of(4), id_of(5), id_of(11), id_of(12),
-                      id_of(13), id_of(14)}));
+  of_keeper.begin(first_view(160), at(0));
+  EXPECT_EQ(of_keeper.watchers().size(), 159u);
+  EXPECT_EQ(of_keeper.accusing(at(10)).size(), 159u);
+  Suspicion of_another(id_of(80), seconds(2));
+  of_another.begin(first_view(160), at(0));
+  std::set<MemberId> watchers = ids_of(17, 79);
+  watchers.merge(ids_of(1, 5));
+  EXPECT_EQ(set_of(of_another.watchers()), watchers);
+  std::set<MemberId> watched = ids_of(81, 143);
+  watched.merge(ids_of(1, 5));
+  EXPECT_EQ(set_of(of_another.accusing(at(10))), watched);
+}
+
+// So no connection of theirs breaks unseen.
+TEST(Suspicion, SixtyFourMembersAllWatchAll) {
+  Suspicion suspicion(id_of(33), seconds(2));
+  suspicion.begin(first_view(64), at(0));
+  EXPECT_EQ(suspicion.watchers().size(), 63u);
+  EXPECT_EQ(suspicion.accusing(at(10)).size(), 63u);
+}
+
+TEST(Suspicion, APairIsBrokenWhereOneDoesNotHearTheOther) {
+  Suspicion suspicion = heard_all_but(5, {4});
+  suspicion.accused(id_of(5), {id_of(2)});
+  EXPECT_EQ(suspicion.broken_pairs(at(10)),
+            (std::set{Suspicion::Pair(id_of(1), id_of(4)), Suspicion::Pair(id_of(2), id_of(5))}));
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ Membership::Membership(Member self, Settings settings, Rules rules)
     : self_(std::move(self)),
       settings_(std::move(settings)),
       rules_(rules),
-      suspicion_(self_.id, settings_.suspect_after) {
+      suspicion_(self_.id, settings_.suspect_after),
+      pairs_(settings_.beat, settings_.suspect_after) {
   SHOAL_USER_CHECK(settings_.beat > Duration::zero() && settings_.repeat > Duration::zero() &&
                        settings_.stand_in > Duration::zero() &&
                        settings_.quorum_patience > Duration::zero(),
@@ -191,8 +192,10 @@ void Membership::take(const Letter& letter) {
       send(letter.from, Yield{*yielded_to_});
     return;
   }
-  // Somebody of another lineage is no member of this view, whatever the view says.
-  if (!letter.relayed && letter.lineage == place_.lineage) suspicion_.heard(letter.from, now_);
+  // Somebody of another lineage is no member of this view, whatever the view says. One of another
+  // epoch takes no part in this one: where it cannot be told, the others must not wait for ever.
+  if (!letter.relayed && letter.lineage == place_.lineage && letter.epoch == place_.epoch)
+    suspicion_.heard(letter.from, now_);
   std::visit(
       [&]<class What>(const What& what) {
         if (kOfAnyView<What> || is_about_this_view(letter)) take(letter, what);
@@ -263,11 +266,14 @@ void Membership::tick() {
   } else {
     watch_majority();
   }
+  pairs_.watch(*view_, suspicion_, now_);
   if (!ended_) consider_change();
 }
 
 // Begins a view with empty hands: what belonged to the one before is settled.
 void Membership::enter(const View& view) {
+  if (view.lineage != place_.lineage || view.first_step > place_.step) pairs_.forget();
+  pairs_.begin(view, now_);
   view_ = view;
   view_digest_ = digest(view);
   place_ = Place{.lineage = view.lineage,

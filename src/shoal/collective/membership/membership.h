@@ -11,6 +11,7 @@
 
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
+#include "shoal/collective/membership/broken_pairs.h"
 #include "shoal/collective/membership/chain.h"
 #include "shoal/collective/membership/decision.h"
 #include "shoal/collective/membership/letter.h"
@@ -32,7 +33,9 @@ struct Settings {
   Duration suspect_after = std::chrono::seconds(2);
   Duration repeat = std::chrono::milliseconds(300);  ///< letters without an answer
   Duration stand_in = std::chrono::seconds(1);  ///< so long each keeper waits for the one before
-  Duration quorum_patience = std::chrono::seconds(10);  ///< before the policy is followed
+  /// Before the policy is followed; and before one of two members is removed that do not hear each
+  /// other, where no step is committed meanwhile.
+  Duration quorum_patience = std::chrono::seconds(10);
   OnQuorumLoss on_quorum_loss = OnQuorumLoss::kStop;
   /// Names the keeper outside of the group that holds what is decided, for who founds or joins a
   /// view of it; empty: the keepers among the members do. The policy is kStop with one.
@@ -196,9 +199,10 @@ class Membership {
 
   // view_change.cpp: the next view
   void consider_change();
-  bool must_change(const std::set<MemberId>& gone) const;
+  std::set<MemberId> lost_members() const;
+  bool must_change(const std::set<MemberId>& lost) const;
   bool may_change_between_steps() const;
-  std::optional<std::size_t> place_in_line(const std::set<MemberId>& gone) const;
+  std::optional<std::size_t> place_in_line(const std::set<MemberId>& lost) const;
   void hold_as_joiner();
   void begin_change();
   void advance_change();
@@ -210,6 +214,7 @@ class Membership {
   void begin_holding(View view);
   void announce_start();
   void start(const View& view);
+  void end_as_removed(const View& view);
   bool settle_last_step(const View& next);
   bool may_vote_on_views(const MemberId& proposer);
   void take(const Letter& letter, const Prepare& request);
@@ -258,6 +263,7 @@ class Membership {
   Place place_;
   std::optional<Register> register_;
   Suspicion suspicion_;
+  BrokenPairs pairs_;
   std::vector<MemberId> accused_;  ///< in the last beat
   Clock::time_point next_beat_{};
   std::uint64_t beats_ = 0;

@@ -17,6 +17,7 @@ struct Rules {
   bool waits_for_holders = true;         ///< nobody acts before most new keepers hold the view
   bool commits_need_all_reports = true;  ///< of all members
   bool chain_keeps_entries = true;       ///< of an etcd that somebody may still ask for
+  bool parts_broken_pairs = true;  ///< one goes of two that have not heard each other for long
 
   std::size_t majority(std::size_t keepers) const {
     const std::size_t votes = keepers / 2 + 1;

@@ -156,6 +156,7 @@ void Membership::settle(const Outcome& outcome, bool may_begin_next) {
     place_.step = outcome.step + 1;
     place_.state = outcome.state;
     place_.samples = outcome.samples;
+    pairs_.forget();
     committed_ = true;
     may_begin_ = may_begin_next;
     begun_ = false;

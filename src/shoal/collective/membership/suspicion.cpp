@@ -75,6 +75,13 @@ Suspicion::Accusers Suspicion::accusers(Clock::time_point now) const {
   return accusers;
 }
 
+std::set<Suspicion::Pair> Suspicion::broken_pairs(Clock::time_point now) const {
+  std::set<Pair> pairs;
+  for (const auto& [of, accusers] : accusers(now))
+    for (const MemberId& by : accusers) pairs.emplace(std::min(of, by), std::max(of, by));
+  return pairs;
+}
+
 bool Suspicion::are_most_keepers(const std::vector<MemberId>& ids) const {
   const auto count = std::count_if(keepers_.begin(), keepers_.end(),
                                    [&](const MemberId& keeper) { return contains(ids, keeper); });

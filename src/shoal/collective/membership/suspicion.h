@@ -2,6 +2,7 @@
 
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "shoal/base/clock.h"
@@ -11,11 +12,11 @@ namespace shoal::collective::membership {
 
 /// Who of a view is gone, as one member sees it, from what it hears and from what others accuse.
 ///
-/// Everybody watches its four successors and the keepers; keepers watch everybody. Who has heard
-/// nothing of somebody that it watches for `after` accuses it. *Gone* is who is accused by two, or
-/// by all that are left, which are this member and whom it hears; and who accuses two, or all that
-/// are left, of whom others hear: it is the one that hears nothing. A single accusation is a broken
-/// connection: an edge, not a death.
+/// Everybody watches its kSuccessors successors and the keepers; keepers watch everybody. Who has
+/// heard nothing of somebody that it watches for `after` accuses it. *Gone* is who is accused by
+/// two, or by all that are left, which are this member and whom it hears; and who accuses two, or
+/// all that are left, of whom others hear: it is the one that hears nothing. A single accusation is
+/// a broken connection: an edge, not a death. BrokenPairs says what follows where it lasts.
 ///
 /// Whoever hears a majority of the keepers holds everybody who accuses a majority of them for gone,
 /// and counts none of its accusations: several that hear nothing must not remove those that hear
@@ -24,7 +25,11 @@ namespace shoal::collective::membership {
 /// Nothing that must be true rests on it: a wrong suspicion costs a view change.
 class Suspicion {
  public:
-  static constexpr std::size_t kSuccessors = 4;
+  /// Up to so many and one more members all watch all, so that each of their connections is
+  /// watched: the collectives of a view need all of them too.
+  static constexpr std::size_t kSuccessors = 63;
+  /// The lower id first.
+  using Pair = std::pair<MemberId, MemberId>;
 
   Suspicion(MemberId self, Duration after) : self_(self), after_(after) {}
 
@@ -41,6 +46,8 @@ class Suspicion {
   /// Whether one of the two accuses the other.
   bool is_edge_broken(const MemberId& a, const MemberId& b, Clock::time_point now) const;
   bool accuses(const MemberId& of, Clock::time_point now) const;
+  /// All such pairs.
+  std::set<Pair> broken_pairs(Clock::time_point now) const;
   /// Who watches this member: who wants its beats.
   const std::vector<MemberId>& watchers() const { return watchers_; }
 

@@ -10,9 +10,20 @@
 #include "shoal/collective/membership/membership.h"
 
 namespace shoal::collective::membership {
-bool Membership::must_change(const std::set<MemberId>& gone) const {
+
+// Those that the next view is to be without, though they may not want to leave. Never this member
+// itself: if it must go, the others say so.
+std::set<MemberId> Membership::lost_members() const {
+  std::set<MemberId> lost = suspicion_.gone(now_);
+  if (rules_.parts_broken_pairs)
+    lost.merge(pairs_.to_remove(*view_, lost, settings_.quorum_patience));
+  lost.erase(self_.id);
+  return lost;
+}
+
+bool Membership::must_change(const std::set<MemberId>& lost) const {
   // A witness that is gone is removed as well, whether it is a keeper or not.
-  return !gone.empty() || aborted_ || held_ || is_sealed();
+  return !lost.empty() || aborted_ || held_ || is_sealed();
 }
 
 bool Membership::may_change_between_steps() const {
@@ -24,12 +35,12 @@ bool Membership::may_change_between_steps() const {
 // How many must fail before it is this member's turn to propose the next view. Those that hold the
 // next one come after the keepers that decided it. Where the keeper is outside, any member may ask
 // it, so the others come after them.
-std::optional<std::size_t> Membership::place_in_line(const std::set<MemberId>& gone) const {
+std::optional<std::size_t> Membership::place_in_line(const std::set<MemberId>& lost) const {
   std::size_t place = 0;
   const auto find_in = [&](const std::vector<MemberId>& keepers) {
     for (const MemberId& keeper : keepers) {
       if (keeper == self_.id) return true;
-      if (!gone.contains(keeper)) ++place;
+      if (!lost.contains(keeper)) ++place;
     }
     return false;
   };
@@ -42,10 +53,10 @@ std::optional<std::size_t> Membership::place_in_line(const std::set<MemberId>& g
 
 void Membership::consider_change() {
   if (!view_ || ended_ || left_ || fork_promised_) return;
-  const std::set<MemberId> gone = suspicion_.gone(now_);
-  const auto place = place_in_line(gone);
+  const std::set<MemberId> lost = lost_members();
+  const auto place = place_in_line(lost);
   if (!place) return;
-  if (!must_change(gone) && !(*place == 0 && may_change_between_steps())) {
+  if (!must_change(lost) && !(*place == 0 && may_change_between_steps())) {
     change_wanted_.reset();
     // Whoever was missed is back. A view that the keeper outside has created all the same is found
     // by the next question for that entry.
@@ -53,7 +64,7 @@ void Membership::consider_change() {
     return;
   }
   if (!change_wanted_) change_wanted_ = now_;
-  if (uses_chain() && may_lack_state() && !held_) return watch_providers(gone);
+  if (uses_chain() && may_lack_state() && !held_) return watch_providers(lost);
   if (change_ || holding_ || (question_ && !held_)) return;
   // Two that take turns in refusing each other wait for different times.
   const auto index =
@@ -63,7 +74,7 @@ void Membership::consider_change() {
   // member that hears nobody must not remove all others.
   const bool goes_last = uses_chain() && !hears_majority();
   const auto wait = (goes_last ? 2 * settings_.stand_in : Duration::zero()) +
-                    (gone.empty() ? Duration::zero() : settings_.beat) +
+                    (lost.empty() ? Duration::zero() : settings_.beat) +
                     settings_.stand_in * static_cast<int>(*place) +
                     settings_.repeat * static_cast<int>(std::min<std::uint64_t>(refusals_, 8)) *
                         static_cast<int>(index);
@@ -175,7 +186,7 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
             .keepers = {},
             .admission = view_->admission,
             .kept_by = view_->kept_by};
-  std::set<MemberId> without = suspicion_.gone(now_);
+  std::set<MemberId> without = lost_members();
   without.insert(leavers_.begin(), leavers_.end());
   if (leaving_) without.insert(self_.id);
   if (last_step) {
@@ -309,12 +320,32 @@ void Membership::start(const View& view) {
       left_ = true;
       return;
     }
-    return end(ErrorKind::kPeerLost,
-               fmt::format("the others removed {} from the view of epoch {}: its members are {}",
-                           self_.id.text(), view.epoch, text(view.everybody())),
-               "They had heard nothing of it, or its state was another one. It may join again.");
+    return end_as_removed(view);
   }
   if (settle_last_step(view)) enter(view);
+}
+
+void Membership::end_as_removed(const View& view) {
+  std::string what =
+      fmt::format("the others removed {} from the view of epoch {}: its members are {}",
+                  self_.id.text(), view.epoch, text(view.everybody()));
+  const std::vector<MemberId> apart = pairs_.apart_from(self_.id, settings_.quorum_patience / 2);
+  if (apart.empty()) {
+    return end(ErrorKind::kPeerLost, std::move(what),
+               "They had heard nothing of it, or its state was another one. It may join again.");
+  }
+  std::string where;
+  for (const Member& member : view_->members) {
+    if (!contains(apart, member.id)) continue;
+    for (const wire::Endpoint& endpoint : member.endpoints)
+      where += (where.empty() ? "" : ", ") + endpoint.text();
+  }
+  what += fmt::format("; it and {} did not hear each other, and no step can be computed so",
+                      text(apart));
+  end(ErrorKind::kPeerLost, std::move(what),
+      fmt::format("This host and {} must reach each other: look at routes and firewalls of both "
+                  "directions. Then it may join again.",
+                  where.empty() ? "theirs" : where));
 }
 
 // The view says where the last one ended: with the step that this member attempted, or before it.
