@@ -71,7 +71,15 @@ timeout_s = 60
   }
   /// Writes job.toml; `keys` are those of [elastic].
   void write_job(const std::string& keys) {
-    folder_.write("job.toml", fmt::format("{}[elastic]\nenabled = true\n{}", job(), keys));
+    std::string rounds;
+    if (round_ > 0) {
+      rounds = fmt::format(
+          "[low_communication]\nmethod = \"diloco\"\nevery = {}\nmomentum = 0.5\n"
+          "codec = \"i8\"\n",
+          round_);
+    }
+    folder_.write("job.toml",
+                  fmt::format("{}{}[elastic]\nenabled = true\n{}", job(), rounds, keys));
   }
 
   void TearDown() override {
@@ -158,15 +166,15 @@ timeout_s = 60
     return furthest;
   }
   /// Returns all steps that led to `last`, in order, after it has checked that no sample is lost or
-  /// trained twice in them.
+  /// trained twice in them; in a round those of lost members are.
   std::vector<train::LineageStep> branch_to(
       const train::LineageStep& last,
       const std::map<std::string, train::LineageStep>& steps) const {
     std::vector<train::LineageStep> branch{last};
-    while (branch.back().step > 1) {
+    while (branch.back().behind() > 0) {
       const auto before = steps.find(branch.back().before);
       if (before == steps.end()) {
-        ADD_FAILURE() << "step " << branch.back().step - 1 << " is missing";
+        ADD_FAILURE() << "step " << branch.back().behind() << " is missing";
         return {};
       }
       branch.push_back(before->second);
@@ -174,6 +182,10 @@ timeout_s = 60
     std::reverse(branch.begin(), branch.end());
     std::int64_t sample = 0;
     for (const train::LineageStep& step : branch) {
+      if (step.steps > 0) {
+        expect_samples_of_a_round(step);
+        continue;
+      }
       for (const train::LineageMember& member : step.members) {
         EXPECT_EQ(member.first_sample, sample)
             << "samples were lost or trained twice at step " << step.step;
@@ -182,6 +194,17 @@ timeout_s = 60
       EXPECT_EQ(sample, step.step * kGlobalBatch);
     }
     return branch;
+  }
+  static void expect_samples_of_a_round(const train::LineageStep& round) {
+    const std::int64_t begin = round.behind() * kGlobalBatch;
+    std::int64_t next = 0;
+    for (const train::LineageMember& member : round.members) {
+      if (member.samples == 0) continue;
+      EXPECT_GE(member.first_sample - begin, next) << "samples were trained twice";
+      next = member.first_sample - begin + member.samples / round.steps;
+    }
+    EXPECT_GT(next, 0) << "nobody has trained";
+    EXPECT_LE(next, kGlobalBatch) << "behind step " << round.behind();
   }
   /// Repeats a branch on one process, in the folder `name` with the job of `like`.
   void expect_replay_of(const std::vector<train::LineageStep>& branch, const std::string& like,
@@ -196,11 +219,12 @@ timeout_s = 60
     EXPECT_EQ(replay.code, 0) << replay.err;
     EXPECT_THAT(replay.out, ::testing::HasSubstr(fmt::format("Steps 1 to {} of {} have the same "
                                                              "bits",
-                                                             branch.size(), name)));
+                                                             branch.back().step, name)));
   }
 
   Folder folder_;
   std::vector<std::unique_ptr<Member>> members_;
+  std::int64_t round_ = 0;  ///< steps; 0: members add up gradients in every step
 
  private:
   /// Returns more of a file than the longest line of a lineage has: a long run has many of them.
