@@ -62,8 +62,9 @@ class Group {
     const auto begin = [&](Member& member) {
       member.group->wait_for_members(size, soon());
       member.step();
-      // Here the view with more keepers begins.
-      member.group->wait_for_members(size, soon());
+      // Behind the first commit a view with more keepers begins, and none follows that one.
+      compute_until(member,
+                    [&] { return member.group->view().keepers.size() == (size < 3 ? 1u : 3u); });
     };
     std::vector<std::unique_ptr<Thread>> threads;
     for (std::size_t i = 1; i < size; ++i) {
@@ -372,19 +373,76 @@ TEST(SteadyJoining, GoesOnWhereTheJoinerDiesInTheMiddle) {
   EXPECT_EQ(founder.attempts, founder.applied);
 }
 
+// The joiner waits at the door, and nobody calls `let_join`: the view follows a commit, so that
+// what the joiner has is of the past.
+TEST(SteadyJoining, GivesTheStateInTheViewWhereACommitComesBefore) {
+  Group group(1, 0, 0);
+  Member& founder = group.members[0];
+  Member joiner;
+  Thread comes([&] {
+    joiner.group = ElasticGroup::join(steady(joiner), {group.contact()});
+    joiner.step();
+  });
+  for (const Deadline end = soon(); joiner.taken == 0 && !end.passed();)
+    std::this_thread::sleep_for(milliseconds(1));
+  // The last of these steps is the one of both.
+  while (founder.group->view().members.size() < 2) founder.step();
+  comes.join();
+  EXPECT_EQ(comes.error, "");
+  EXPECT_EQ(joiner.taken, 2);
+  EXPECT_EQ(founder.written, 2);
+  EXPECT_EQ(joiner.value, founder.value);
+  EXPECT_EQ(founder.attempts, founder.applied);
+  EXPECT_THAT(joiner.faults, ElementsAre());
+}
+
+// A provider whose part in the agreement is broken too: what it tells of the last commit is as
+// wrong as its state. That shows in the view.
+TEST(SteadyJoining, NamesWhoHasToldAnotherDigestThanTheViewHas) {
+  Group group(1, 0, 0);
+  Member& founder = group.members[0];
+  StateAccess wrong = founder.options().state;
+  wrong.write = [] { return Member::bytes_of(666); };
+  const View& view = founder.group->view();
+  std::optional<StateProvider> liar;
+  liar.emplace(founder.group->carrier(),
+               std::make_shared<SteadyState>(
+                   wrong, membership::Place{.lineage = view.lineage,
+                                            .epoch = view.epoch,
+                                            .step = 1,
+                                            .state = StateAccess::sha256(Member::bytes_of(666)),
+                                            .samples = 1}),
+               StateProvider::Options{});
+  Member joiner;
+  Thread comes([&] {
+    joiner.group = ElasticGroup::join(steady(joiner), {group.contact()});
+    joiner.step();
+  });
+  compute_until(founder, 2);
+  founder.step();
+  comes.join();
+  liar.reset();
+  EXPECT_EQ(comes.error, "");
+  EXPECT_EQ(joiner.taken, 2);
+  EXPECT_EQ(joiner.value, 1 + 1 + 3);
+  EXPECT_THAT(joiner.faults, ElementsAre(HasSubstr("member " + founder.group->self().text() +
+                                                   " has given joiner")));
+}
+
 TEST(SteadyJoining, GivesNothingToWhoIsRefused) {
   Member founder;
   ElasticGroup::Options options = steady(founder);
   options.network.admission = wire::token_key("of the issuer");
   founder.group = ElasticGroup::found(std::move(options));
   founder.written = 0;
+  double value = 0;
   const auto join = [&](const std::string& token) {
     Member joiner;
     ElasticGroup::Options options = steady(joiner);
     options.network.token = token;
     joiner.group = ElasticGroup::join(std::move(options), {founder.group->endpoint()});
     joiner.step();
-    EXPECT_EQ(joiner.value, founder.value);
+    value = joiner.value;
   };
   std::optional<Error> refused;
   Thread stranger([&] { refused = error_of([&] { join(""); }); });
@@ -401,6 +459,7 @@ TEST(SteadyJoining, GivesNothingToWhoIsRefused) {
   founder.step();
   invited.join();
   EXPECT_EQ(invited.error, "");
+  EXPECT_EQ(value, 1 + 3);
   EXPECT_EQ(founder.written, 1);
 }
 
