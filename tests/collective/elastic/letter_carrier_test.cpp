@@ -214,11 +214,14 @@ TEST(LetterCarrier, GoesOnWhateverStrangersSend) {
   ::send(noise.get(), rubbish.data(), rubbish.size(), MSG_NOSIGNAL);
 
   Liar liar(*members[0]);
-  EXPECT_TRUE(liar.is_disconnected_for(1, {}));                 // an empty letter
-  EXPECT_TRUE(liar.is_disconnected_for(1, wire::Bytes(1000)));  // no letter
-  EXPECT_TRUE(liar.is_disconnected_for(2, wire::Bytes(10)));    // no text
-  EXPECT_TRUE(liar.is_disconnected_for(3, wire::Bytes(1)));     // no question
-  EXPECT_TRUE(liar.is_disconnected_for(4, wire::Bytes(32)));    // nothing known
+  EXPECT_TRUE(liar.is_disconnected_for(1, {}));                         // an empty letter
+  EXPECT_TRUE(liar.is_disconnected_for(1, wire::Bytes(1000)));          // no letter
+  EXPECT_TRUE(liar.is_disconnected_for(2, wire::Bytes(10)));            // no text
+  EXPECT_TRUE(liar.is_disconnected_for(3, wire::Bytes(1)));             // no question
+  EXPECT_TRUE(liar.is_disconnected_for(4, wire::Bytes(32)));            // nothing known
+  EXPECT_TRUE(liar.is_disconnected_for(kStateKind, wire::Bytes(5)));    // half a message
+  EXPECT_TRUE(liar.is_disconnected_for(kStateKind, wire::Bytes(100)));  // a question, and no wish
+  EXPECT_TRUE(liar.is_disconnected_for(kStateKind, wire::Bytes(33, std::byte{9})));  // no kind
   const MemberStatus status = members[0]->status();
   const auto letter = [&](const MemberId& from, const MemberId& to, membership::Body body) {
     return membership::encode({.from = from,
@@ -233,8 +236,13 @@ TEST(LetterCarrier, GoesOnWhateverStrangersSend) {
   EXPECT_TRUE(liar.is_disconnected_for(1, letter(liar.id(), members[1]->self(), beat)));
   const membership::Join join{.who = {.id = members[1]->self()}, .ready = true};
   EXPECT_TRUE(liar.is_disconnected_for(1, letter(liar.id(), members[0]->self(), join)));
+  // It asks for the state with the wish of another one.
+  wire::Bytes question(33);
+  const wire::Bytes wish = letter(members[1]->self(), members[0]->self(), join);
+  question.insert(question.end(), wish.begin(), wish.end());
+  EXPECT_TRUE(liar.is_disconnected_for(kStateKind, question));
   EXPECT_TRUE(commit(members, 0));
-  EXPECT_GE(members[0]->counts().refused, 8u);
+  EXPECT_GE(members[0]->counts().refused, 12u);
 }
 
 }  // namespace

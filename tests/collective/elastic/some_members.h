@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -17,9 +18,13 @@
 
 namespace shoal::collective::elastic {
 
-/// A number that each step adds something to.
+/// A number that each step adds something to, with bytes that make the state larger.
 struct Member {
   double value = 1;
+  std::size_t ballast = 0;
+  std::atomic<int> written{0};  ///< copies of the state that were made
+  std::atomic<int> taken{0};    ///< states that were taken over
+  std::function<void(std::vector<std::byte>&)> spoil = [](std::vector<std::byte>&) {};
   double next = 0;
   int attempts = 0;
   int applied = 0;
@@ -33,12 +38,23 @@ struct Member {
     std::memcpy(bytes.data(), &value, sizeof value);
     return bytes;
   }
+  std::vector<std::byte> state_of(double value) const {
+    std::vector<std::byte> bytes = bytes_of(value);
+    bytes.resize(bytes.size() + ballast, std::byte{7});
+    return bytes;
+  }
   ElasticGroup::Options options(const membership::Settings& settings = patient()) {
     ElasticGroup::Options options;
     options.network = network(settings);
     options.step_timeout = std::chrono::minutes(2);
-    options.state.write = [this] { return bytes_of(value); };
+    options.state.write = [this] {
+      ++written;
+      std::vector<std::byte> bytes = state_of(value);
+      spoil(bytes);
+      return bytes;
+    };
     options.state.read = [this](std::span<const std::byte> bytes) {
+      ++taken;
       std::memcpy(&value, bytes.data(), sizeof value);
     };
     options.on_fault = [this](const Error& error) { faults.emplace_back(error.what()); };
@@ -52,7 +68,7 @@ struct Member {
     communicator.wait(communicator.start(
         {.kind = Kind::kAllReduce, .type = ElementType::kF64, .buffer = {&sum, &sum, 1}}));
     next = value + sum;
-    return {StateAccess::sha256(bytes_of(next)), 1};
+    return {StateAccess::sha256(state_of(next)), 1};
   }
   void apply() {
     value = next;
@@ -67,6 +83,15 @@ struct Member {
         [this] { apply(); }));
   }
 };
+
+/// As `options`, of members whose state changes in `apply` alone and is streamed that fast.
+inline ElasticGroup::Options steady(Member& member, std::uint64_t bytes_per_second = 0,
+                                    const membership::Settings& settings = patient()) {
+  ElasticGroup::Options options = member.options(settings);
+  options.state.steady = true;
+  options.stream_bytes_per_second = bytes_per_second;
+  return options;
+}
 
 /// A thread that is joined at the end of the test.
 class Thread {

@@ -129,6 +129,22 @@ TEST_F(AdmissionTest, ATokenThatWasGoodWhenItWasShownIsGoodBehindTheStep) {
   EXPECT_THAT(refusal_of(token(seconds(10))), HasSubstr("expired"));
 }
 
+// It gets the state before it is ready, which may take longer too.
+TEST_F(AdmissionTest, ATokenThatWasGoodWhenItWasShownIsGoodWhenItsJoinerIsReady) {
+  Membership second = Membership::joiner(member_of(2), {keeper_.self()}, settings(), now_, false,
+                                         {}, token(seconds(10)));
+  EXPECT_EQ(ask(second), "");
+  wall_time += hours(1);
+  EXPECT_EQ(ask(second), "");
+  EXPECT_EQ(keeper_.refuses(second.own_join()), std::nullopt);
+  commit();
+  EXPECT_FALSE(keeper_.view()->has_member(id_of(2))) << "it is not ready";
+  second.on(JoinerReady{}, now_);
+  EXPECT_EQ(ask(second), "");
+  commit();
+  EXPECT_TRUE(keeper_.view()->has_member(id_of(2)));
+}
+
 TEST_F(AdmissionTest, AClockThatIsSetBackMakesNoTokenGoodAgain) {
   Admission admission = by_token();
   const std::string first = token(seconds(10));

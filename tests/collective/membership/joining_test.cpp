@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "shoal/collective/membership/membership.h"
@@ -75,6 +76,41 @@ TEST(Joining, AJoinerThatKnowsAnotherKeeperThanTheOwnerComesIn) {
   simulation.at(seconds(2), [&] { simulation.join_by_way_of(2); });
   EXPECT_EQ(simulation.run_until(seconds(5)), std::nullopt);
   expect_view(simulation, 0, {1, 2, 3, 4}, 2);
+}
+
+// It looks for members that give it the state, of which the owner alone knows all.
+TEST(Joining, AJoinerThatIsNotReadyLearnsTheViewAndDoesNotComeIn) {
+  const auto now = Clock::time_point(seconds(1));
+  Membership owner(id_of(1), first_view(1), {}, now);
+  const auto ask = [&](bool ready) {
+    return owner.on(
+        Received{Letter{
+            .from = id_of(2), .to = id_of(1), .body = Join{.who = member_of(2), .ready = ready}}},
+        now);
+  };
+  owner.on(JoinersAwaited{1, 0}, now);
+  const std::vector<Letter> answers = ask(false);
+  ASSERT_EQ(answers.size(), 1u);
+  const auto* start = std::get_if<Start>(&answers[0].body);
+  ASSERT_TRUE(start);
+  EXPECT_EQ(start->view, owner.view());
+  owner.on(Tick{}, now);
+  EXPECT_EQ(owner.view()->epoch, 1u);
+  ask(true);
+  owner.on(Tick{}, now);
+  EXPECT_EQ(owner.view()->everybody(), (std::vector{id_of(1), id_of(2)}));
+}
+
+// It is the last one, and nobody is ready to go on without it.
+TEST(Joining, TheLastMemberLeavesWhereAJoinerIsNotReady) {
+  const auto now = Clock::time_point(seconds(1));
+  Membership last(id_of(1), first_view(1), {}, now);
+  last.on(Received{Letter{
+              .from = id_of(2), .to = id_of(1), .body = Join{.who = member_of(2), .ready = false}}},
+          now);
+  last.on(LeaveAsked{}, now);
+  last.on(Tick{}, now + milliseconds(100));
+  EXPECT_TRUE(last.has_left());
 }
 
 // A letter of somebody who waited for joiners comes when its attempt has begun.

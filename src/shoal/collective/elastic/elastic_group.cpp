@@ -32,17 +32,22 @@ std::unique_ptr<ElasticGroup> ElasticGroup::found(Options options) {
   std::unique_ptr<ElasticGroup> group(
       new ElasticGroup(std::move(options), std::move(carrier), true));
   group->take_all_news();
+  group->serve_joiners();
   return group;
 }
 
 std::unique_ptr<ElasticGroup> ElasticGroup::join(Options options,
                                                  const std::vector<wire::Endpoint>& contacts) {
+  options.network.ready_at_once = !options.state.steady;
   auto carrier = LetterCarrier::join(options.network, contacts);
   std::unique_ptr<ElasticGroup> group(
       new ElasticGroup(std::move(options), std::move(carrier), false));
   try {
     if (group->options_.search_timeout) group->find_group(*group->options_.search_timeout);
-    group->enter_view(Deadline::in(group->options_.step_timeout));
+    const Deadline deadline = Deadline::in(group->options_.step_timeout);
+    if (group->options_.state.steady) group->fetch(deadline);
+    group->enter_view(deadline);
+    group->serve_joiners();
   } catch (...) {
     // The others need not wait until it is silent for long.
     group->leave(Deadline::in(std::chrono::seconds(10)));
@@ -65,6 +70,7 @@ void ElasticGroup::find_group(Duration longest) {
 }
 
 ElasticGroup::~ElasticGroup() {
+  provider_ = nullptr;
   carrier_->stop();
   retire_world();
   for (Ending& ending : endings_) ending.thread.join();
@@ -149,6 +155,7 @@ ElasticGroup::Arrival ElasticGroup::take_news(Deadline deadline) {
 }
 
 void ElasticGroup::take_all_news() {
+  report_streams();
   while (take_news(Deadline::in(Duration::zero())) != Arrival::kNothing) {
   }
 }
@@ -179,8 +186,8 @@ bool ElasticGroup::try_to_enter(Deadline deadline) {
     const Deadline meeting =
         Deadline::in(std::min<Duration>(deadline.left(), options_.meeting_timeout));
     world_ = std::make_unique<ViewWorld>(*carrier_, view_, options_.world, meeting);
-    exchange_state(*world_->group(), view_, has_state_, options_.state, options_.on_fault,
-                   deadline);
+    exchange_state(*world_->group(), view_, has_state_ || has_fetched(view_), state_access(),
+                   options_.on_fault, deadline);
   } catch (const Error& error) {
     if (passes(error)) {
       live_through(error, deadline);
@@ -322,6 +329,7 @@ StepResult ElasticGroup::step(
   SHOAL_USER_CHECK(number == next_step_, "step", "step {} is asked for, and {} is the next one",
                    number, next_step_);
   lets_join_.reset();
+  const SteadyState::Step attempted(steady_.get());
   const Deadline deadline = Deadline::in(options_.step_timeout);
   for (int attempts = 1;; ++attempts) {
     if (!reported_) report_attempt(attempt, attempts, deadline);
@@ -333,7 +341,7 @@ StepResult ElasticGroup::step(
       result.state = committed_->state;
       samples_ = committed_->samples;
       ++next_step_;
-      apply();
+      apply_commit(apply, result.view);
       return result;
     }
     reported_.reset();
@@ -366,6 +374,7 @@ void ElasticGroup::report_attempt(
 }
 
 bool ElasticGroup::leave(Deadline deadline) {
+  provider_ = nullptr;
   carrier_->post(membership::LeaveAsked{});
   carrier_->wait_for_end(deadline);
   retire_world();

@@ -13,6 +13,8 @@
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/elastic/letter_carrier.h"
 #include "shoal/collective/elastic/state_exchange.h"
+#include "shoal/collective/elastic/state_provider.h"
+#include "shoal/collective/elastic/steady_state.h"
 #include "shoal/collective/elastic/view_world.h"
 
 namespace shoal::collective::elastic {
@@ -80,6 +82,8 @@ class ElasticGroup {
     /// A joiner that has found nobody who is in a group after so long gives up; otherwise it waits
     /// for somebody until `step_timeout`.
     std::optional<Duration> search_timeout;
+    /// A steady state is given to each joiner at so many bytes a second at most; 0: no limit.
+    std::uint64_t stream_bytes_per_second = 0;
     /// Is told of each failure that the group lives through: a lost peer, a wrong state.
     std::function<void(const Error&)> on_fault = [](const Error&) {};
     /// Is told where this member is, for faults that are injected.
@@ -147,6 +151,14 @@ class ElasticGroup {
 
  private:
   ElasticGroup(Options options, std::unique_ptr<LetterCarrier> carrier, bool has_state);
+  // steady_joining.cpp: a steady state, which joiners get before they come into a view
+  void fetch(Deadline deadline);
+  bool has_fetched(const View& view);
+  void serve_joiners();
+  void apply_commit(const std::function<void()>& apply, const View& view);
+  StateAccess state_access() const;
+  void report_streams();
+
   void find_group(Duration longest);
   enum class Arrival { kNothing, kView, kCommit, kBegins };
   Arrival take_news(Deadline deadline);
@@ -175,6 +187,14 @@ class ElasticGroup {
   const Options options_;
   std::unique_ptr<LetterCarrier> carrier_;
   bool has_state_ = false;
+  std::shared_ptr<SteadyState> steady_;      ///< null where the state is not steady
+  std::unique_ptr<StateProvider> provider_;  ///< once this member gives the state to joiners
+  /// Which state this member has got before it was in a view, and from whom.
+  struct Fetched {
+    membership::Place place;
+    MemberId provider;
+  };
+  std::optional<Fetched> fetched_;
   View view_;
   std::uint64_t next_step_ = 0;
   std::uint64_t samples_ = 0;

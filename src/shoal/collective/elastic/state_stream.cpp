@@ -178,9 +178,10 @@ std::optional<ReceivedState> receive_state(Communicator& pair, Deadline deadline
       case Head::kHold:
         break;
       case Head::kEnd:
-        if (begins == 0 || received.bytes.size() != announced)
+        if (begins == 0 || received.bytes.size() != announced) {
           refuse(
               fmt::format("a stream ends behind {} of {} bytes", received.bytes.size(), announced));
+        }
         return received;
       case Head::kStale:
         return std::nullopt;

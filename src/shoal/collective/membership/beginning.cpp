@@ -1,5 +1,6 @@
 // This file decides when a step begins. Who joins must not undo the work of those that are there,
 // so a view with joiners follows a commit, or begins while no attempt can run.
+#include <algorithm>
 #include <utility>
 
 #include "shoal/collective/membership/membership.h"
@@ -68,12 +69,17 @@ void Membership::take(const Letter&, const MayBegin& may_begin) {
   if (is_next_step(place_.epoch, may_begin.step) && readiness_ == true) begin_attempt();
 }
 
+bool Membership::has_ready_joiners() const {
+  return std::any_of(joiners_.begin(), joiners_.end(),
+                     [](const auto& entry) { return entry.second.join.ready; });
+}
+
 bool Membership::wants_another_view() const {
   // Who joins keeps nothing in its first view: a run must not depend on somebody that it hardly
   // knows. Once a step has been committed with it, it may be a keeper.
   const bool could_have_more_keepers =
       committed_ && choose_keepers(view_->members, view_->witnesses).size() > view_->keepers.size();
-  return !joiners_.empty() || could_have_more_keepers;
+  return has_ready_joiners() || could_have_more_keepers;
 }
 
 // In a new view some may still be receiving the state: another view would make them start over, and

@@ -49,10 +49,10 @@ void Membership::take(const Letter& letter, const Join& join) {
   // The owner admits joiners, and any keeper where the owner is gone: a joiner that knows the view
   // asks them all. Only the owner refuses a token, for it might have admitted its bearer.
   std::optional<JoinRefused> refused;
-  if (view_->is_kept_by(self_.id) && join.ready) refused = note_joiner(join);
+  if (view_->is_kept_by(self_.id)) refused = note_joiner(join);
+  if (refused && is_owner()) return send(letter.from, std::move(*refused));
   // Who is not ready yet looks for members that give it the state: the view names all of them.
-  if (!is_owner() || !join.ready) return send(letter.from, Start{*view_});
-  if (refused) send(letter.from, std::move(*refused));
+  if (!is_owner() || !join.ready) send(letter.from, Start{*view_});
 }
 
 std::optional<JoinRefused> Membership::why_refused(const Join& join) const {
@@ -77,18 +77,20 @@ std::optional<JoinRefused> Membership::why_refused(const Join& join) const {
 std::optional<JoinRefused> Membership::refuses(const Join& join) const {
   if (!view_) return std::nullopt;
   if (auto refused = why_refused(join)) return refused;
-  const Admission& admission = view_->admission;
-  return refusal(admission, join.token, read(admission, join.token, settings_.wall_clock()));
+  return refusal(view_->admission, join.token, reading_of(join));
 }
 
-// A token that was good when it was first shown stays so while its joiner waits for the step that
-// runs, unless somebody else has used it. Of two that show one token, the second waits until the
-// first one has used it, or is silent.
-std::optional<JoinRefused> Membership::note_joiner(const Join& join) {
+// A token that was good when it was first shown stays so while its joiner is given the state, and
+// waits for the step that runs, unless somebody else has used it.
+wire::TokenReading Membership::reading_of(const Join& join) const {
   const auto known = joiners_.find(join.who.id);
-  const bool is_known = known != joiners_.end() && known->second.join.token == join.token;
-  const wire::TokenReading token =
-      is_known ? known->second.token : read(view_->admission, join.token, settings_.wall_clock());
+  if (known != joiners_.end() && known->second.join.token == join.token) return known->second.token;
+  return read(view_->admission, join.token, settings_.wall_clock());
+}
+
+// Of two that show one token, the second waits until the first one has used it, or is silent.
+std::optional<JoinRefused> Membership::note_joiner(const Join& join) {
+  const wire::TokenReading token = reading_of(join);
   if (auto refused = refusal(view_->admission, join.token, token)) {
     joiners_.erase(join.who.id);
     return refused;
@@ -98,8 +100,12 @@ std::optional<JoinRefused> Membership::note_joiner(const Join& join) {
       std::any_of(joiners_.begin(), joiners_.end(), [&](const auto& entry) {
         return entry.first != join.who.id && entry.second.token.nonce == token.nonce;
       });
-  if (!is_shown_by_another)
-    joiners_[join.who.id] = Waiting{.join = join, .token = token, .asked = now_};
+  if (is_shown_by_another) return std::nullopt;
+  Waiting& noted = joiners_[join.who.id];
+  // A letter that it sent before it was ready may come late.
+  const bool was_ready = noted.join.ready;
+  noted = Waiting{.join = join, .token = token, .asked = now_};
+  noted.join.ready = join.ready || was_ready;
   return std::nullopt;
 }
 

@@ -169,6 +169,7 @@ class Membership {
   // joining.cpp: who asks to join, and who may
   void add_contact(const MemberId& who);
   std::optional<JoinRefused> why_refused(const Join& join) const;
+  wire::TokenReading reading_of(const Join& join) const;
   std::optional<JoinRefused> note_joiner(const Join& join);
   void take(const Letter& letter, const Join& join);
   void take(const Letter& letter, const JoinRefused& refused);
@@ -180,6 +181,7 @@ class Membership {
   void begin_attempt();
   void tell_readiness(bool ready);
   void let_members_begin();
+  bool has_ready_joiners() const;
   bool wants_another_view() const;
   bool interrupts_no_attempt() const;
   void take(const Letter& letter, const Readiness& readiness);

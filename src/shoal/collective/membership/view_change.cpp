@@ -99,7 +99,7 @@ void Membership::begin_change() {
     return begin_holding(next);
   }
   const bool is_last = view_->members.size() == 1 && view_->has_member(self_.id);
-  if (leaving_ && is_last && joiners_.empty()) {
+  if (leaving_ && is_last && !has_ready_joiners()) {
     left_ = true;
     return;
   }
@@ -210,14 +210,14 @@ View Membership::compose(const std::optional<Outcome>& last_step) const {
   }
   next.removed = add_removed(view_->removed, removed);
   // Where all want to leave, the proposer goes last.
-  if (next.members.empty() && joiners_.empty() && view_->has_member(self_.id))
+  if (next.members.empty() && !has_ready_joiners() && view_->has_member(self_.id))
     next.members.push_back(self_);
   for (const Member& witness : view_->witnesses)
     if (!without.contains(witness.id)) next.witnesses.push_back(witness);
   next.keepers = choose_keepers(next.established(), next.witnesses);
   for (const auto& [id, waiting] : joiners_) {
     if (next.members.size() + next.witnesses.size() == View::kMostMembers) break;
-    if (view_->has(id)) continue;
+    if (view_->has(id) || !waiting.join.ready) continue;
     if (!use_up(next.admission, waiting.token, settings_.wall_clock())) continue;
     (waiting.join.witness ? next.witnesses : next.members).push_back(waiting.join.who);
     if (!waiting.join.witness) ++next.fresh;
