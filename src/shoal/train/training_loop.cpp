@@ -117,6 +117,8 @@ int TrainingLoop::run() {
     save_if_due();
     if (run_.trace.end_step(step)) report_.traced(run_.trace.path());
   }
+  // Asked for in the middle of the last round.
+  if (save_asked_) save_as_asked();
   finish();
   return 0;
 }
@@ -289,7 +291,7 @@ TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
 StepResult TrainingLoop::step_of_member(const StepInput& input) {
   try {
     return run_.elastic->step(input);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     try {
       run_.elastic->take_back();
       if (saved_step_ == run_.record.step || run_.record.step == first_step_) {
@@ -324,8 +326,10 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
     run_.exchange->after_step(record.step + 1);
   }
   // The record is what a checkpoint of this step keeps.
+  const std::int64_t tokens_before = record.tokens;
   record = run_.elastic ? run_.elastic->record_after() : run_.record_after(1);
-  const std::int64_t tokens = run_.batch.global * run_.data->tokens_per_sample();
+  // Of a whole round where an elastic member has had no part in it.
+  const std::int64_t tokens = record.tokens - tokens_before;
   const double seconds = to_seconds(Clock::now() - begin);
   // The peak is that of the ranks of this run, of which an elastic member is the only one.
   const double share = run_.elastic ? run_.elastic->share() : 1;
@@ -336,7 +340,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
       .step = record.step,
       .loss = result.loss,
       .grad_norm = result.grad_norm,
-      .lr = lr,
+      .lr = optim::learning_rate(run_.schedule, record.step - 1),
       .tokens = record.tokens,
       .tokens_per_s = static_cast<double>(tokens) / seconds,
       .step_s = seconds,
@@ -380,6 +384,27 @@ Evaluation TrainingLoop::evaluate_now() {
   std::unique_lock<std::mutex> held;
   if (run_.elastic) held = run_.elastic->hold_state();
   if (run_.exchange) run_.exchange->swap_anchor();
+  Evaluation evaluation;
+  try {
+    evaluation = evaluate_model();
+  } catch (...) {
+    // Joiners of an elastic group may still be given the anchor.
+    if (run_.elastic && run_.exchange) run_.exchange->swap_anchor();
+    throw;
+  }
+  if (run_.exchange) run_.exchange->swap_anchor();
+  // The sums are the same on all ranks, so all throw together.
+  if (is_finite(evaluation)) return evaluation;
+  throw Error(
+      ErrorKind::kNonFinite, "train",
+      fmt::format("the evaluation after step {} gives {}", run_.record.step, describe(evaluation)))
+      .at(run_.group.rank(), run_.group.size())
+      .hint(
+          "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; "
+          "checkpoints of earlier steps are intact");
+}
+
+Evaluation TrainingLoop::evaluate_model() {
   parallel::Sharding* const sharding = run_.applied.sharding;
   run_.memory.begin_evaluation();
   if (sharding) sharding->begin_inference();
@@ -391,16 +416,7 @@ Evaluation TrainingLoop::evaluate_now() {
                                          run_.pipeline ? &*run_.pipeline : nullptr);
   if (sharding) sharding->end_inference();
   run_.memory.end_evaluation();
-  if (run_.exchange) run_.exchange->swap_anchor();
-  // The sums are the same on all ranks, so all throw together.
-  if (is_finite(evaluation)) return evaluation;
-  throw Error(
-      ErrorKind::kNonFinite, "train",
-      fmt::format("the evaluation after step {} gives {}", run_.record.step, describe(evaluation)))
-      .at(run_.group.rank(), run_.group.size())
-      .hint(
-          "a lower optimizer.learning_rate or more lr_scheduler.warmup_steps may help; "
-          "checkpoints of earlier steps are intact");
+  return evaluation;
 }
 
 /// Writes the checkpoint that another terminal asked for: the state before the step that begins. A

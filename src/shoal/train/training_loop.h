@@ -69,6 +69,7 @@ class TrainingLoop {
   bool trains_in_members() const;
   bool agrees_ahead() const;
   Evaluation evaluate_now();
+  Evaluation evaluate_model();
 
   void begin_board();
   void begin_step_on_board(std::int64_t step);

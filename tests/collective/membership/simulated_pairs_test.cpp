@@ -170,7 +170,7 @@ Scenario scenario_of(std::uint64_t seed) {
   scenario.witnesses = seed % 4 == 0 ? 1 : 0;
   scenario.has_chain = seed % 3 == 0;
   scenario.attempts_need_links = true;
-  if (seed % 2 == 0) scenario.links_timeout = milliseconds(2500 + 250 * (seed % 9));
+  if (seed % 2 == 0) scenario.links_timeout = milliseconds(3500 + 250 * (seed % 9));
   return scenario;
 }
 

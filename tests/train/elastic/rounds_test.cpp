@@ -197,6 +197,33 @@ TEST_F(Rounds, WhoComesLaterTrainsFromTheNextRoundOn) {
   }
 }
 
+// Of two members one has nothing to train: it takes the result of the other, also while its own
+// last checkpoint is written.
+TEST_F(Rounds, AMemberWithoutSamplesHasTheModelOfTheOthers) {
+  std::atomic<int> stop = 0;
+  std::atomic<int> stop_other = 0;
+  const Sets sets = kForever + Sets{"training.micro_batch=8", "low_communication.every=1",
+                                    "checkpoint.interval=1", "checkpoint.writer_share=0.01"};
+  auto first = start("a", sets, &stop);
+  auto second = start("b", sets + joining("a"), &stop_other);
+  wait_for("b", [](const LineageStep& round) { return round.members.size() == 2; });
+  const std::int64_t joined = lineage("b").back().step;
+  wait_for("b", [&](const LineageStep& round) { return round.step >= joined + 8; });
+  stop_other = SIGTERM;
+  EXPECT_EQ(second.get(), 128 + SIGTERM);
+  stop = SIGTERM;
+  EXPECT_EQ(first.get(), 128 + SIGTERM);
+  const auto step = static_cast<int>(lineage("b").back().step) - 3;
+  EXPECT_EQ(model_of("a", step), model_of("b", step));
+  for (const LineageStep& round : lineage("b")) {
+    ASSERT_EQ(round.members.size(), 2u);
+    EXPECT_EQ(round.members[1].samples, 0);
+  }
+  const auto steps = metrics("b");
+  EXPECT_EQ(steps.back().step - steps.front().step, static_cast<std::int64_t>(steps.size()) - 1);
+  expect_replayed("a", 1, lineage("a").back().step);
+}
+
 TEST_F(Rounds, AGroupThatEndedGoesOnFromTheCheckpointOfAMember) {
   const Sets even = kRounds + Sets{"lr_scheduler.name=constant"};
   train_two("a", "b", even + Sets{"training.steps=6"});

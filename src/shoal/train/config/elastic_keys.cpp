@@ -69,7 +69,7 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
       .only_with({of_elastic_jobs, with_an_etcd})
       .key("step_timeout_s", &E::step_timeout_s, {0, 86400, true, {}},
            "seconds that one step may take with all its attempts, or a joiner's way into the "
-           "group; then the member ends")
+           "group, or the wait for the end of a round (low_communication); then the member ends")
       .only_with({of_elastic_jobs});
 }
 

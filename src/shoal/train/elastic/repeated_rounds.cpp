@@ -64,6 +64,13 @@ std::string RepeatedRounds::repeat(const LineageStep& round) {
     differences.push_back(train(round, member, static_cast<double>(member.samples) / samples));
   }
   round_.take(round_.moved_by(sum_of(round, std::move(differences))));
+  // Who is not in a round has been lost: a process that comes back has another id.
+  const auto is_lost = [&](const auto& entry) {
+    return std::none_of(round.members.begin(), round.members.end(),
+                        [&](const LineageMember& member) { return member.id == entry.first; });
+  };
+  std::erase_if(inner_, is_lost);
+  std::erase_if(feedback_, is_lost);
   run_.record = begin;
   run_.record = run_.record_after(round.steps);
   return state();

@@ -183,6 +183,9 @@ at::Tensor Rounds::sum_of_differences(Communicator& group) {
 void Rounds::apply() {
   if (next_) {
     const RunRecord end = this->end();
+    // Where this member has trained nothing since a checkpoint began, its writer may not have read
+    // all of it yet.
+    if (run_.saver) run_.saver->before_update();
     {
       const auto held = hold_state();
       round_.take(*next_);
