@@ -53,6 +53,17 @@ link_between = 1.0
 latency_s = {latency}
 bandwidth = {bandwidth}
 """
+# Behind each job: nothing but steps, and an evaluation of so many batches at the end.
+STEPS_ALONE = """
+[checkpoint]
+interval = 0
+at_end = false
+[validation]
+interval = 0
+batches = {batches}
+[metrics]
+tensorboard = false
+"""
 WIRE_JOB = """
 [model]
 name = "gpt2-30m"
@@ -72,14 +83,6 @@ threads_per_rank = 1
 transport = "tcp"
 tls = "on"
 {members}
-[checkpoint]
-interval = 0
-at_end = false
-[validation]
-interval = 0
-batches = 1
-[metrics]
-tensorboard = false
 """
 DILOCO = """
 [low_communication]
@@ -122,14 +125,6 @@ every = 1000000
 [elastic]
 enabled = true
 key_file = "{folder}/key"
-[checkpoint]
-interval = 0
-at_end = false
-[validation]
-interval = 0
-batches = 1
-[metrics]
-tensorboard = false
 """
 # The site of the member, and that of the one which joins it and then ends both.
 JOIN_SITES = """
@@ -182,14 +177,6 @@ final_ratio = 0.02
 ranks = 2
 threads_per_rank = 1
 {members}
-[checkpoint]
-interval = 0
-at_end = false
-[validation]
-interval = 0
-batches = 50
-[metrics]
-tensorboard = false
 """
 # The outer optimizer's momentum of 0.9 is for runs of hundreds of exchanges.
 LOSS_MEMBERS = {"synchronous": "", "diloco": "momentum = 0.5\n", "streaming": "momentum = 0.5\n"}
@@ -299,7 +286,8 @@ class Wire:
         # A step more: the line of the last one is written in it.
         steps = self.period(method)[1] + 1
         job = self.folder / f"{method}.toml"
-        job.write_text(WIRE_JOB.format(folder=self.folder, steps=steps, members=members_of(method, EVERY, OVERLAP)))
+        members = members_of(method, EVERY, OVERLAP)
+        job.write_text(WIRE_JOB.format(folder=self.folder, steps=steps, members=members) + STEPS_ALONE.format(batches=1))
         return job
 
     @functools.cache
@@ -363,7 +351,7 @@ def joining(case):
     assert wire.data
     run, cores = wire.folder / "joining", sorted(os.sched_getaffinity(0))
     (wire.folder / "key").write_text("of this measurement")
-    (wire.folder / "joining.toml").write_text(JOIN_JOB.format(folder=wire.folder))
+    (wire.folder / "joining.toml").write_text(JOIN_JOB.format(folder=wire.folder) + STEPS_ALONE.format(batches=1))
     script = JOIN_SITES.format(shoal=over_wan.parent / "shoal", folder=wire.folder, run=run, after=JOIN_AFTER, most=JOIN_STEPS,
                                cores=[cores[0], cores[1 % len(cores)]])
     counts = wire.folder / "joining.counts"
@@ -402,7 +390,8 @@ class Losses:
         assert self.data
         job, found = self.folder / f"{method}.toml", []
         steps = LOSS_STEPS + (LOSS_OVERLAP if method == "streaming" else 0)
-        job.write_text(LOSS_JOB.format(folder=self.folder, steps=steps, members=members_of(method, LOSS_EVERY, LOSS_OVERLAP) + LOSS_MEMBERS[method]))
+        members = members_of(method, LOSS_EVERY, LOSS_OVERLAP) + LOSS_MEMBERS[method]
+        job.write_text(LOSS_JOB.format(folder=self.folder, steps=steps, members=members) + STEPS_ALONE.format(batches=50))
         for seed in SEEDS:
             run = self.folder / f"{method}-{seed}"
             shoal("train", job, "--run-dir", run, "--set", f"debug.seed={seed}", cwd=self.folder)

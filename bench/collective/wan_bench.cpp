@@ -60,7 +60,7 @@ struct Settings {
   int raw = 64;
 };
 
-/// What bench/run.py calls by its name.
+/// A measurement that bench/run.py calls by its name.
 struct Case {
   std::string name;
   int rails = 1;

@@ -74,6 +74,17 @@ void move_anchor(std::span<float> anchor, std::span<const float> sum, std::span<
   });
 }
 
+void write_difference(std::span<const float> anchor, std::span<const float> parameters,
+                      double weight, std::span<float> to) {
+  const auto factor = static_cast<float>(weight);
+  const auto count = static_cast<std::int64_t>(anchor.size());
+  at::parallel_for(0, count, kGrain, [&](std::int64_t begin, std::int64_t end) {
+    const float* const a = anchor.data();
+    const float* const x = parameters.data();
+    for (std::int64_t i = begin; i < end; ++i) to.data()[i] = factor * (a[i] - x[i]);
+  });
+}
+
 void mix_anchor(std::span<float> parameters, std::span<const float> anchor, double mix) {
   if (mix == 0) {
     // Zero times an infinity would be no number.
@@ -224,13 +235,13 @@ std::int64_t OuterOptimizer::state_bytes() const {
 }
 
 void OuterOptimizer::write_difference(const at::Tensor& to) const {
-  for_elements(parameters_, [&](const at::Tensor& parameter, std::int64_t offset,
-                                std::int64_t begin, std::int64_t end) {
-    const float* x = values_of(parameter);
-    const float* a = values_of(anchor_) + offset;
-    float* d = span_of(to).data() + offset;
-    for (std::int64_t i = begin; i < end; ++i) d[i] = a[i] - x[i];
-  });
+  std::size_t offset = 0;
+  for (const at::Tensor& parameter : parameters_) {
+    const std::span<float> x = span_of(parameter);
+    optim::write_difference(span_of(anchor_).subspan(offset, x.size()), x, 1,
+                            span_of(to).subspan(offset, x.size()));
+    offset += x.size();
+  }
 }
 
 void OuterOptimizer::take_anchor() const { write_parameters(0); }

@@ -57,6 +57,9 @@ struct OuterMemory {
 /// formulas below. All have as many values; `momentum` is empty where the options have none.
 void move_anchor(std::span<float> anchor, std::span<const float> sum, std::span<float> momentum,
                  int members, const OuterOptions& options);
+/// Writes weight (a - x) of an anchor and of as many parameters.
+void write_difference(std::span<const float> anchor, std::span<const float> parameters,
+                      double weight, std::span<float> to);
 /// Makes the parameters mix x + (1 - mix) a of themselves and an anchor of as many values.
 void mix_anchor(std::span<float> parameters, std::span<const float> anchor, double mix);
 

@@ -14,12 +14,15 @@ Run::Run(comm::Group world, std::string run_directory, bool in_process)
 
 Run::~Run() = default;
 
+void Run::advance(RunRecord& record, std::int64_t steps) const {
+  record.step += steps;
+  record.samples += steps * batch.global;
+  record.tokens += steps * batch.global * data->tokens_per_sample();
+}
+
 RunRecord Run::record_after(std::int64_t steps) const {
   RunRecord after = record;
-  // The position counts samples of all ranks: it means the same on any number of them.
-  after.step += steps;
-  after.samples += steps * batch.global;
-  after.tokens += steps * batch.global * data->tokens_per_sample();
+  advance(after, steps);
   if (loss_scale) after.loss_scale = loss_scale->state();
   return after;
 }

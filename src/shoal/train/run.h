@@ -54,8 +54,12 @@ struct Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  /// Returns what the record is when `steps` steps behind `record` are complete.
+  /// Returns what the record is when `steps` steps behind `record` are complete, with the loss
+  /// scale as it is now.
   RunRecord record_after(std::int64_t steps) const;
+  /// Moves the position of a record on by so many steps. It counts samples of all ranks: it means
+  /// the same on any number of them.
+  void advance(RunRecord& record, std::int64_t steps) const;
 
   comm::Group group;    ///< all ranks
   mesh::Mesh mesh;      ///< the ranks that train one model: all, or those of this rank's member

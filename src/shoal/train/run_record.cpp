@@ -70,6 +70,12 @@ std::vector<std::string> differing_training_keys(const JobConfig& before, const 
 
 }  // namespace
 
+void RunRecord::move_to(const RunRecord& other) {
+  step = other.step;
+  samples = other.samples;
+  tokens = other.tokens;
+}
+
 std::string RunRecord::to_json() const {
   nlohmann::json object{{"step", step},
                         {"samples", samples},

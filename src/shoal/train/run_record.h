@@ -29,6 +29,8 @@ struct RunRecord {
   std::string job_file;  ///< its name
 
   std::string to_json() const;
+  /// Takes over the position of another record: steps, samples and tokens.
+  void move_to(const RunRecord& other);
 };
 
 /// Throws Error(data) that names `origin` when the text is no such record.

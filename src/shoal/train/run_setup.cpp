@@ -149,9 +149,7 @@ void RunSetup::resume_from_newest() {
   if (has_members(config_))
     run_.record.exchanges_after = run_.other_members ? saved.step : saved.exchanges_after;
   // Everything else of the record is this start's: the job may have changed in what it may change.
-  run_.record.step = saved.step;
-  run_.record.samples = saved.samples;
-  run_.record.tokens = saved.tokens;
+  run_.record.move_to(saved);
   run_.record.precision = saved.precision;
   run_.record.loss_scale = saved.loss_scale;
 }

@@ -41,6 +41,11 @@ Duration compute(Member& member) {
   return Clock::now() - begun;
 }
 
+void join_and_step(Member& joiner, const wire::Endpoint& contact) {
+  joiner.group = ElasticGroup::join(steady(joiner), {contact});
+  joiner.step();
+}
+
 void compute_until(Member& member, const std::function<bool()>& is_over) {
   for (const Deadline end = soon(); !is_over();) {
     compute(member);
@@ -196,10 +201,7 @@ TEST(SteadyJoining, GivesTheStateInTheViewWhereEachStreamIsCommittedOver) {
   Group group(2, kBallast, kPace);
   Member joiner;
   joiner.ballast = kBallast;
-  Thread comes([&] {
-    joiner.group = ElasticGroup::join(steady(joiner), {group.contact()});
-    joiner.step();
-  });
+  Thread comes([&] { join_and_step(joiner, group.contact()); });
   std::atomic<int> committed_meanwhile{0};
   const auto go_on = [&](Member& member) {
     while (member.group->view().members.size() < 3) {
@@ -234,10 +236,7 @@ TEST(SteadyJoining, SendsNothingWhileAStepIsAttempted) {
   Member joiner;
   std::optional<Thread> comes;
   founder.meanwhile = [&](const Roster&) {
-    comes.emplace([&] {
-      joiner.group = ElasticGroup::join(steady(joiner), {group.contact()});
-      joiner.step();
-    });
+    comes.emplace([&] { join_and_step(joiner, group.contact()); });
     std::this_thread::sleep_for(std::chrono::seconds(1));
     EXPECT_EQ(founder.written, 0);
     EXPECT_EQ(joiner.taken, 0);
@@ -382,10 +381,7 @@ TEST(SteadyJoining, GoesOnWhereTheJoinerDiesInTheMiddle) {
   EXPECT_THAT(founder.faults, ElementsAre(HasSubstr("the stream of the state from member")));
   Member joiner;
   joiner.ballast = kBallast;
-  Thread comes([&] {
-    joiner.group = ElasticGroup::join(steady(joiner), {group.contact()});
-    joiner.step();
-  });
+  Thread comes([&] { join_and_step(joiner, group.contact()); });
   compute_until(founder, 2);
   founder.step();
   dies.join();
@@ -402,10 +398,7 @@ TEST(SteadyJoining, GivesTheStateInTheViewWhereACommitComesBefore) {
   Group group(1, 0, 0);
   Member& founder = group.members[0];
   Member joiner;
-  Thread comes([&] {
-    joiner.group = ElasticGroup::join(steady(joiner), {group.contact()});
-    joiner.step();
-  });
+  Thread comes([&] { join_and_step(joiner, group.contact()); });
   for (const Deadline end = soon(); joiner.taken == 0 && !end.passed();)
     std::this_thread::sleep_for(milliseconds(1));
   // The last of these steps is the one of both.
@@ -437,10 +430,7 @@ TEST(SteadyJoining, NamesWhoHasToldAnotherDigestThanTheViewHas) {
                                             .samples = 1}),
                StateProvider::Options{});
   Member joiner;
-  Thread comes([&] {
-    joiner.group = ElasticGroup::join(steady(joiner), {group.contact()});
-    joiner.step();
-  });
+  Thread comes([&] { join_and_step(joiner, group.contact()); });
   compute_until(founder, 2);
   founder.step();
   comes.join();
@@ -491,10 +481,7 @@ TEST(SteadyJoining, JoinsAGroupWhoseStateIsNotSteady) {
   Member founder;
   founder.group = ElasticGroup::found(founder.options());
   Member joiner;
-  Thread comes([&] {
-    joiner.group = ElasticGroup::join(steady(joiner), {founder.group->endpoint()});
-    joiner.step();
-  });
+  Thread comes([&] { join_and_step(joiner, founder.group->endpoint()); });
   compute_until(founder, 2);
   founder.step();
   comes.join();

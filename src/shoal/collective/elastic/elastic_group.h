@@ -198,7 +198,7 @@ class ElasticGroup {
   View view_;
   std::uint64_t next_step_ = 0;
   std::uint64_t samples_ = 0;
-  /// Where this member has said that it waits for joiners.
+  /// The place at which this member has said that it waits for joiners.
   struct Waiting {
     std::uint64_t lineage = 0;
     std::uint64_t epoch = 0;

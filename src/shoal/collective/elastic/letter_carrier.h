@@ -45,7 +45,7 @@ struct MemberStatus {
 /// The kind of the messages between carriers that are a StateMessage.
 constexpr std::uint64_t kStateKind = 5;
 
-/// What a joiner that is in no view yet and a member say to each other about the state.
+/// A message about the state between a member and a joiner that is in no view yet.
 struct StateMessage {
   enum class Kind : std::uint8_t {
     kAsk,   ///< the joiner to a member: it wants the state
@@ -93,7 +93,7 @@ class LetterCarrier {
     /// An etcd that keeps what is decided, in place of the keepers among the members: all members
     /// name the same one.
     std::optional<EtcdKeeper::Options> etcd;
-    /// Who joins may be in any view from the start, as it is given the state there. Otherwise it
+    /// A joiner may be in any view from the start, as it is given the state there. Otherwise it
     /// posts JoinerReady when it is ready.
     bool ready_at_once = true;
     std::string token;        ///< of who joins, where the group asks for one

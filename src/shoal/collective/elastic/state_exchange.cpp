@@ -16,8 +16,6 @@ namespace {
 /// Parts in which a state is sent, so that none needs buffers of its size.
 constexpr std::size_t kPartBytes = 16 << 20;
 
-std::string short_text(const Digest& digest) { return hex(std::span(digest).first<8>()); }
-
 /// Of an operation: never nothing, which would stand for the time of the group.
 Duration time_left(Deadline deadline) {
   return std::max<Duration>(deadline.left(), std::chrono::milliseconds(1));
@@ -32,14 +30,6 @@ std::vector<std::uint8_t> who_has_it(Communicator& group, bool has_state, Deadli
                           .buffer = {.input = &own, .output = all.data(), .count = 1},
                           .timeout = time_left(deadline)}));
   return all;
-}
-
-void broadcast(Communicator& group, void* data, std::size_t bytes, Deadline deadline) {
-  group.wait(group.start({.kind = Kind::kBroadcast,
-                          .type = ElementType::kU8,
-                          .buffer = {.input = data, .output = data, .count = bytes},
-                          .peer = 0,
-                          .timeout = time_left(deadline)}));
 }
 
 /// From rank 0 to the others.
@@ -63,6 +53,16 @@ bool all_of(const std::vector<std::uint8_t>& flags) {
 }
 
 }  // namespace
+
+std::string short_text(const Digest& digest) { return hex(std::span(digest).first<8>()); }
+
+void broadcast(Communicator& group, void* data, std::size_t bytes, Deadline deadline) {
+  group.wait(group.start({.kind = Kind::kBroadcast,
+                          .type = ElementType::kU8,
+                          .buffer = {.input = data, .output = data, .count = bytes},
+                          .peer = 0,
+                          .timeout = time_left(deadline)}));
+}
 
 Digest StateAccess::sha256(std::span<const std::byte> bytes) { return membership::digest(bytes); }
 

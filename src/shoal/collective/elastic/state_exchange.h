@@ -3,8 +3,10 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "shoal/base/clock.h"
 #include "shoal/base/error.h"
 #include "shoal/collective/communicator.h"
 #include "shoal/collective/membership/view.h"
@@ -12,6 +14,12 @@
 namespace shoal::collective::elastic {
 
 using membership::Digest;
+
+/// Returns the beginning of a digest, for people.
+std::string short_text(const Digest& digest);
+/// Sends bytes from rank 0 to the others. Throws what collectives throw, Error(timeout) at the
+/// deadline.
+void broadcast(Communicator& group, void* data, std::size_t bytes, Deadline deadline);
 
 /// How the group reaches what the members train: everything that a step changes.
 struct StateAccess {

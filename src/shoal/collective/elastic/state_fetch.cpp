@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "shoal/base/hex.h"
+#include "shoal/collective/elastic/state_exchange.h"
 #include "shoal/wire/key_values.h"
 
 namespace shoal::collective::elastic {
@@ -24,8 +24,6 @@ using Kind = StateMessage::Kind;
 constexpr Duration kPause = std::chrono::milliseconds(50);
 /// Members that were busy are asked again after so long.
 constexpr Duration kBusyPause = std::chrono::milliseconds(500);
-
-std::string short_text(const Digest& digest) { return hex(std::span(digest).first<8>()); }
 
 Digest random_name() {
   std::random_device random;
@@ -141,7 +139,7 @@ class Fetch {
     try {
       state = receive_from(address);
     } catch (const Error& error) {
-      // Where this member itself has ended, that is why.
+      // The reason may be that this member itself has ended, which throws here.
       options_.may_go_on();
       report(member, error.kind(), error.message());
       return std::nullopt;

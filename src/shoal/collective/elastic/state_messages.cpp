@@ -1,4 +1,4 @@
-// What joiners and members say to each other about the state, before the joiner is in a view.
+// This file carries messages about the state between members and joiners that are in no view yet.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 using membership::Letter;
 
-/// What a message begins with. Behind it stand the text, or the letter with which a joiner asks to
+/// The beginning of a message. Behind it stand the text, or the letter with which a joiner asks to
 /// be let in: nobody gets the state who would be refused.
 struct Header {
   StateMessage::Kind kind;

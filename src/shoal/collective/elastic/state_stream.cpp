@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "shoal/base/error.h"
+#include "shoal/collective/elastic/state_exchange.h"
 
 namespace shoal::collective::elastic {
 namespace {
@@ -38,16 +39,6 @@ struct Header {
   Digest state{};
 };
 static_assert(std::is_trivially_copyable_v<Header>);
-
-void pass(Communicator& pair, void* data, std::size_t bytes, Deadline deadline) {
-  // Never nothing, which would stand for the time of the group.
-  const Duration left = std::max<Duration>(deadline.left(), std::chrono::milliseconds(1));
-  pair.wait(pair.start({.kind = Kind::kBroadcast,
-                        .type = ElementType::kU8,
-                        .buffer = {.input = data, .output = data, .count = bytes},
-                        .peer = 0,
-                        .timeout = left}));
-}
 
 /// One stream, of all states that it begins with.
 class Sender {
@@ -91,7 +82,7 @@ class Sender {
       const std::size_t part = std::min(part_bytes_, copy.bytes.size() - at);
       say({.head = Head::kPart, .bytes = part});
       // The root of a broadcast only reads.
-      pass(pair_, const_cast<std::byte*>(copy.bytes.data()) + at, part, pace_.deadline);
+      broadcast(pair_, const_cast<std::byte*>(copy.bytes.data()) + at, part, pace_.deadline);
       at += part;
       keep_to_pace(part);
     }
@@ -110,7 +101,7 @@ class Sender {
     say({.head = Head::kHold});
   }
 
-  void say(Header header) { pass(pair_, &header, sizeof header, pace_.deadline); }
+  void say(Header header) { broadcast(pair_, &header, sizeof header, pace_.deadline); }
 
   void keep_to_pace(std::size_t bytes) {
     if (pace_.bytes_per_second == 0) return;
@@ -142,7 +133,7 @@ void receive_part(Communicator& pair, const Header& header, std::uint64_t announ
   }
   const std::size_t at = bytes.size();
   bytes.resize(at + static_cast<std::size_t>(header.bytes));
-  pass(pair, bytes.data() + at, static_cast<std::size_t>(header.bytes), deadline);
+  broadcast(pair, bytes.data() + at, static_cast<std::size_t>(header.bytes), deadline);
 }
 
 }  // namespace
@@ -160,7 +151,7 @@ std::optional<ReceivedState> receive_state(Communicator& pair, Deadline deadline
     if (deadline.passed())
       throw Error(ErrorKind::kTimeout, "state", "the state has not come in time");
     Header header;
-    pass(pair, &header, sizeof header, deadline);
+    broadcast(pair, &header, sizeof header, deadline);
     switch (header.head) {
       case Head::kBegin:
         if (++begins > kMostStreamBegins) refuse(fmt::format("a stream begins {} times", begins));

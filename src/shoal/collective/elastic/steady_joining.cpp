@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "shoal/base/hex.h"
 #include "shoal/collective/elastic/elastic_group.h"
 #include "shoal/collective/elastic/state_fetch.h"
 
@@ -23,7 +22,7 @@ void ElasticGroup::fetch(Deadline deadline) {
   carrier_->post(membership::JoinerReady{});
 }
 
-// What was fetched may be of the past. Where it is another state of the same step, its provider
+// A state that was fetched may be of the past. If it is another one of the same step, its provider
 // has told a digest that the group does not have.
 bool ElasticGroup::has_fetched(const View& view) {
   if (!fetched_) return false;
@@ -37,8 +36,7 @@ bool ElasticGroup::has_fetched(const View& view) {
               fmt::format("member {} has given joiner {} a state for step {} with digest {}, and "
                           "the view of epoch {} begins with {}",
                           fetched.provider.text(), self().text(), place.step,
-                          hex(std::span(place.state).first<8>()), view.epoch,
-                          hex(std::span(view.state).first<8>())))
+                          short_text(place.state), view.epoch, short_text(view.state)))
             .hint(
                 "The state is asked for again in the view. That member should be started again."));
   }

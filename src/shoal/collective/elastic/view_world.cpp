@@ -7,6 +7,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/base/hex.h"
+#include "shoal/collective/elastic/state_exchange.h"
 #include "shoal/wire/advertised.h"
 #include "shoal/wire/key_derivation.h"
 #include "shoal/wire/key_values.h"
@@ -65,7 +66,7 @@ wire::TcpTransport::Options connection_options(const LetterCarrier& carrier, con
                                                const ViewWorld::Options& options,
                                                std::function<void()> may_go_on) {
   const LetterCarrier::Options& network = carrier.options();
-  return {.name = hex(std::span(name).first<8>()),
+  return {.name = short_text(name),
           .key = hex(wire::derive_key(network.key, purpose, text_of(name))),
           .host = network.host,
           .ports = network.ports,

@@ -32,10 +32,10 @@ class BrokenPairs {
   /// A step was committed, or another lineage begins.
   void forget() { since_.clear(); }
 
-  /// Who must go so that no pair is left that has been broken for `patience`, beside those that are
-  /// gone: of each pair the one that lacks more connections, else the later one in the view, so
-  /// that the owner stays wherever it can. Never one without which nobody has the state, or too few
-  /// keepers are left to decide.
+  /// Returns who must go so that no pair is left that has been broken for `patience`, beside those
+  /// that are gone: of each pair the one that lacks more connections, else the later one in the
+  /// view, so that the owner stays wherever it can. Never one without which nobody has the state,
+  /// or too few keepers are left to decide.
   std::set<MemberId> to_remove(const View& view, const std::set<MemberId>& gone,
                                Duration patience) const;
   /// Those that have had no connection with `member` for `longer`, in a standing pair or not.

@@ -51,7 +51,7 @@ void Membership::take(const Letter& letter, const Join& join) {
   std::optional<JoinRefused> refused;
   if (view_->is_kept_by(self_.id)) refused = note_joiner(join);
   if (refused && is_owner()) return send(letter.from, std::move(*refused));
-  // Who is not ready yet looks for members that give it the state: the view names all of them.
+  // A joiner that is not ready yet looks for members that give it the state: the view names them.
   if (!is_owner() || !join.ready) send(letter.from, Start{*view_});
 }
 

@@ -143,9 +143,9 @@ class Membership {
   const std::optional<Error>& ended() const { return ended_; }
   /// Whether it has left as it wanted.
   bool has_left() const { return left_; }
-  /// What a joiner asks those that it has found, again and again.
+  /// Returns what a joiner asks those that it has found, again and again.
   Join own_join() const;
-  /// Why this member's view admits no such joiner; nothing where it may come in.
+  /// Returns why this member's view admits no such joiner; nothing where it may come in.
   std::optional<JoinRefused> refuses(const Join& join) const;
   /// Its half of the registers of the view, if it is a keeper.
   const std::optional<Register>& keeper() const { return register_; }

@@ -58,7 +58,7 @@ void validate_whole_models(const Job& job, int ranks) {
   }
 }
 
-/// What members train in a round becomes the state of all at its end.
+/// The work of members in a round becomes the state of all at its end.
 void validate_rounds(const Job& job) {
   if (!has_members(job.config)) return;
   if (is_streaming(job.config)) {

@@ -51,8 +51,7 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
       .only_with({of_elastic_jobs})
       .key("quorum_patience_s", &E::quorum_patience_s, {0, 86400, true, {}},
            "seconds that they wait before that, and before one of two members is removed that do "
-           "not "
-           "hear each other")
+           "not hear each other")
       .only_with({of_elastic_jobs})
       .key("etcd", &E::etcd, any(),
            "\"http://HOST:PORT\" (or https) of the servers of an etcd, version 3.4 or newer, which "

@@ -54,7 +54,7 @@ void validate_members(const Job& job, const model::ModelSpec& spec, std::int64_t
   if (!has_members(job.config)) return;
   const ParallelismSection& p = job.config.parallelism;
   const char* const key = "low_communication.method";
-  // Of an elastic group each process is a member, and others may join it.
+  // Each process of an elastic group is a member, and others may join it.
   if (data < 2 && !job.config.elastic.enabled) {
     throw config_error(job, key,
                        fmt::format("members are data-parallel ranks, and there is one: {} ranks "

@@ -21,8 +21,8 @@ struct SampleRange {
 /// leave some without any.
 SampleRange samples_of_member(const BatchPlan& plan, std::int64_t member, std::int64_t members);
 
-/// The same for members of unequal speed: each gets a number of micro-batches in proportion to its
-/// speed, in any unit above 0, and at least one where there are as many as members.
+/// Divides them among members of unequal speed: each gets a number of micro-batches in proportion
+/// to its speed, in any unit above 0, and at least one where there are as many as members.
 std::vector<SampleRange> samples_by_speed(const BatchPlan& plan, const std::vector<double>& speeds);
 
 /// Returns these samples of the global batch that begins with training sample `first`.

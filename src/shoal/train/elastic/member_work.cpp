@@ -83,9 +83,7 @@ void MemberWork::read(std::span<const std::byte> bytes) {
                             group.step))
         .hint("--run-dir DIR takes another directory for this member");
   }
-  run_.record.step = group.step;
-  run_.record.samples = group.samples;
-  run_.record.tokens = group.tokens;
+  run_.record.move_to(group);
   run_.record.loss_scale = group.loss_scale;
   if (run_.loss_scale && group.loss_scale) run_.loss_scale->restore(*group.loss_scale);
   if (fault_at(member_place::kTake)) make_wrong(tensors_.to_save());

@@ -19,7 +19,7 @@
 
 namespace shoal::train {
 
-/// What a member of an elastic group trains, and the state that all members have alike. One thread,
+/// The work of a member of an elastic group, and the state that all members have alike. One thread,
 /// but for `write`, which is called by others while nothing changes the state. All references must
 /// outlive it.
 class MemberWork {

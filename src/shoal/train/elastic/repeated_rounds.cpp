@@ -17,10 +17,6 @@
 namespace shoal::train {
 namespace {
 
-std::span<float> span_of(const at::Tensor& tensor) {
-  return {tensor.data_ptr<float>(), static_cast<std::size_t>(tensor.numel())};
-}
-
 /// Carries the bytes of a coded all-reduce from rank to rank.
 void exchange(std::vector<collective::CodedExchange>& ranks) {
   const auto size = static_cast<int>(ranks.size());
@@ -46,11 +42,7 @@ RepeatedRounds::RepeatedRounds(const Job& job, Run& run)
     : job_(job), run_(run), outer_(outer_of_rounds(job.config, run)), round_(run, outer_) {}
 
 std::string RepeatedRounds::state() const {
-  RunRecord record = run_.record;
-  record.loss_scale.reset();
-  record.members.clear();
-  record.exchanges_after = 0;
-  return hex(RunState::digest_with(record, round_.items()));
+  return hex(RunState::digest_with(record_of_all(run_.record), round_.items()));
 }
 
 std::string RepeatedRounds::repeat(const LineageStep& round) {
@@ -64,7 +56,7 @@ std::string RepeatedRounds::repeat(const LineageStep& round) {
     differences.push_back(train(round, member, static_cast<double>(member.samples) / samples));
   }
   round_.take(round_.moved_by(sum_of(round, std::move(differences))));
-  // Who is not in a round has been lost: a process that comes back has another id.
+  // A member that is not in a round has been lost: a process that comes back has another id.
   const auto is_lost = [&](const auto& entry) {
     return std::none_of(round.members.begin(), round.members.end(),
                         [&](const LineageMember& member) { return member.id == entry.first; });
@@ -94,9 +86,7 @@ at::Tensor RepeatedRounds::train(const LineageStep& round, const LineageMember& 
     }
     inner_.insert_or_assign(member.id, InnerState(run_));
   }
-  at::Tensor difference = at::empty({round_.values()}, at::kFloat);
-  round_.write_difference(weight, span_of(difference));
-  return difference;
+  return round_.difference(weight);
 }
 
 at::Tensor RepeatedRounds::sum_of(const LineageStep& round, std::vector<at::Tensor> differences) {

@@ -19,11 +19,7 @@ RepeatedSteps::RepeatedSteps(const Job& job, Run& run)
       sum_(run.optimizer->slices()),
       part_(run.optimizer->slices()) {}
 
-std::string RepeatedSteps::state() const {
-  RunRecord record = run_.record;
-  if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
-  return hex(state_.digest(record));
-}
+std::string RepeatedSteps::state() const { return hex(state_.digest(run_.record_after(0))); }
 
 std::string RepeatedSteps::repeat(const LineageStep& step) {
   check_samples(step);

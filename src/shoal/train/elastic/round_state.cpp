@@ -1,10 +1,11 @@
 #include "shoal/train/elastic/round_state.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <cmath>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -15,9 +16,6 @@
 
 namespace shoal::train {
 namespace {
-
-/// Is worked on by one thread at a time.
-constexpr std::int64_t kGrain = 1 << 15;
 
 std::span<float> span_of(const at::Tensor& tensor) {
   if (!tensor.defined()) return {};
@@ -40,6 +38,13 @@ optim::OuterOptions outer_of_rounds(const JobConfig& config, const Run& run) {
   return outer;
 }
 
+RunRecord record_of_all(RunRecord record) {
+  record.loss_scale.reset();
+  record.members.clear();
+  record.exchanges_after = 0;
+  return record;
+}
+
 RoundState::RoundState(Run& run, const optim::OuterOptions& options)
     : run_(run), options_(options) {
   for (std::size_t i = 0; i < run.optimizer->slices().size(); ++i) {
@@ -50,20 +55,20 @@ RoundState::RoundState(Run& run, const optim::OuterOptions& options)
   }
 }
 
-void RoundState::write_difference(double weight, std::span<float> to) const {
-  const auto factor = static_cast<float>(weight);
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < anchors_.size(); ++i) {
-    const std::span<float> anchor = span_of(anchors_[i]);
-    const float* const x = run_.optimizer->master(i).const_data_ptr<float>();
-    float* const d = to.subspan(begin, anchor.size()).data();
-    at::parallel_for(0, static_cast<std::int64_t>(anchor.size()), kGrain,
-                     [&](std::int64_t first, std::int64_t end) {
-                       for (std::int64_t j = first; j < end; ++j)
-                         d[j] = factor * (anchor[static_cast<std::size_t>(j)] - x[j]);
-                     });
-    begin += anchor.size();
+at::Tensor RoundState::difference(double weight) const {
+  at::Tensor difference;
+  {
+    const ScopedCategory category(MemoryCategory::kCommunication);
+    difference = at::empty({values_}, at::kFloat);
   }
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < anchors_.size(); ++i) {
+    const std::int64_t count = anchors_[i].numel();
+    optim::write_difference(span_of(anchors_[i]), span_of(run_.optimizer->master(i)), weight,
+                            span_of(difference.narrow(0, begin, count)));
+    begin += count;
+  }
+  return difference;
 }
 
 at::Tensor RoundState::all(const std::vector<at::Tensor>& parts) const {
@@ -75,15 +80,14 @@ at::Tensor RoundState::all(const std::vector<at::Tensor>& parts) const {
 }
 
 RoundState::Next RoundState::moved_by(const at::Tensor& sum) const {
-  Next next{.anchor = all(anchors_),
-            .momentum = all(momenta_),
-            .norm = std::sqrt(optim::sum_of_squares({sum}))};
+  const double norm = std::sqrt(optim::sum_of_squares({sum}));
   // The sum has the same bits on all members, so that all throw, or none.
-  if (!std::isfinite(next.norm)) {
+  if (!std::isfinite(norm)) {
     throw Error(ErrorKind::kNonFinite, "elastic",
-                fmt::format("the norm of the members' mean difference is {}", next.norm))
+                fmt::format("the norm of the members' mean difference is {}", norm))
         .hint("a member's parameters are not finite, or have gone very far");
   }
+  Next next{.anchor = all(anchors_), .momentum = all(momenta_)};
   optim::move_anchor(span_of(next.anchor), span_of(sum), span_of(next.momentum), 1, options_);
   return next;
 }
@@ -126,10 +130,6 @@ std::vector<checkpoint::StateItem> RoundState::items_of(const Next& next) const 
     begin += count;
   }
   return items;
-}
-
-StateTensors RoundState::tensors() const {
-  return {[this] { return items(); }, [this] { return items(); }, [] {}};
 }
 
 }  // namespace shoal::train

@@ -3,19 +3,21 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "shoal/checkpoint/checkpoint.h"
 #include "shoal/optim/outer_optimizer.h"
 #include "shoal/train/config/job_config.h"
-#include "shoal/train/elastic/run_state.h"
 #include "shoal/train/run.h"
+#include "shoal/train/run_record.h"
 
 namespace shoal::train {
 
 /// Returns how the members of an elastic group exchange what they have trained in a round.
 optim::OuterOptions outer_of_rounds(const JobConfig& config, const Run& run);
+
+/// Returns a record without all that members who train in rounds differ in.
+RunRecord record_of_all(RunRecord record);
 
 /// The state that members have alike who train by themselves for a round of steps: the anchor and
 /// the momentum of the outer optimizer. It changes at the end of a round alone, by
@@ -28,13 +30,12 @@ class RoundState {
   RoundState(Run& run, const optim::OuterOptions& options);
 
   std::int64_t values() const { return values_; }  ///< float32 values of the parameters
-  /// Writes weight (a - x) of the parameters as they are, [values].
-  void write_difference(double weight, std::span<float> to) const;
+  /// Returns weight (a - x) of the parameters as they are, [values].
+  at::Tensor difference(double weight) const;
 
-  /// What an exchange leads to.
+  /// The state to which an exchange leads.
   struct Next {
     at::Tensor anchor, momentum;  ///< [values]; the second is undefined where there is none
-    double norm = 0;              ///< of the sum
   };
   /// Returns what this sum leads to; the state stays as it is. Throws Error(non-finite) where the
   /// sum is not finite.
@@ -46,7 +47,6 @@ class RoundState {
 
   std::vector<checkpoint::StateItem> items() const;
   std::vector<checkpoint::StateItem> items_of(const Next& next) const;
-  StateTensors tensors() const;
 
  private:
   at::Tensor all(const std::vector<at::Tensor>& parts) const;

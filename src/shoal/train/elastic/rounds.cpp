@@ -1,13 +1,11 @@
 #include "shoal/train/elastic/rounds.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "shoal/base/duration.h"
-#include "shoal/base/memory_category.h"
 #include "shoal/train/elastic/inner_state.h"
 
 namespace shoal::train {
@@ -32,38 +30,28 @@ Rounds::Rounds(const RunOptions& options, Run& run, OnCommit on_commit)
 /// Other threads read `begin_`, and not the record of the run, which changes with each step.
 void Rounds::begin_at(const RunRecord& record) {
   const auto held = hold_state();
-  begin_ = record;
-  begin_.loss_scale.reset();
-  begin_.members.clear();
-  begin_.exchanges_after = 0;
+  begin_ = record_of_all(record);
 }
 
 RunRecord Rounds::record_after() const {
   if (!closed_) return run_.record_after(1);
-  RunRecord record = run_.record;
-  record.step = begin_.step;
-  record.samples = begin_.samples;
-  record.tokens = begin_.tokens;
-  if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
+  RunRecord record = run_.record_after(0);
+  record.move_to(begin_);
   return record;
 }
 
 /// The last round of a run may be a short one.
 RunRecord Rounds::end() const {
   const std::int64_t every = options_.job.config.low_communication.every;
+  const std::int64_t last = std::min((begin_.step / every + 1) * every, run_.total_steps);
   RunRecord end = begin_;
-  end.step = std::min((begin_.step / every + 1) * every, run_.total_steps);
-  const std::int64_t samples = (end.step - begin_.step) * run_.batch.global;
-  end.samples += samples;
-  end.tokens += samples * run_.data->tokens_per_sample();
+  run_.advance(end, last - begin_.step);
   return end;
 }
 
 void Rounds::take_back() {
   round_.take_anchor();
-  run_.record.step = begin_.step;
-  run_.record.samples = begin_.samples;
-  run_.record.tokens = begin_.tokens;
+  run_.record.move_to(begin_);
   trained_ = 0;
   range_ = {};
 }
@@ -157,17 +145,12 @@ void Rounds::gather_parts(Communicator& group, const StepResult& own) {
 }
 
 at::Tensor Rounds::sum_of_differences(Communicator& group) {
-  at::Tensor sum;
-  {
-    const ScopedCategory category(MemoryCategory::kCommunication);
-    sum = at::empty({round_.values()}, at::kFloat);
-  }
-  const std::span<float> values(sum.data_ptr<float>(), static_cast<std::size_t>(sum.numel()));
-  round_.write_difference(static_cast<double>(trained_) / trained_by_all_, values);
-  collective::Operation operation{
-      .kind = collective::Kind::kAllReduce,
-      .type = ElementType::kF32,
-      .buffer = {.input = values.data(), .output = values.data(), .count = values.size()}};
+  at::Tensor sum = round_.difference(static_cast<double>(trained_) / trained_by_all_);
+  collective::Operation operation{.kind = collective::Kind::kAllReduce,
+                                  .type = ElementType::kF32,
+                                  .buffer = {.input = sum.data_ptr(),
+                                             .output = sum.data_ptr(),
+                                             .count = static_cast<std::size_t>(sum.numel())}};
   collective::CodedFeedback feedback;
   if (feedback_) {
     operation.coding = outer_.coding;
@@ -183,8 +166,8 @@ at::Tensor Rounds::sum_of_differences(Communicator& group) {
 void Rounds::apply() {
   if (next_) {
     const RunRecord end = this->end();
-    // Where this member has trained nothing since a checkpoint began, its writer may not have read
-    // all of it yet.
+    // The writer of a checkpoint may not have read all of it yet: a member that has trained nothing
+    // since it began has not waited for that.
     if (run_.saver) run_.saver->before_update();
     {
       const auto held = hold_state();
@@ -210,7 +193,7 @@ SampleRange Rounds::next_range(std::int64_t rank) const {
   double seconds = 0;
   for (const Part& part : parts_) seconds += part.seconds;
   std::vector<double> speeds;
-  // Who has trained nothing yet is taken for one of average speed.
+  // A member that has trained nothing yet is taken for one of average speed.
   for (const Part& part : parts_) {
     const bool is_known = part.samples > 0 && part.seconds > 0;
     speeds.push_back(is_known ? part.samples / part.seconds : trained_by_all_ / seconds);

@@ -14,12 +14,6 @@ SynchronousSteps::SynchronousSteps(const RunOptions& options, Run& run, OnCommit
       undo_(*run.optimizer),
       sum_(run.optimizer->slices()) {}
 
-RunRecord SynchronousSteps::common_record() const {
-  RunRecord record = run_.record;
-  if (run_.loss_scale) record.loss_scale = run_.loss_scale->state();
-  return record;
-}
-
 void SynchronousSteps::take_back() {
   if (!std::exchange(tried_, false)) return;
   undo_.restore();

@@ -26,7 +26,7 @@ class SynchronousSteps final : public MemberWork {
   std::vector<std::byte> write() override;
 
  protected:
-  RunRecord common_record() const override;
+  RunRecord common_record() const override { return run_.record_after(0); }
 
  private:
   /// Each member says this of its part of a step before all go on.
