@@ -82,7 +82,7 @@ fuzz: fuzzers ## every parser of bytes from outside under libFuzzer, SECONDS=30 
 soak: setup ## kill, stop, cut off, part and add members of an elastic job for SECONDS=600, and replay what they did; SEED=N repeats one; KEEPER=etcd: one keeps decisions
 	@$(CONFIGURE)
 	@$(NINJA) --target $(if $(filter etcd,$(KEEPER)),churn_with_etcd_test,churn_test)
-	@SHOAL_CHURN_SECONDS=$(or $(SECONDS),600) SHOAL_CHURN_SEED=$(or $(SEED),$$(date +%s)) $(BUILD)/bin/$(if $(filter etcd,$(KEEPER)),churn_with_etcd_test,churn_test) --gtest_filter='Churn*'
+	@SHOAL_TEST_SECONDS=0 SHOAL_CHURN_SECONDS=$(or $(SECONDS),600) SHOAL_CHURN_SEED=$(or $(SEED),$$(date +%s)) $(BUILD)/bin/$(if $(filter etcd,$(KEEPER)),churn_with_etcd_test,churn_test) --gtest_filter='Churn*'
 
 install: build ## put the program shoal on your PATH, and headers and libraries beside it: into PREFIX (default ~/.local)
 	@cmake --install $(BUILD) --prefix $(INSTALLED) >/dev/null

@@ -176,7 +176,7 @@ endfunction()
 # shoal_test(NAME [EVERY_INSTRUCTION_SET] ROOMS ... [SOURCES ...] [PACKAGES ...] [RUN command ...] [TIMEOUT seconds] [PROCESSORS n | WAITS]
 #            [SECONDS s] [SANITIZED_SHARDS n])
 #   tests/<folder>/CMakeLists.txt calls it once per room; without SOURCES every *_test.cpp of the folder is in it. One ctest entry per program;
-#   gtest counts inside. TIMEOUT: 2400 unless said, for slow machines and sanitizers. PROCESSORS, WAITS, SECONDS: as for
+#   gtest counts inside. TIMEOUT: 1500 unless said, for slow machines and sanitizers. PROCESSORS, WAITS, SECONDS: as for
 #   shoal_schedule().
 #   RUN: what starts the program, such as mpirun. EVERY_INSTRUCTION_SET: three more entries run it limited to AVX2, to the portable
 #   instructions, and with 3 threads. SANITIZED_SHARDS: with a sanitizer, which makes it several times slower, n entries run a part of it each,
@@ -206,7 +206,7 @@ function(shoal_test name)
   shoal_compile_together(${name} 4)
   target_compile_options(${name} PRIVATE ${shoal_test_options})
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 2400)
+    set(arg_TIMEOUT 1500)
   endif()
   set(load PROCESSORS "${arg_PROCESSORS}" SECONDS "${arg_SECONDS}")
   if(arg_WAITS)

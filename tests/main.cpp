@@ -7,6 +7,7 @@
 
 #include "shoal/base/error.h"
 #include "shoal/base/instruction_sets.h"
+#include "tests/test_limit.h"
 
 int main(int count, char** words) {
   testing::InitGoogleMock(&count, words);
@@ -19,5 +20,6 @@ int main(int count, char** words) {
     }
   }
   shoal::ask_for_repeatable_products();
+  shoal::end_stuck_tests();
   return RUN_ALL_TESTS();
 }

@@ -20,6 +20,7 @@
 #include "tests/collective/connections_here.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/network_ranks.h"
+#include "tests/collective/random_resets.h"
 
 namespace shoal::collective::rails_test {
 namespace {
@@ -196,41 +197,33 @@ std::size_t wrong_sums(TcpCommunicator& c, int ranks, int rank, int round, std::
 TEST(Rails, AnyThatBreaksIsReplacedAndNoBitIsWrong) {
   constexpr int kRanks = 3;
   const int rounds = rounds_asked();
-  std::atomic<int> broken{0};
   std::atomic<std::uint64_t> first_replaced{0};
-  std::atomic<bool> over{false};
-  std::atomic<int> running{0};
-  std::thread breaker([&] {
-    std::mt19937 random(7);
-    while (!over) {
-      std::this_thread::sleep_for(milliseconds(3));
-      if (running < kRanks) continue;
-      const auto all = connections(false);
-      if (!all.empty()) broken += break_connection(all[random() % all.size()]) ? 1 : 0;
-    }
-  });
+  RandomResets resets({.ranks = kRanks, .pause = milliseconds(3)});
+  std::thread breaker([&] { resets.run(); });
   const auto errors = on_network(kRanks, [&](const wire::Endpoint& store, int rank) {
     const auto transport = join(store, rank, kRanks, 5);
     TcpCommunicator c(transport, {});
     c.run({.kind = Kind::kBarrier}, soon());
-    ++running;
-    for (int round = 0; round < rounds; ++round) {
-      for (const std::size_t count : {300'001, 999, 1})
-        ASSERT_EQ(wrong_sums(c, kRanks, rank, round, count), 0u) << round << ": " << count;
+    {
+      const RandomResets::Running running(resets);
+      for (int round = 0; round < rounds; ++round) {
+        for (const std::size_t count : {300'001, 999, 1}) {
+          ASSERT_EQ(wrong_sums(c, kRanks, rank, round, count), 0u) << round << ": " << count;
+          if (rank == 0) resets.one_is_complete();
+        }
+      }
+      c.run({.kind = Kind::kBarrier}, soon());
     }
-    c.run({.kind = Kind::kBarrier}, soon());
-    --running;
     c.run({.kind = Kind::kBarrier}, soon());
     first_replaced += transport->first_rails_replaced();
   });
-  over = true;
   breaker.join();
   expect_none(errors);
-  EXPECT_GT(broken, 10);
+  EXPECT_GT(resets.count(), 10);
   EXPECT_GT(first_replaced, 0u);
   // Both ranks of a connection count it.
-  fmt::print("{} connections were broken in {} rounds, and {} first ones replaced\n", broken.load(),
-             rounds, first_replaced.load() / 2);
+  fmt::print("{} connections were broken in {} rounds, and {} first ones replaced\n",
+             resets.count(), rounds, first_replaced.load() / 2);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <functional>
 #include <optional>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,8 +16,8 @@
 #include "shoal/base/duration.h"
 #include "shoal/collective/tcp/tcp_communicator.h"
 #include "shoal/wire/tcp_transport.h"
-#include "tests/collective/connections_here.h"
 #include "tests/collective/kind_check.h"
+#include "tests/collective/random_resets.h"
 #include "tests/emulation/ranks_at_sites.h"
 #include "tests/emulation/raw_sockets.h"
 #include "tests/emulation/wan.h"
@@ -84,44 +83,32 @@ TEST(OverWan, RailsThatAreResetAreReplacedAndNoBitIsWrong) {
   Wan wan(3);
   wan.set_all({.delay = milliseconds(10), .jitter = milliseconds(2)});
   ASSERT_EQ(when_quiet([&] { return why_void(wan, 0, 1); }), "");
-  std::atomic<int> running{0};
-  std::atomic<int> broken{0};
+  collective::RandomResets resets({.ranks = wan.sites(), .pause = milliseconds(25)});
   std::atomic<std::uint64_t> first_replaced{0};
-  const auto reset_some = [&] {
-    std::mt19937 random(11);
-    for (const Deadline end = soon(); running < 3 && !end.passed();)
-      std::this_thread::sleep_for(milliseconds(1));
-    while (running == 3) {
-      std::this_thread::sleep_for(milliseconds(25));
-      const auto all = collective::connections(false);
-      if (all.empty()) continue;
-      broken += collective::break_connection(all[random() % all.size()]) ? 1 : 0;
-    }
-  };
   const Meeting meeting{.rails = 4, .at_end = [&](const wire::TcpTransport& transport) {
                           first_replaced += transport.first_rails_replaced();
                         }};
-  collective::expect_none(at_sites(
-      wan, meeting,
-      [&](TcpCommunicator& c) {
-        c.run({.kind = Kind::kBarrier}, soon());
-        ++running;
-        for (int round = 0; round < 6; ++round) {
-          for (const std::size_t count : {1, 3001, 200001}) {
-            EXPECT_EQ(
-                collective::check<std::int32_t>(c, Kind::kAllReduce, ElementType::kI32, count, 0),
-                "");
-          }
+  const auto body = [&](TcpCommunicator& c) {
+    c.run({.kind = Kind::kBarrier}, soon());
+    {
+      const collective::RandomResets::Running running(resets);
+      for (int round = 0; round < 6; ++round) {
+        for (const std::size_t count : {1, 3001, 200001}) {
+          EXPECT_EQ(
+              collective::check<std::int32_t>(c, Kind::kAllReduce, ElementType::kI32, count, 0),
+              "");
+          if (c.rank() == 0) resets.one_is_complete();
         }
-        c.run({.kind = Kind::kBarrier}, soon());
-        running = 0;
-        c.run({.kind = Kind::kBarrier}, soon());
-      },
-      reset_some));
+      }
+      c.run({.kind = Kind::kBarrier}, soon());
+    }
+    c.run({.kind = Kind::kBarrier}, soon());
+  };
+  collective::expect_none(at_sites(wan, meeting, body, [&] { resets.run(); }));
   // Both ranks of a connection count it.
-  fmt::print("{} connections were reset, and {} first ones replaced\n", broken.load(),
+  fmt::print("{} connections were reset, and {} first ones replaced\n", resets.count(),
              first_replaced.load() / 2);
-  EXPECT_GT(broken, 20);
+  EXPECT_GT(resets.count(), 20);
   EXPECT_GT(first_replaced, 2u);
 }
 
