@@ -12,8 +12,8 @@ period, in which each parameter is exchanged once, after some steps to begin wit
     planned      the part of the time in which the members compute, as `shoal plan` says from the link and the time of a step that needs no exchange,
                  beside the one measured.
 joining: a member of an elastic group that trains GPT-2 with 124M parameters in rounds, while another one at the other site joins it: the median time
-of its steps before that (the peer) and from the start of the other process until it is in the group, and the limit 1.1 times as long. The state is
-anchor and momentum, eight bytes a parameter.
+of its steps alone (the peer) and while its state crosses the link, twelve times in turn, and the limit 1.1 times as long. The state is anchor and
+momentum, eight bytes a parameter; the joiners are killed in the middle of it, and the last one takes all of it.
 loss: a small Llama that learns the header corpus from the same samples, with members and without, three seeds each: the mean loss of the held-out
 files. The peer is the synchronous run, and the spread is how far the losses of its seeds are apart, as a part of their mean. There is no limit: in runs
 this short each member learns from too few samples for the means to be equal.
@@ -98,8 +98,11 @@ codec = "{codec}"
 fragments = {fragments}
 overlap_steps = {overlap}
 """
-# The steps of a member before another one joins it, and the longest that its state may take at 100 Mbit/s and in steps of a second.
-JOIN_AFTER, JOIN_STEPS = 15, 300
+# What a member does alone and while it gives its state to a joiner is measured in turn, because the speed of a machine that others share
+# changes within minutes: so many steps alone, then a joiner, which is killed after so many of its state's; the last one joins.
+JOIN_TURNS, JOIN_STEPS, JOIN_STEPS_BESIDE = 12, 8, 10
+# The longest that its state may take at 100 Mbit/s and in steps of a second.
+JOIN_MOST_STEPS = 300
 JOIN_JOB = """
 [job]
 name = "joining"
@@ -126,22 +129,37 @@ every = 1000000
 enabled = true
 key_file = "{folder}/key"
 """
-# The site of the member, and that of the one which joins it and then ends both.
+# The site of the member, and that of the joiners, of which the last one ends the member too. Files say by their times when something happened.
 JOIN_SITES = """
-train() {{ exec taskset -c $1 {shoal} train {folder}/joining.toml --run-dir {run}-$SITE --set elastic.listen=$SITE_OWN "${{@:2}}"; }}
+train() {{ exec taskset -c $1 {shoal} train {folder}/joining.toml --run-dir {run}-$2 --set elastic.listen=$SITE_OWN "${{@:3}}"; }}
 lines() {{ cat {run}-0/metrics.jsonl 2>/dev/null | wc -l; }}
+until_lines() {{ until [ $(lines) -ge $1 ]; do sleep 0.1; done; }}
 if [ $SITE = 0 ]; then
-    train {cores[0]} &
+    train {cores[0]} 0 &
     echo $! > {run}.pid
     wait
     exit 0
 fi
-until [ $(lines) -ge {after} ]; do sleep 0.1; done
-train {cores[1]} --join $(head -1 {run}-0/address) &
-joiner=$!
-until [ -e {run}-1/address ] || [ $(lines) -ge {most} ] || ! kill -0 $joiner; do sleep 0.1; done
-[ -e {run}-1/address ] || echo "it has not joined"
-kill -KILL $joiner $(cat {run}.pid)
+until_lines 3
+for turn in $(seq {turns}); do
+    touch {run}-alone-$turn
+    until_lines $(($(lines) + {steps}))
+    touch {run}-begin-$turn
+    train {cores[1]} $turn --join $(head -1 {run}-0/address) &
+    joiner=$!
+    if [ $turn -lt {turns} ]; then
+        # Its start and the copy of the state take some steps too.
+        until_lines $(($(lines) + 10 + {beside}))
+    else
+        most=$(($(lines) + {most}))
+        until [ -e {run}-$turn/address ] || [ $(lines) -ge $most ] || ! kill -0 $joiner; do sleep 0.1; done
+        [ -e {run}-$turn/address ] || echo "it has not joined"
+    fi
+    touch {run}-end-$turn
+    kill -KILL $joiner
+    wait $joiner
+done
+kill -KILL $(cat {run}.pid)
 wait
 exit 0
 """
@@ -346,31 +364,53 @@ def planned(case):
                     planned_exchange_s=exchange_s)
 
 
+class JoiningSteps:
+    """The times of a member's steps, in turn alone and while its state crosses the link."""
+
+    def __init__(self, run, steps, moments):
+        # Files have the time of day.
+        since = time.time() - time.monotonic()
+        self.at = {path.name.removeprefix(f"{run.name}-"): path.stat().st_mtime - since for path in run.parent.glob(f"{run.name}-*-*")}
+        self.steps, self.moments = steps, moments
+        turns = range(1, JOIN_TURNS + 1)
+        self.alone = [self.between(self.at[f"alone-{turn}"] + 2, self.at[f"begin-{turn}"]) for turn in turns]
+        self.beside = [self.between(self.flows_from(turn), self.at[f"end-{turn}"]) for turn in turns]
+        if not all(self.alone + self.beside):
+            raise comparison.Failed(f"a turn has no steps: {self.alone} {self.beside}")
+
+    def flows_from(self, turn):
+        """When the link carries as much as a state: some megabytes after the joiner's beginning."""
+        inside = [one for one in self.moments if one[0] >= self.at[f"begin-{turn}"]]
+        return next(at for at, there, _ in inside if there > inside[0][1] + 4e6)
+
+    def between(self, begin, end):
+        """Steps that lie wholly between two times."""
+        return [line["step_s"] for line, at in zip(self.steps.lines, self.steps.times) if at - line["step_s"] >= begin and at <= end]
+
+
 def joining(case):
     over_wan = comparison.ROOT / "build" / "release" / "bin" / "over_wan"
     assert wire.data
     run, cores = wire.folder / "joining", sorted(os.sched_getaffinity(0))
     (wire.folder / "key").write_text("of this measurement")
     (wire.folder / "joining.toml").write_text(JOIN_JOB.format(folder=wire.folder) + STEPS_ALONE.format(batches=1))
-    script = JOIN_SITES.format(shoal=over_wan.parent / "shoal", folder=wire.folder, run=run, after=JOIN_AFTER, most=JOIN_STEPS,
-                               cores=[cores[0], cores[1 % len(cores)]])
+    script = JOIN_SITES.format(shoal=over_wan.parent / "shoal", folder=wire.folder, run=run, turns=JOIN_TURNS, steps=JOIN_STEPS,
+                               beside=JOIN_STEPS_BESIDE, most=JOIN_MOST_STEPS, cores=[cores[0], cores[1 % len(cores)]])
     counts = wire.folder / "joining.counts"
     with Steps(wire.folder / "joining-0" / "metrics.jsonl") as steps:
         # The link itself is emulated on the joiner's core.
         words = ["taskset", "-c", str(cores[1 % len(cores)]), over_wan, "--megabits", "100", "--round-trip", str(ROUND_TRIP_MS), "--counts", counts]
         done = subprocess.run([*words, "--", "bash", "-c", script], capture_output=True, text=True, cwd=wire.folder)
-    entered = wire.folder / "joining-1" / "address"
-    if not entered.exists():
+    if not (wire.folder / f"joining-{JOIN_TURNS}" / "address").exists():
         raise comparison.Failed(f"nobody has joined:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    # Files have the time of day.
-    until = entered.stat().st_mtime - time.time() + time.monotonic()
-    times = [line["step_s"] for line in steps.lines]
-    during = [step for step, at in zip(times, steps.times) if at <= until][JOIN_AFTER:]
-    before = times[3:JOIN_AFTER]
-    ours, peer = statistics.median(during), statistics.median(before)
-    sent = [int(line.split()[1]) for line in counts.read_text().splitlines()]
-    comparison.emit(case, "s a step", ours, peer, peer / ours, (max(before) - min(before)) / peer, 1 / 1.1, steps=len(during), longest=max(during),
-                    seconds=sum(during), bytes=sent[-1])
+    moments = [tuple(map(int, line.split())) for line in counts.read_text().splitlines()]
+    found = JoiningSteps(run, steps, [(at * 1e-9, there, back) for at, there, back in moments])
+    # Each turn against the steps alone right before it.
+    ratios = sorted(statistics.median(alone) / statistics.median(beside) for alone, beside in zip(found.alone, found.beside))
+    ours, peer = (statistics.median(step for turn in turns for step in turn) for turns in (found.beside, found.alone))
+    comparison.emit(case, "s a step", ours, peer, statistics.median(ratios), (ratios[-1] - ratios[0]) / 2, 1 / 1.1, ratios=ratios,
+                    steps=[sum(map(len, found.alone)), sum(map(len, found.beside))], longest=max(map(max, found.beside)),
+                    seconds=sum(found.beside[-1]), bytes=moments[-1][1])
 
 
 class Losses:

@@ -112,7 +112,7 @@ void TcpTransport::add_peer(const PeerHello& hello, int rank, std::unique_ptr<Ch
   peer.connection = hello.connection;
   peer.last_heard = awake_.total();
   if (here) ++ranks_here_;
-  spins_ = SpinPolicy::for_ranks(ranks_here_).spins() > 1;
+  spins_ = options_.spins && SpinPolicy::for_ranks(ranks_here_).spins() > 1;
   if (failure_) {
     // It came after the failure was sent to all: it gets the cause now.
     peer.link->send({0, kAbort}, kControlPriority, encode(*failure_));

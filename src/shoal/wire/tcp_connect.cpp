@@ -95,6 +95,7 @@ TcpTransport::TcpTransport(const Options& options, KeyValues& store, int rank, i
   check_descriptor(wake_);
   SHOAL_USER_CHECK(options.rails >= 0 && options.rails <= kMostRails, "connect",
                    "{} connections between two ranks: at most {}", options.rails, kMostRails);
+  spins_ = options.spins;
   const int most = options.rails > 0 ? options.rails : kMostRails;
   const auto limit = allow_descriptors_for(static_cast<std::uint64_t>(size) * most);
   most_rails_ = rails_within(limit, size - 1);

@@ -72,6 +72,10 @@ class TcpTransport final : public Transport {
     /// Connections that run TLS. Ranks that disagree refuse each other with Error(usage), which
     /// names them.
     TlsMode tls = TlsMode::kAuto;
+    /// A wait spins for a moment before it sleeps, where every rank of this host has a core: an
+    /// answer often comes within microseconds. A thread beside one that computes sets this to
+    /// false: what it spins is taken from the other.
+    bool spins = true;
     /// Is called now and then while this rank connects, by any of its threads. It may throw an
     /// Error to give up.
     std::function<void()> may_go_on = {};

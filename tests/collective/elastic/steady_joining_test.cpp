@@ -251,6 +251,39 @@ TEST(SteadyJoining, SendsNothingWhileAStepIsAttempted) {
   EXPECT_EQ(joiner.value, 1 + 1 + 1 + 3);
 }
 
+// Two members wait in a step for the third one. Whoever is asked first, the state comes from that.
+TEST(SteadyJoining, AsksTheMemberThatStillComputes) {
+  Group group(3, 0, 0);
+  // The joiner comes into the view before the step is committed or behind it.
+  const auto finish = [](Member& member) {
+    while (member.group->next_step() < 3) member.step();
+  };
+  const auto wait_in_a_step = [&](Member& member) {
+    member.step();
+    compute_until(member, 4);
+    finish(member);
+  };
+  Thread first([&] { wait_in_a_step(group.members[0]); });
+  Thread second([&] { wait_in_a_step(group.members[1]); });
+  std::this_thread::sleep_for(milliseconds(300));
+  Member joiner;
+  Thread comes([&] {
+    joiner.group = ElasticGroup::join(steady(joiner), {group.contact()});
+    finish(joiner);
+  });
+  Member& last = group.members[2];
+  compute_until(last, [&] { return last.written > 0; });
+  for (int i = 0; i < 20; ++i) compute(last);
+  EXPECT_EQ(group.written(), 1);
+  wait_in_a_step(last);
+  for (Thread* const thread : {&first, &second, &comes}) {
+    thread->join();
+    EXPECT_EQ(thread->error, "");
+  }
+  for (const Member& member : group.members) EXPECT_EQ(member.value, joiner.value);
+  EXPECT_THAT(joiner.faults, ElementsAre());
+}
+
 TEST(SteadyJoining, AsksAnotherMemberWhereOneGivesAWrongState) {
   Group group(2, 0, 0);
   // The memory of whoever is asked first is bad.

@@ -156,9 +156,14 @@ class Fetch {
 
   std::optional<ReceivedState> receive_from(const std::string& address) {
     AddressOfProvider keys(carrier_.options().host, address);
+    wire::TcpTransport::Options connection =
+        connection_options(carrier_, "shoal state", stream_, options_.world, options_.may_go_on);
+    // The joiner is in no hurry, and the member computes. Each of several connections would send
+    // small bursts at times of its own, each of which interrupts the member.
+    connection.spins = false;
+    connection.rails = 1;
     const auto transport = std::make_shared<wire::TcpTransport>(
-        connection_options(carrier_, "shoal state", stream_, options_.world, options_.may_go_on),
-        keys, 1, 2, Deadline::in(std::min(options_.meeting_timeout, deadline_.left())));
+        connection, keys, 1, 2, Deadline::in(std::min(options_.meeting_timeout, deadline_.left())));
     TcpCommunicator pair(transport, {.timeout = options_.world.timeout});
     return receive_state(pair, deadline_, options_.may_go_on);
   }

@@ -77,8 +77,9 @@ void StateProvider::received(const MemberId& from, const StateMessage& message) 
   }
 }
 
+// A member that attempts a step may wait for one that still computes: the joiner asks that one.
 void StateProvider::begin(const MemberId& to, const Digest& name) {
-  if (streams_.size() < kMostStreams) {
+  if (streams_.size() < kMostStreams && !state_->attempts_a_step()) {
     auto stream = std::make_unique<Stream>();
     stream->to = to;
     stream->name = name;
@@ -135,9 +136,11 @@ void StateProvider::serve(Stream& stream) {
 void StateProvider::give(Stream& stream) {
   const auto may_go_on = [this] { check(); };
   Keys keys(*this, stream);
+  wire::TcpTransport::Options connection =
+      connection_options(carrier_, "shoal state", stream.name, options_.world, may_go_on);
+  connection.spins = false;
   const auto transport = std::make_shared<wire::TcpTransport>(
-      connection_options(carrier_, "shoal state", stream.name, options_.world, may_go_on), keys, 0,
-      2, Deadline::in(options_.meeting_timeout));
+      connection, keys, 0, 2, Deadline::in(options_.meeting_timeout));
   const auto offer = [&](wire::TcpTransport* abortable) {
     const std::lock_guard lock(mutex_);
     stream.transport = abortable;

@@ -22,7 +22,8 @@ namespace shoal::collective::elastic {
 /// the joiner, which is found and authenticated through their carriers. Threads: one at a time.
 class StateProvider {
  public:
-  /// Other joiners are told to ask somebody else, or later.
+  /// Other joiners are told to ask somebody else, or later; so are all while the member attempts a
+  /// step.
   static constexpr std::size_t kMostStreams = 4;
   struct Options {
     ViewWorld::Options world;

@@ -35,6 +35,11 @@ void SteadyState::apply(const std::function<void()>& apply, const membership::Pl
   copy_.reset();
 }
 
+bool SteadyState::attempts_a_step() const {
+  const std::lock_guard lock(mutex_);
+  return steps_ > 0;
+}
+
 bool SteadyState::wait_between_steps(Duration longest) {
   std::unique_lock lock(mutex_);
   return changed_.wait_for(lock, longest, [&] { return steps_ == 0; });

@@ -48,6 +48,7 @@ class SteadyState {
   std::shared_ptr<const Copy> copy(Duration longest);
   /// Returns false where the state has changed since that copy was made.
   bool is_current(const Copy& copy) const;
+  bool attempts_a_step() const;
   /// Waits until no step is attempted. Returns false after `longest`.
   bool wait_between_steps(Duration longest);
 
