@@ -121,6 +121,11 @@ class ElasticMember {
     options.state.write = [this] { return state_.bytes(); };
     options.state.read = [this](std::span<const std::byte> bytes) { state_.read(bytes); };
     options.on_fault = [this](const Error& error) { tell(error); };
+    options.may_go_on = [] {
+      const py::gil_scoped_acquire lock;
+      // Ctrl-C, where the main thread waits.
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    };
     std::vector<wire::Endpoint> contacts;
     for (const std::string& contact : join) contacts.push_back(wire::parse_endpoint(contact));
     const py::gil_scoped_release others_run;

@@ -102,6 +102,17 @@ class OneMember(unittest.TestCase):
     def test_a_joiner_of_another_shape_is_told(self):
         self.assertIn("the state of the group has moment Double [2, 2], and this member's has w Float [4]", self.refused({"w": torch.zeros(4)}))
 
+    def test_a_signal_ends_a_wait(self):
+        self.group = shoal.ElasticGroup(self.state, key="k")
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        begun = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            self.group.wait_for_members(2, LIMIT_S)
+        self.assertLess(time.monotonic() - begun, LIMIT_S / 2)
+        self.assertTrue(self.group.leave())
+
     def test_tokens(self):
         self.group = shoal.ElasticGroup(self.state, key="k", admission_secret="s", on_fault=self.faults.append)
         self.assertIn("token", self.refused(state()))

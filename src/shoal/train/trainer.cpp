@@ -1,5 +1,6 @@
 #include "shoal/train/trainer.h"
 
+#include <csignal>
 #include <exception>
 #include <string>
 
@@ -27,7 +28,13 @@ int train_to_end(const RunOptions& options) {
   try {
     setup.build();
     if (options.job.config.elastic.enabled) {
-      run.elastic = std::make_unique<ElasticMember>(options, run);
+      try {
+        run.elastic = std::make_unique<ElasticMember>(options, run);
+      } catch (const StoppedWhileWaiting& stopped) {
+        options.log.warning("stopped by signal {} before this member was in the group",
+                            stopped.signal);
+        return 128 + stopped.signal;
+      }
       const auto notes = run.elastic->take_notes();
       run.notes.insert(run.notes.end(), notes.begin(), notes.end());
     }
@@ -46,6 +53,14 @@ int train_to_end(const RunOptions& options) {
 }
 
 }  // namespace
+
+int asked_to_stop(const RunOptions& options) {
+  // Relaxed: the handler publishes nothing but the number itself.
+  const int signal = options.stop_signal ? options.stop_signal->load(std::memory_order_relaxed) : 0;
+  if (signal != 0) return signal;
+  return options.board && options.board->run->stop_asked.load(std::memory_order_relaxed) ? SIGTERM
+                                                                                         : 0;
+}
 
 int train(const RunOptions& options) {
   try {

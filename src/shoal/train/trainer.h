@@ -31,6 +31,9 @@ struct RunOptions {
   const RunBoard* board = nullptr;
 };
 
+/// Returns the signal that asks this rank to stop, or 0. `shoal stop` asks as SIGTERM does.
+int asked_to_stop(const RunOptions& options);
+
 /// Trains the job: resumes from the newest complete checkpoint of the run directory, else starts
 /// from the seed; evaluates, writes metrics and checkpoints, and plots the losses at the end. A run
 /// that is complete already ends at once. Collective.

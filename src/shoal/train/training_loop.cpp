@@ -46,6 +46,14 @@ TrainingLoop::TrainingLoop(const RunOptions& options, Run& run, RunReport& repor
     : options_(options), config_(options.job.config), run_(run), report_(report) {}
 
 int TrainingLoop::run() {
+  try {
+    return train();
+  } catch (const StoppedWhileWaiting& stopped) {
+    return stop(stopped.signal);
+  }
+}
+
+int TrainingLoop::train() {
   began_ = Clock::now();
   first_step_ = run_.record.step;
   first_tokens_ = run_.record.tokens;
@@ -182,16 +190,6 @@ void TrainingLoop::report_step(const StepMetrics& metrics) {
   report_.step(metrics);
 }
 
-/// Returns the signal that asks this rank to stop, or 0. `shoal stop` asks as SIGTERM does.
-int TrainingLoop::stop_signal() const {
-  // Relaxed: the handler publishes nothing but the number itself.
-  const int signal =
-      options_.stop_signal ? options_.stop_signal->load(std::memory_order_relaxed) : 0;
-  if (signal != 0) return signal;
-  return options_.board && options_.board->run->stop_asked.load(std::memory_order_relaxed) ? SIGTERM
-                                                                                           : 0;
-}
-
 /// Returns true on rank 0 when a checkpoint was asked for since the call before.
 bool TrainingLoop::save_is_asked() {
   if (!options_.board || run_.group.rank() != 0) return false;
@@ -220,7 +218,7 @@ TrainingLoop::Prepared TrainingLoop::prepare(std::int64_t first_sample) {
     prepared.batch = rank_batch(*run_.data, first_sample, run_.batch, run_.share.rank());
     prepared.data_wait_s = to_seconds(Clock::now() - begin);
   }
-  const int signal = stop_signal();
+  const int signal = asked_to_stop(options_);
   const MemoryPeak& peak = run_.memory.peak();
   StepSums own;
   own.labels = labels_of(prepared.batch);
@@ -291,6 +289,8 @@ TrainingLoop::Agreement TrainingLoop::agreed_in(Prepared& prepared) const {
 StepResult TrainingLoop::step_of_member(const StepInput& input) {
   try {
     return run_.elastic->step(input);
+  } catch (const StoppedWhileWaiting&) {
+    throw;
   } catch (const std::exception&) {
     try {
       run_.elastic->take_back();

@@ -23,6 +23,7 @@ class TrainingLoop {
   int run();
 
  private:
+  int train();
   /// Holds the values that all ranks agree on before a step.
   struct Agreement {
     double labels = 0;      ///< valid labels of the global batch; of the member's part of it
@@ -57,7 +58,6 @@ class TrainingLoop {
   Agreement agreed_in(Prepared& prepared) const;
   double labels_of(const RankBatch& batch) const;
   void begin_memory(std::int64_t step);
-  int stop_signal() const;
   bool save_is_asked();
   StepResult step_of_member(const StepInput& input);
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison,

@@ -236,6 +236,26 @@ TEST_F(ElasticJob, AMemberThatIsStoppedSavesAndTheOthersGoOn) {
   EXPECT_EQ(replay_of("b").first, 1);
 }
 
+// The first one waits for a second member, and another process for a group to join.
+TEST_F(ElasticJob, WhoWaitsForOthersStopsWhenItIsAsked) {
+  std::atomic<int> stop = 0;
+  auto first = start("a", {"elastic.members=2"}, &stop);
+  const Sets to_a = joining("a");
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  stop = SIGTERM;
+  EXPECT_EQ(first.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_EQ(first.get(), 128 + SIGTERM);
+  EXPECT_TRUE(lineage("a").empty());
+  stop = 0;
+  auto second = start("b", to_a, &stop);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  stop = SIGINT;
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_EQ(second.get(), 128 + SIGINT);
+  EXPECT_THAT(log_of("b"), HasSubstr("stopped by signal 2 before"));
+}
+
 TEST_F(ElasticJob, AGroupThatEndedGoesOnFromTheCheckpointOfAMember) {
   const Sets even{"lr_scheduler.name=constant"};
   ASSERT_EQ(start("a", even + Sets{"training.steps=6", "checkpoint.interval=3"}).get(), 0);

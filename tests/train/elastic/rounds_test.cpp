@@ -197,6 +197,33 @@ TEST_F(Rounds, WhoComesLaterTrainsFromTheNextRoundOn) {
   }
 }
 
+// The first round never ends, so that one member waits in it for as long as it is there: it stops
+// when it is asked to, has what it came with, and the other goes on.
+TEST_F(Rounds, AMemberThatWaitsStopsWhenItIsAsked) {
+  const Sets sets = kForever + Sets{"low_communication.every=50000", "checkpoint.interval=50000"};
+  std::atomic<int> stop = 0;
+  std::atomic<int> stop_other = 0;
+  auto first = start("a", sets, &stop);
+  auto second = start("b", sets + joining("a"), &stop_other);
+  joining("b");
+  const auto steps_of_a = [&] { return metrics("a").size(); };
+  const auto wait_for_more = [&](std::size_t more) {
+    const std::size_t all = steps_of_a() + more;
+    for (const Deadline end = Deadline::in(std::chrono::minutes(1)); steps_of_a() < all;) {
+      ASSERT_FALSE(end.passed());
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  };
+  wait_for_more(20);
+  stop_other = SIGTERM;
+  EXPECT_EQ(second.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  wait_for_more(20);
+  stop = SIGTERM;
+  EXPECT_EQ(first.get(), 128 + SIGTERM);
+  EXPECT_EQ(second.get(), 128 + SIGTERM);
+  EXPECT_TRUE(metrics("b").empty()) << "it has had no part in any step";
+}
+
 // Of two members one has nothing to train: it takes the result of the other, also while its own
 // last checkpoint is written.
 TEST_F(Rounds, AMemberWithoutSamplesHasTheModelOfTheOthers) {

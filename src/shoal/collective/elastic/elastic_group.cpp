@@ -64,7 +64,7 @@ void ElasticGroup::find_group(Duration longest) {
                                "nobody at the addresses to join is in a group with this key"),
                          carrier_->encounters().joiners);
     }
-    take_news(Deadline::in(std::min<Duration>(kLongestWaitForNews, deadline.left())));
+    wait_for_news(deadline);
     check_alive();
   }
 }
@@ -154,6 +154,12 @@ ElasticGroup::Arrival ElasticGroup::take_news(Deadline deadline) {
   return Arrival::kCommit;
 }
 
+/// Waits for a moment at most.
+ElasticGroup::Arrival ElasticGroup::wait_for_news(Deadline deadline) {
+  options_.may_go_on();
+  return take_news(Deadline::in(std::min<Duration>(kLongestWaitForNews, deadline.left())));
+}
+
 void ElasticGroup::take_all_news() {
   report_streams();
   while (take_news(Deadline::in(Duration::zero())) != Arrival::kNothing) {
@@ -173,7 +179,7 @@ bool ElasticGroup::try_to_enter(Deadline deadline) {
   take_all_news();
   check_alive();
   if (view_.members.empty()) {
-    if (take_news(deadline) == Arrival::kNothing && deadline.passed())
+    if (wait_for_news(deadline) == Arrival::kNothing && deadline.passed())
       throw too_late("no member has let this one join: is one at the contacts, with this key?");
     return false;
   }
@@ -252,7 +258,7 @@ void ElasticGroup::wait_for_members(std::size_t members, Deadline deadline) {
     }
     if (!entered) continue;
     carrier_->post(membership::JoinersAwaited{.epoch = view_.epoch, .step = next_step_});
-    take_news(deadline);
+    wait_for_news(deadline);
   }
 }
 
@@ -282,7 +288,9 @@ bool ElasticGroup::await_beginning(Deadline deadline) {
 // Returns true when `wanted` has come, and false when another view has begun before.
 bool ElasticGroup::await(Arrival wanted, const char* why_late, Deadline deadline) {
   for (;;) {
-    const Arrival arrival = take_news(deadline);
+    // What was attempted is not given up: the others may commit it.
+    const bool may_give_up = wanted == Arrival::kBegins;
+    const Arrival arrival = may_give_up ? wait_for_news(deadline) : take_news(deadline);
     if (arrival == wanted || arrival == Arrival::kView) return arrival == wanted;
     check_alive();
     if (deadline.passed()) throw too_late(why_late);

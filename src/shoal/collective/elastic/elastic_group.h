@@ -86,6 +86,10 @@ class ElasticGroup {
     std::uint64_t stream_bytes_per_second = 0;
     /// Is told of each failure that the group lives through: a lost peer, a wrong state.
     std::function<void(const Error&)> on_fault = [](const Error&) {};
+    /// Is called now and then while this member waits for others: for a view, for their number, or
+    /// until they are ready to attempt a step. It may throw to give up. That passes, and this
+    /// member must `leave`.
+    std::function<void()> may_go_on = [] {};
     /// Is told where this member is, for faults that are injected.
     std::function<void(Moment)> at = [](Moment) {};
   };
@@ -162,6 +166,7 @@ class ElasticGroup {
   void find_group(Duration longest);
   enum class Arrival { kNothing, kView, kCommit, kBegins };
   Arrival take_news(Deadline deadline);
+  Arrival wait_for_news(Deadline deadline);
   void take_all_news();
   void enter_view(Deadline deadline);
   bool try_to_enter(Deadline deadline);

@@ -172,6 +172,9 @@ elastic::ElasticGroup::Options ElasticMember::group_options() {
   options.state.steady = has_members(options_.job.config);
   options.state.digest = RunState::digest_of;
   options.on_fault = [log = options_.log](const Error& error) { log.warning("{}", error.what()); };
+  options.may_go_on = [this] {
+    if (const int signal = asked_to_stop(options_)) throw StoppedWhileWaiting(signal);
+  };
   options.at = [this](elastic::Moment moment) {
     work_->fault_at(moment == elastic::Moment::kNewView ? member_place::kView
                                                         : member_place::kReport);

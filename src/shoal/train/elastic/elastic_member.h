@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,6 +18,14 @@
 
 namespace shoal::train {
 
+/// A member was asked to stop while it waited for others: in what it waited for it had no part yet.
+class StoppedWhileWaiting final : public std::exception {
+ public:
+  explicit StoppedWhileWaiting(int asked) : signal(asked) {}
+  const char* what() const noexcept override { return "asked to stop while others are awaited"; }
+  int signal;
+};
+
 /// This process's part in the elastic group of a job: it begins the group or joins it, trains with
 /// the others, and writes down what was committed. MemberWork has what it trains.
 /// docs/concepts/elastic.md has what is promised. One thread.
@@ -26,7 +35,8 @@ class ElasticMember {
   /// begins one. Where it joins, the run then goes on from where the group is, in `run.record`.
   /// `run` is built. Throws as ElasticGroup, Error(config) where the group trains another job, or
   /// is behind the checkpoint of this run, and Error(peer_lost) where it cannot be known whether
-  /// the last group lives. Both must outlive this.
+  /// the last group lives. Both must outlive this. This, `wait_for_members` and `step` throw
+  /// StoppedWhileWaiting where `options` ask to stop.
   ElasticMember(const RunOptions& options, Run& run);
   ElasticMember(const ElasticMember&) = delete;
   ElasticMember& operator=(const ElasticMember&) = delete;
