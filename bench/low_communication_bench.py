@@ -133,13 +133,15 @@ key_file = "{folder}/key"
 JOIN_SITES = """
 train() {{ exec taskset -c $1 {shoal} train {folder}/joining.toml --run-dir {run}-$2 --set elastic.listen=$SITE_OWN "${{@:3}}"; }}
 lines() {{ cat {run}-0/metrics.jsonl 2>/dev/null | wc -l; }}
-until_lines() {{ until [ $(lines) -ge $1 ]; do sleep 0.1; done; }}
+member() {{ kill -0 $(cat {run}.pid); }}
+until_lines() {{ until [ $(lines) -ge $1 ]; do member || exit 1; sleep 0.1; done; }}
 if [ $SITE = 0 ]; then
     train {cores[0]} 0 &
     echo $! > {run}.pid
     wait
     exit 0
 fi
+until [ -s {run}.pid ]; do sleep 0.1; done
 until_lines 3
 for turn in $(seq {turns}); do
     touch {run}-alone-$turn
@@ -152,7 +154,7 @@ for turn in $(seq {turns}); do
         until_lines $(($(lines) + 10 + {beside}))
     else
         most=$(($(lines) + {most}))
-        until [ -e {run}-$turn/address ] || [ $(lines) -ge $most ] || ! kill -0 $joiner; do sleep 0.1; done
+        until [ -e {run}-$turn/address ] || [ $(lines) -ge $most ] || ! kill -0 $joiner || ! member; do sleep 0.1; done
         [ -e {run}-$turn/address ] || echo "it has not joined"
     fi
     touch {run}-end-$turn
@@ -381,7 +383,10 @@ class JoiningSteps:
     def flows_from(self, turn):
         """When the link carries as much as a state: some megabytes after the joiner's beginning."""
         inside = [one for one in self.moments if one[0] >= self.at[f"begin-{turn}"]]
-        return next(at for at, there, _ in inside if there > inside[0][1] + 4e6)
+        found = next((at for at, there, _ in inside if there > inside[0][1] + 4e6), None)
+        if found is None:
+            raise comparison.Failed(f"joiner {turn} has got no state")
+        return found
 
     def between(self, begin, end):
         """Steps that lie wholly between two times."""

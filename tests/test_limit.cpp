@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <time.h>
@@ -38,30 +39,45 @@ void write_own_stack(int) {
   ++stacks_written;
 }
 
-/// Has another thread write its stack, and waits a second for it: one that blocks signals writes
+/// Has a thread write its stack, and waits a second for another one: one that blocks signals writes
 /// nothing.
 void write_stack_of(pid_t thread) {
   std::array<char, 64> title{};
   std::snprintf(title.data(), title.size(), "thread %d:\n", thread);
   say(title.data());
+  if (thread == gettid()) return write_own_stack(0);
   const int before = stacks_written;
   if (tgkill(getpid(), thread, SIGUSR2) != 0) return;
   constexpr timespec kMoment{0, 10'000'000};
   for (int i = 0; i < 100 && stacks_written == before; ++i) nanosleep(&kMoment, nullptr);
 }
 
+/// Without opendir(), which allocates: a signal may have come in the middle of that.
+void write_stacks() {
+  const int folder = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  alignas(dirent64) std::array<char, 4096> entries{};
+  for (ssize_t bytes = 0; (bytes = getdents64(folder, entries.data(), entries.size())) > 0;) {
+    for (ssize_t at = 0; at < bytes;) {
+      const auto* const entry = reinterpret_cast<const dirent64*>(entries.data() + at);
+      if (const pid_t thread = std::atoi(entry->d_name)) write_stack_of(thread);
+      at += entry->d_reclen;
+    }
+  }
+}
+
 void end_this_program(int) {
   signal(SIGALRM, SIG_DFL);
+  // While its handler runs it is blocked, and this may be the only thread.
+  sigset_t alarms;
+  sigemptyset(&alarms);
+  sigaddset(&alarms, SIGALRM);
+  pthread_sigmask(SIG_UNBLOCK, &alarms, nullptr);
   alarm(kMostSecondsOfWriting);
   say("\nstuck: ");
   say(running.data());
   say(" has run for longer than a test may (SHOAL_TEST_SECONDS, 600 unless set)\n");
   signal(SIGUSR2, write_own_stack);
-  if (DIR* const threads = opendir("/proc/self/task")) {
-    while (const dirent* const entry = readdir(threads))
-      if (const pid_t thread = std::atoi(entry->d_name)) write_stack_of(thread);
-    closedir(threads);
-  }
+  write_stacks();
   _exit(1);
 }
 

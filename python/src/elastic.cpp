@@ -3,6 +3,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <memory>
@@ -122,8 +123,9 @@ class ElasticMember {
     options.state.read = [this](std::span<const std::byte> bytes) { state_.read(bytes); };
     options.on_fault = [this](const Error& error) { tell(error); };
     options.may_go_on = [] {
+      // Python handles signals in its main thread. Others may outlive the interpreter.
+      if (gettid() != getpid()) return;
       const py::gil_scoped_acquire lock;
-      // Ctrl-C, where the main thread waits.
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     };
     std::vector<wire::Endpoint> contacts;

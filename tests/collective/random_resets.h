@@ -44,6 +44,7 @@ class RandomResets {
     const Deadline end = soon();
     while (running_ < options_.ranks && !over_ && !end.passed())
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (running_ < options_.ranks) return;
     std::mt19937 random(11);
     while (!over_) {
       std::this_thread::sleep_for(options_.pause);

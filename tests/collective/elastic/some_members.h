@@ -29,6 +29,7 @@ struct Member {
   int attempts = 0;
   int applied = 0;
   std::function<void(const Roster&)> meanwhile = [](const Roster&) {};  ///< called in each attempt
+  std::function<void()> may_go_on = [] {};                              ///< called while it waits
   std::vector<StepResult> results;
   std::vector<std::string> faults;
   std::unique_ptr<ElasticGroup> group;
@@ -58,6 +59,7 @@ struct Member {
       std::memcpy(&value, bytes.data(), sizeof value);
     };
     options.on_fault = [this](const Error& error) { faults.emplace_back(error.what()); };
+    options.may_go_on = [this] { may_go_on(); };
     return options;
   }
   /// Each member contributes its place plus one.

@@ -1,9 +1,10 @@
-// What a joiner makes of streams that no member sends.
+// What a joiner makes of streams that no member sends, and how a member sends its own.
 #include "shoal/collective/elastic/state_stream.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -79,6 +80,32 @@ TEST(StateStream, TakesTheLastStateThatItBeginsWith) {
   EXPECT_EQ(outcome.error, "");
   ASSERT_TRUE(outcome.state);
   EXPECT_EQ(outcome.state->bytes, (std::vector{std::byte{0}, std::byte{0}, std::byte{9}}));
+}
+
+// The step ends when the joiner has been told twice that it goes on.
+TEST(StateStream, WaitsForTheEndOfAStep) {
+  std::atomic<int> written{0};
+  StateAccess access;
+  access.write = [&] {
+    ++written;
+    return bytes(3);
+  };
+  SteadyState state(access, {});
+  std::optional<SteadyState::Step> step(std::in_place, &state);
+  std::optional<ReceivedState> taken;
+  int parts = 0;
+  expect_none(on_network(2, [&](const wire::Endpoint& store, int rank) {
+    TcpCommunicator pair(join(store, rank, 2), {});
+    if (rank == 0) return send_state(pair, state, {.deadline = soon()});
+    taken = receive_state(pair, soon(), [&] {
+      if (++parts != 3) return;
+      EXPECT_EQ(written, 0);
+      step.reset();
+    });
+  }));
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(taken->bytes, bytes(3));
+  EXPECT_EQ(written, 1);
 }
 
 TEST(StateStream, EndsWithoutAStateWhereItIsStale) {

@@ -284,6 +284,45 @@ TEST(SteadyJoining, AsksTheMemberThatStillComputes) {
   EXPECT_THAT(joiner.faults, ElementsAre());
 }
 
+// In a round behind a commit, too: nothing is attempted as long as one of them computes.
+TEST(SteadyJoining, WhoWaitsForOneThatComputesMayGiveUp) {
+  Group group(2, 0, 0);
+  Member& fast = group.members[0];
+  Member& slow = group.members[1];
+  const auto round = [](Member& member) {
+    compute(member);
+    member.step();
+  };
+  Thread second([&] { round(slow); });
+  round(fast);
+  second.join();
+  EXPECT_EQ(second.error, "");
+  std::atomic<int> inner_steps{0};
+  std::atomic<bool> is_gone{false};
+  Thread other([&] {
+    compute_until(slow, [&] {
+      ++inner_steps;
+      return is_gone.load();
+    });
+    slow.step();
+  });
+  compute(fast);
+  while (inner_steps < 20) std::this_thread::sleep_for(milliseconds(1));
+  const Deadline asked = Deadline::in(milliseconds(300));
+  fast.may_go_on = [&] {
+    if (asked.passed()) throw std::runtime_error("asked to stop");
+  };
+  EXPECT_THROW(fast.step(), std::runtime_error);
+  EXPECT_EQ(fast.attempts, fast.applied);
+  EXPECT_TRUE(fast.group->leave());
+  is_gone = true;
+  other.join();
+  EXPECT_EQ(other.error, "");
+  EXPECT_EQ(slow.attempts, slow.applied);
+  EXPECT_EQ(slow.value, fast.value + 1);
+  EXPECT_EQ(slow.group->view().members.size(), 1u);
+}
+
 TEST(SteadyJoining, AsksAnotherMemberWhereOneGivesAWrongState) {
   Group group(2, 0, 0);
   // The memory of whoever is asked first is bad.

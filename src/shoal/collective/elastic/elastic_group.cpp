@@ -49,7 +49,7 @@ std::unique_ptr<ElasticGroup> ElasticGroup::join(Options options,
     group->enter_view(deadline);
     group->serve_joiners();
   } catch (...) {
-    // The others need not wait until it is silent for long.
+    // Members of its view need not wait until it is silent for long.
     group->leave(Deadline::in(std::chrono::seconds(10)));
     throw;
   }
@@ -157,6 +157,8 @@ ElasticGroup::Arrival ElasticGroup::take_news(Deadline deadline) {
 /// Waits for a moment at most.
 ElasticGroup::Arrival ElasticGroup::wait_for_news(Deadline deadline) {
   options_.may_go_on();
+  // It may have left.
+  check_alive();
   return take_news(Deadline::in(std::min<Duration>(kLongestWaitForNews, deadline.left())));
 }
 
@@ -230,7 +232,7 @@ void ElasticGroup::live_through(const Error& cause, Deadline deadline) {
 bool ElasticGroup::await_next_view(std::uint64_t epoch, Deadline deadline) {
   const std::uint64_t lineage = view_.lineage;
   while (view_.epoch == epoch && view_.lineage == lineage) {
-    if (take_news(deadline) != Arrival::kNothing) continue;
+    if (wait_for_news(deadline) != Arrival::kNothing) continue;
     check_alive();
     if (deadline.passed()) return false;
   }

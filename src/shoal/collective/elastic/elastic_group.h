@@ -86,9 +86,10 @@ class ElasticGroup {
     std::uint64_t stream_bytes_per_second = 0;
     /// Is told of each failure that the group lives through: a lost peer, a wrong state.
     std::function<void(const Error&)> on_fault = [](const Error&) {};
-    /// Is called now and then while this member waits for others: for a view, for their number, or
-    /// until they are ready to attempt a step. It may throw to give up. That passes, and this
-    /// member must `leave`.
+    /// Is called now and then while this member waits for news: of a view, or that the others are
+    /// there, or are ready to attempt a step. It may throw to give up. That passes, and this member
+    /// must `leave`. It is not called while connections are made, a state is given in a view, or
+    /// an attempt runs.
     std::function<void()> may_go_on = [] {};
     /// Is told where this member is, for faults that are injected.
     std::function<void(Moment)> at = [](Moment) {};

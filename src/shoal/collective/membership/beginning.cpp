@@ -54,10 +54,12 @@ void Membership::take(const Letter& letter, const Readiness& readiness) {
 }
 
 // In a new view all begin together, when the last one has the state and is ready. In a step that
-// runs, whoever was waiting for joiners begins by itself.
+// runs, whoever was waiting for joiners begins when nobody waits for them any more: without those
+// who do it could not end, and who waits here can be asked to stop.
 void Membership::let_members_begin() {
   if (change_ || is_asking_for_view() || holding_ || held_ || fork_promised_ || is_sealed()) return;
   if (phase_ != Phase::kRunning && ready_members_.size() < view_->members.size()) return;
+  if (!waiting_members_.empty()) return;
   phase_ = Phase::kRunning;
   for (const MemberId& member : std::exchange(ready_members_, {})) {
     let_go_.insert(member);
