@@ -76,7 +76,7 @@ class MemberProcess {
     }
     return 1000;
   }
-  /// Its address and its name, once it has written them.
+  /// Its address and its name, once it has written them; empty where it has ended before.
   std::string address(Deadline deadline) { return line_of_address(0, deadline); }
   std::string name(Deadline deadline) { return line_of_address(1, deadline); }
 
@@ -107,6 +107,10 @@ class MemberProcess {
       for (int i = 0; i <= number; ++i)
         there = there && static_cast<bool>(std::getline(lines, line));
       if (there) return line;
+      siginfo_t end{};
+      // It stays to be waited for.
+      ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOHANG | WNOWAIT);
+      if (end.si_pid == pid_) break;
     }
     return "";
   }
