@@ -28,18 +28,15 @@ int train_to_end(const RunOptions& options) {
   try {
     setup.build();
     if (options.job.config.elastic.enabled) {
-      try {
-        run.elastic = std::make_unique<ElasticMember>(options, run);
-      } catch (const StoppedWhileWaiting& stopped) {
-        options.log.warning("stopped by signal {} before this member was in the group",
-                            stopped.signal);
-        return 128 + stopped.signal;
-      }
+      run.elastic = std::make_unique<ElasticMember>(options, run);
       const auto notes = run.elastic->take_notes();
       run.notes.insert(run.notes.end(), notes.begin(), notes.end());
     }
     report.begin();
     return TrainingLoop(options, run, report).run();
+  } catch (const StoppedWhileWaiting& stopped) {
+    options.log.warning("stopped by signal {} before this member was in the group", stopped.signal);
+    return 128 + stopped.signal;
   } catch (Error& error) {
     // The arena refuses what exceeds its limit with an error of its own.
     if (error.kind() == ErrorKind::kResource && error.operation() == "arena") {

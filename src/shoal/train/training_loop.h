@@ -23,7 +23,6 @@ class TrainingLoop {
   int run();
 
  private:
-  int train();
   /// Holds the values that all ranks agree on before a step.
   struct Agreement {
     double labels = 0;      ///< valid labels of the global batch; of the member's part of it
@@ -58,6 +57,7 @@ class TrainingLoop {
   Agreement agreed_in(Prepared& prepared) const;
   double labels_of(const RankBatch& batch) const;
   void begin_memory(std::int64_t step);
+  int train();
   bool save_is_asked();
   StepResult step_of_member(const StepInput& input);
   StepMetrics one_step(const RankBatch& batch, double labels, Poison poison,

@@ -1,4 +1,4 @@
-// What a joiner makes of streams that no member sends, and how a member sends its own.
+// A joiner takes streams that no member sends, and a member sends its own.
 #include "shoal/collective/elastic/state_stream.h"
 
 #include <gmock/gmock.h>

@@ -126,6 +126,12 @@ void ElasticGroup::check_alive() const {
   }
 }
 
+// Whoever is asked may have left the group.
+void ElasticGroup::check_going_on() const {
+  options_.may_go_on();
+  check_alive();
+}
+
 // As long as a view change may take after the silence of a member, and the loss of the majority or
 // of the etcd.
 Duration ElasticGroup::decision_time() const {
@@ -156,9 +162,7 @@ ElasticGroup::Arrival ElasticGroup::take_news(Deadline deadline) {
 
 /// Waits for a moment at most.
 ElasticGroup::Arrival ElasticGroup::wait_for_news(Deadline deadline) {
-  options_.may_go_on();
-  // It may have left.
-  check_alive();
+  check_going_on();
   return take_news(Deadline::in(std::min<Duration>(kLongestWaitForNews, deadline.left())));
 }
 
@@ -290,7 +294,7 @@ bool ElasticGroup::await_beginning(Deadline deadline) {
 // Returns true when `wanted` has come, and false when another view has begun before.
 bool ElasticGroup::await(Arrival wanted, const char* why_late, Deadline deadline) {
   for (;;) {
-    // What was attempted is not given up: the others may commit it.
+    // A step that was attempted is not given up: the others may commit it.
     const bool may_give_up = wanted == Arrival::kBegins;
     const Arrival arrival = may_give_up ? wait_for_news(deadline) : take_news(deadline);
     if (arrival == wanted || arrival == Arrival::kView) return arrival == wanted;

@@ -183,6 +183,7 @@ class ElasticGroup {
   void fail_attempt(const Error& cause);
   void retire_world();
   void check_alive() const;
+  void check_going_on() const;
   Error too_late(const std::string& what) const;
   Duration patience() const;
   Duration decision_time() const;

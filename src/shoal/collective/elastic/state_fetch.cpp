@@ -156,15 +156,9 @@ class Fetch {
 
   std::optional<ReceivedState> receive_from(const std::string& address) {
     AddressOfProvider keys(carrier_.options().host, address);
-    wire::TcpTransport::Options connection =
-        connection_options(carrier_, "shoal state", stream_, options_.world, options_.may_go_on);
-    // The joiner is in no hurry, and the member computes. Each of several connections sends small
-    // bursts at times of its own, each of which interrupts the member; where there are two, one
-    // that breaks is replaced.
-    connection.spins = false;
-    connection.rails = 2;
     const auto transport = std::make_shared<wire::TcpTransport>(
-        connection, keys, 1, 2, Deadline::in(std::min(options_.meeting_timeout, deadline_.left())));
+        stream_options(carrier_, stream_, options_.world, options_.may_go_on), keys, 1, 2,
+        Deadline::in(std::min(options_.meeting_timeout, deadline_.left())));
     TcpCommunicator pair(transport, {.timeout = options_.world.timeout});
     return receive_state(pair, deadline_, options_.may_go_on);
   }

@@ -136,11 +136,9 @@ void StateProvider::serve(Stream& stream) {
 void StateProvider::give(Stream& stream) {
   const auto may_go_on = [this] { check(); };
   Keys keys(*this, stream);
-  wire::TcpTransport::Options connection =
-      connection_options(carrier_, "shoal state", stream.name, options_.world, may_go_on);
-  connection.spins = false;
   const auto transport = std::make_shared<wire::TcpTransport>(
-      connection, keys, 0, 2, Deadline::in(options_.meeting_timeout));
+      stream_options(carrier_, stream.name, options_.world, may_go_on), keys, 0, 2,
+      Deadline::in(options_.meeting_timeout));
   const auto offer = [&](wire::TcpTransport* abortable) {
     const std::lock_guard lock(mutex_);
     stream.transport = abortable;

@@ -14,11 +14,7 @@ void ElasticGroup::fetch(Deadline deadline) {
                                        {.world = options_.world,
                                         .meeting_timeout = options_.meeting_timeout,
                                         .on_fault = options_.on_fault,
-                                        .may_go_on =
-                                            [this] {
-                                              check_alive();
-                                              options_.may_go_on();
-                                            }},
+                                        .may_go_on = [this] { check_going_on(); }},
                                        deadline)) {
     options_.state.read(fetched->state.bytes);
     fetched_ = Fetched{.place = fetched->state.place, .provider = fetched->provider};

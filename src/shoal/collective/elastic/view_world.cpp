@@ -59,8 +59,8 @@ std::string advertised_by(const LetterCarrier& carrier) {
   return wire::advertised_like(network.advertised.front(), carrier.endpoint(), network.ports);
 }
 
-}  // namespace
-
+/// Returns how members connect for collectives besides their letters: `name` names those of one
+/// world, and nobody gets into it who has not the cluster's key. `purpose` is what it is for.
 wire::TcpTransport::Options connection_options(const LetterCarrier& carrier, const char* purpose,
                                                const Digest& name,
                                                const ViewWorld::Options& options,
@@ -75,6 +75,21 @@ wire::TcpTransport::Options connection_options(const LetterCarrier& carrier, con
           .rails = options.rails,
           .tls = network.tls,
           .may_go_on = std::move(may_go_on)};
+}
+
+}  // namespace
+
+wire::TcpTransport::Options stream_options(const LetterCarrier& carrier, const Digest& name,
+                                           const ViewWorld::Options& options,
+                                           std::function<void()> may_go_on) {
+  wire::TcpTransport::Options stream =
+      connection_options(carrier, "shoal state", name, options, std::move(may_go_on));
+  // The joiner is in no hurry, and the member computes. Each of several connections sends small
+  // bursts at times of its own, each of which interrupts the member; where there are two, one that
+  // breaks is replaced.
+  stream.spins = false;
+  stream.rails = 2;
+  return stream;
 }
 
 ViewWorld::ViewWorld(LetterCarrier& carrier, const View& view, const Options& options,

@@ -64,11 +64,10 @@ class ViewWorld {
   std::shared_ptr<Switch> switch_ = std::make_shared<Switch>();
 };
 
-/// Returns how members connect for collectives besides their letters: `name` names those of one
-/// world, and nobody gets into it who has not the cluster's key. `purpose` is what it is for.
-wire::TcpTransport::Options connection_options(const LetterCarrier& carrier, const char* purpose,
-                                               const Digest& name,
-                                               const ViewWorld::Options& options,
-                                               std::function<void()> may_go_on);
+/// Returns how the two ends of a stream of a state connect, beside a member that computes: `name`
+/// names the stream, and nobody gets into it who has not the cluster's key.
+wire::TcpTransport::Options stream_options(const LetterCarrier& carrier, const Digest& name,
+                                           const ViewWorld::Options& options,
+                                           std::function<void()> may_go_on);
 
 }  // namespace shoal::collective::elastic
