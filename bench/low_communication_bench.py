@@ -375,18 +375,18 @@ class JoiningSteps:
         self.at = {path.name.removeprefix(f"{run.name}-"): path.stat().st_mtime - since for path in run.parent.glob(f"{run.name}-*-*")}
         self.steps, self.moments = steps, moments
         turns = range(1, JOIN_TURNS + 1)
-        self.alone = [self.between(self.at[f"alone-{turn}"] + 2, self.at[f"begin-{turn}"]) for turn in turns]
-        self.beside = [self.between(self.flows_from(turn), self.at[f"end-{turn}"]) for turn in turns]
-        if not all(self.alone + self.beside):
-            raise comparison.Failed(f"a turn has no steps: {self.alone} {self.beside}")
+        pairs = [(self.between(self.at[f"alone-{turn}"] + 2, self.at[f"begin-{turn}"]), self.between(self.flows_from(turn), self.at[f"end-{turn}"]))
+                 for turn in turns]
+        # A joiner that takes long to start gets nothing of the state in its turn.
+        whole = [pair for pair in pairs if all(pair)]
+        if len(whole) < 3 / 4 * JOIN_TURNS:
+            raise comparison.Failed(f"turns have no steps: {pairs}")
+        self.alone, self.beside = zip(*whole)
 
     def flows_from(self, turn):
         """When the link carries as much as a state: some megabytes after the joiner's beginning."""
         inside = [one for one in self.moments if one[0] >= self.at[f"begin-{turn}"]]
-        found = next((at for at, there, _ in inside if there > inside[0][1] + 4e6), None)
-        if found is None:
-            raise comparison.Failed(f"joiner {turn} has got no state")
-        return found
+        return next((at for at, there, _ in inside if there > inside[0][1] + 4e6), float("inf"))
 
     def between(self, begin, end):
         """Steps that lie wholly between two times."""

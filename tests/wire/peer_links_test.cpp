@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -198,6 +199,50 @@ TEST(PeerLinks, KeepTheNewestMessagesForAPeerThatIsNotThereYet) {
   ASSERT_TRUE(run_until({&a, &b}, [&] { return b.received.size() == PeerLinks::kMostQueued; }));
   EXPECT_EQ(b.received.front(), std::to_string(1000 - PeerLinks::kMostQueued));
   EXPECT_EQ(b.received.back(), "999");
+}
+
+TEST(PeerLinks, TellWhomTheHostsAtAllAddressesDoNotKnow) {
+  Node a;
+  auto b = std::make_unique<Node>();
+  a.links.know(b->id, {b->endpoint});
+  a.send(*b, "there");
+  ASSERT_TRUE(run_until({&a, b.get()}, [&] { return !b->received.empty(); }));
+  EXPECT_TRUE(a.links.take_absent().empty());
+  const PeerId gone = b->id;
+  b = nullptr;
+  ASSERT_TRUE(run_until({&a}, [&] { return !a.links.is_connected(gone); }));
+  // Nobody has asked.
+  EXPECT_TRUE(a.links.take_absent().empty());
+  a.links.send(gone, 1, bytes_of("still there?"));
+  std::set<PeerId> absent;
+  ASSERT_TRUE(run_until({&a}, [&] { return !(absent = a.links.take_absent()).empty(); }));
+  EXPECT_EQ(absent, std::set{gone});
+}
+
+// One that is stopped, or behind a firewall, is not absent; nor is one with another address.
+TEST(PeerLinks, DoNotCallAbsentWhoMayBeThere) {
+  Node a;
+  const DeafPort deaf;
+  Descriptor taken = listen_on("127.0.0.1", {});
+  const Endpoint closed = local_endpoint(taken.get());
+  taken = Descriptor();
+  const PeerId stopped = Identity().id();
+  const PeerId hidden = Identity().id();
+  Node connected;
+  a.links.know(stopped, {deaf.endpoint});
+  a.links.know(hidden, {closed, deaf.endpoint});
+  a.links.know(connected.id, {closed});
+  connected.links.know(a.id, {a.endpoint});
+  connected.send(a, "here");
+  ASSERT_TRUE(run_until({&a, &connected}, [&] { return !a.received.empty(); }));
+  a.send(connected, "yes");
+  a.links.send(stopped, 1, bytes_of("there?"));
+  a.links.send(hidden, 1, bytes_of("there?"));
+  ASSERT_TRUE(run_until({&a, &connected}, [&] { return a.links.counts().calls_failed > 0; }));
+  for (const Deadline end = Deadline::in(std::chrono::milliseconds(300)); !end.passed();) {
+    a.turn();
+    EXPECT_TRUE(a.links.take_absent().empty());
+  }
 }
 
 TEST(PeerLinks, DropWhatNobodyCanBeSent) {

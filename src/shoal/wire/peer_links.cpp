@@ -182,6 +182,8 @@ void PeerLinks::find(std::vector<Endpoint> contacts) {
 
 std::vector<PeerId> PeerLinks::take_arrivals() { return std::exchange(arrivals_, {}); }
 
+std::set<PeerId> PeerLinks::take_absent() { return std::exchange(absent_, {}); }
+
 void PeerLinks::keep_only(const std::set<PeerId>& kept) {
   for (auto it = peers_.begin(); it != peers_.end();) {
     auto& [id, peer] = *it;
@@ -336,8 +338,10 @@ void PeerLinks::call(const std::optional<PeerId>& peer, Clock::time_point now) {
     calls_.emplace(fd, std::move(call));
     calls.calling = true;
     loop_.watch(fd, events, [this, fd](std::uint32_t) { advance_call(fd); });
+  } catch (const ConnectionRefused&) {
+    note_ending(peer, calls, Ending::kRefused);
   } catch (const Error&) {
-    ++counts_.calls_failed;
+    note_ending(peer, calls, Ending::kFailed);
   }
 }
 
@@ -347,28 +351,42 @@ void PeerLinks::advance_call(int fd) {
     if (!call.call->advance()) {
       return loop_.watch(fd, call.call->events(), [this, fd](std::uint32_t) { advance_call(fd); });
     }
+  } catch (const ConnectionRefused&) {
+    return end_call(fd, Ending::kRefused);
   } catch (const Error&) {
-    return end_call(fd, true);
+    return end_call(fd, Ending::kFailed);
   }
   std::unique_ptr<Channel> channel = call.call->take_channel();
   const Hello answer = call.call->answer();
-  end_call(fd, false);
+  end_call(fd, Ending::kConnected);
   add(std::move(channel), answer);
 }
 
-void PeerLinks::end_call(int fd, bool failed) {
+void PeerLinks::end_call(int fd, Ending ending) {
   const auto node = calls_.extract(fd);
+  const std::optional<PeerId>& peer = node.mapped().peer;
   loop_.remove(fd);
-  if (failed) ++counts_.calls_failed;
-  if (!node.mapped().peer && !failed) finding_ = false;
-  if (Calls* calls = calls_of(node.mapped().peer)) calls->calling = false;
+  if (!peer && ending == Ending::kConnected) finding_ = false;
+  Calls* calls = calls_of(peer);
+  if (!calls) return;
+  calls->calling = false;
+  note_ending(peer, *calls, ending);
+}
+
+// One address that refuses may be the wrong one of several.
+void PeerLinks::note_ending(const std::optional<PeerId>& peer, Calls& calls, Ending ending) {
+  if (ending != Ending::kConnected) ++counts_.calls_failed;
+  calls.refusals = ending == Ending::kRefused ? calls.refusals + 1 : 0;
+  if (calls.refusals < calls.endpoints.size() || !peer) return;
+  calls.refusals = 0;
+  if (ending == Ending::kRefused && !is_connected(*peer)) absent_.insert(*peer);
 }
 
 void PeerLinks::tick(Clock::time_point now) {
   acceptor_->drop_expired();
   for (auto it = calls_.begin(); it != calls_.end();) {
     const auto& [fd, call] = *it++;
-    if (call.call->expired(now)) end_call(fd, true);
+    if (call.call->expired(now)) end_call(fd, Ending::kFailed);
   }
   if (finding_) call(std::nullopt, now);
   for (auto& [id, peer] : peers_)

@@ -27,7 +27,8 @@ namespace shoal::wire {
 ///
 /// A connection is made when there is something to send, by either side, and used by both. One that
 /// breaks is made again with the next message. Messages wait for it in a queue of bounded size,
-/// from which the oldest are dropped. The death of a peer is not noticed here.
+/// from which the oldest are dropped. The death of a peer is not noticed here; what its host says
+/// of it is passed on.
 ///
 /// Both ends prove that they know the key. Where the connection runs TLS, each also proves that it
 /// has the id that it claims; without TLS the others believe it.
@@ -75,6 +76,9 @@ class PeerLinks {
   void find(std::vector<Endpoint> contacts);
   /// Returns the peers that were found, or have called, since the last call.
   std::vector<PeerId> take_arrivals();
+  /// Returns the peers without a connection that were called since the last call of this, and of
+  /// which the hosts at all their addresses say that nobody listens there.
+  std::set<PeerId> take_absent();
   /// Forgets the addresses of all other peers and what is queued for them. Connections that they
   /// have made stay.
   void keep_only(const std::set<PeerId>& peers);
@@ -110,7 +114,9 @@ class PeerLinks {
     Clock::time_point not_before{};
     Duration pause{};
     bool calling = false;
+    std::size_t refusals = 0;  ///< in a row, of addresses where nobody listens
   };
+  enum class Ending { kConnected, kRefused, kFailed };
   struct Peer {
     Calls calls;
     std::deque<Message> queue;
@@ -131,7 +137,8 @@ class PeerLinks {
   Calls* calls_of(const std::optional<PeerId>& peer);
   void call(const std::optional<PeerId>& peer, Clock::time_point now);
   void advance_call(int fd);
-  void end_call(int fd, bool failed);
+  void end_call(int fd, Ending ending);
+  void note_ending(const std::optional<PeerId>& peer, Calls& calls, Ending ending);
   void serve(int fd, std::uint32_t events);
   void pump(Peer& peer);
   bool write(int fd);
@@ -149,6 +156,7 @@ class PeerLinks {
   Calls contacts_;
   bool finding_ = false;
   std::vector<PeerId> arrivals_;
+  std::set<PeerId> absent_;
   std::unique_ptr<Acceptor> acceptor_;
 };
 

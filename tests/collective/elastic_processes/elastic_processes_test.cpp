@@ -49,6 +49,19 @@ TEST_F(ElasticProcesses, ComeAndGo) {
   EXPECT_GT(replay(), 31u);
 }
 
+// Long before silence says so: the host says that nobody listens where the killed one was.
+TEST_F(ElasticProcesses, WhoIsKilledIsMissedBeforeItIsSilentForLong) {
+  const std::vector<std::string> patient = {"--suspect-after-s", "60"};
+  MemberProcess& first = start(nullptr, patient);
+  MemberProcess& second = start(&first, patient);
+  ASSERT_TRUE(has_members(first, {&first, &second}));
+  second.signal(SIGKILL);
+  const auto killed = Clock::now();
+  ASSERT_TRUE(has_members(first, {&first}));
+  EXPECT_LT(Clock::now() - killed, std::chrono::seconds(30));
+  stop(first);
+}
+
 std::vector<std::string> that_follow(const std::string& policy) {
   return {"--on-quorum-loss", policy, "--quorum-patience-s", "1", "--suspect-after-s", "4"};
 }

@@ -24,7 +24,9 @@ constexpr Duration kPatience = seconds(4);
 /// What member 1 makes of what the others say, second by second.
 class Watching {
  public:
-  explicit Watching(const View& view) : view_(view), suspicion_(id_of(1), seconds(2)) { begin(); }
+  explicit Watching(const View& view) : view_(view), suspicion_(id_of(1), seconds(2), seconds(1)) {
+    begin();
+  }
 
   void begin() {
     suspicion_.begin(view_, now_);

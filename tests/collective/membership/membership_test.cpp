@@ -74,6 +74,26 @@ TEST(Membership, TheOthersGoOnSoonAfterTheOwnerCrashes) {
   }
 }
 
+// Two beats are missed then, and not four.
+TEST(Membership, TheOthersGoOnSoonerWhereNobodyListensAnyMore) {
+  Simulation simulation(2, calm(5));
+  simulation.at(seconds(5), [&] { simulation.crash_and_tell(0); });
+  EXPECT_EQ(simulation.run_until(seconds(10)), std::nullopt);
+  for (std::size_t node = 1; node < 5; ++node) {
+    expect_view(simulation, node, {2, 3, 4, 5}, 2);
+    EXPECT_LT(simulation.entered(node), milliseconds(6700));
+  }
+}
+
+// It may also say so of one that lives.
+TEST(Membership, WhoIsHeardIsNotRemovedWhateverItsHostSays) {
+  Simulation simulation(2, calm(5));
+  for (int i = 0; i < 40; ++i)
+    simulation.at(milliseconds(100 * i), [&] { simulation.tell_absent(3); });
+  EXPECT_EQ(simulation.run_until(seconds(8)), std::nullopt);
+  for (std::size_t node = 0; node < 5; ++node) expect_view(simulation, node, {1, 2, 3, 4, 5}, 1);
+}
+
 // Whatever the owner does at that moment: the others find out what it has decided.
 TEST(Membership, TheOwnerMayCrashAtAnyPointOfAViewChange) {
   for (int point = 0; point < 120; ++point) {

@@ -10,6 +10,18 @@ void Simulation::cut_both(std::size_t a, std::size_t b) {
   cut(b, a);
 }
 
+void Simulation::crash_and_tell(std::size_t node) {
+  crash(node);
+  tell_absent(node);
+}
+
+void Simulation::tell_absent(std::size_t node) {
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const auto told = [this, i, node] { tell(i, NobodyListens{nodes_[node].id}); };
+    if (i != node) at(now_ + any_duration(milliseconds(500)), told);
+  }
+}
+
 void Simulation::cut_a_pair_for_good() {
   const std::size_t members = scenario_.members;
   const std::size_t a = random_() % members;
@@ -84,8 +96,9 @@ void Simulation::any_fault() {
   if (keeper_ && random_() % 4 == 0) return any_fault_of_keeper();
   switch (random_() % 11) {
     case 0:
-    case 1:
       return crash(node);
+    case 1:
+      return crash_and_tell(node);
     case 2:
       return partition(static_cast<std::uint32_t>(random_()));
     case 3:
@@ -94,6 +107,8 @@ void Simulation::any_fault() {
     case 4:
       return cut_both(node, other);
     case 5:
+      // A firewall that lets nothing through may refuse connections as well.
+      if (random_() % 2 == 0) tell_absent(node);
       return cut(node, other);
     case 6:
       return random_() % 2 == 0 ? deafen(node) : mute(node);

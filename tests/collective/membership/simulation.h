@@ -75,6 +75,9 @@ class Simulation {
 
   // Faults and wishes, at once.
   void crash(std::size_t node) { nodes_[node].lives = false; }
+  /// The others hear, each at a time of its own, that nobody listens at the node's address.
+  void crash_and_tell(std::size_t node);
+  void tell_absent(std::size_t node);
   void pause(std::size_t node, Duration duration) { nodes_[node].paused_until = now_ + duration; }
   void cut(std::size_t from, std::size_t to) { cut_[from][to] = true; }
   /// A cut that outlasts all other faults.

@@ -18,7 +18,7 @@ Clock::time_point at(int second) { return Clock::time_point(seconds(100 + second
 
 /// Member 1 of that many, which has heard everybody but `silent` at second 10.
 Suspicion heard_all_but(std::uint64_t members, const std::set<std::uint64_t>& silent) {
-  Suspicion suspicion(id_of(1), seconds(2));
+  Suspicion suspicion(id_of(1), seconds(2), seconds(1));
   suspicion.begin(first_view(members), at(0));
   for (std::uint64_t i = 2; i <= members; ++i)
     if (!silent.contains(i)) suspicion.heard(id_of(i), at(10));
@@ -30,6 +30,23 @@ TEST(Suspicion, SilenceIsAccusedAfterAWhile) {
   EXPECT_TRUE(suspicion.accusing(at(2)).empty());
   EXPECT_EQ(suspicion.accusing(at(10)), std::vector{id_of(4)});
   EXPECT_EQ(suspicion.accusing(at(13)).size(), 4u);
+}
+
+TEST(Suspicion, WhoIsAbsentIsAccusedSooner) {
+  Suspicion suspicion = heard_all_but(5, {});
+  suspicion.absent(id_of(4));
+  suspicion.absent(id_of(9));  // of no member
+  EXPECT_TRUE(suspicion.accusing(at(11)).empty());
+  EXPECT_EQ(suspicion.accusing(at(12)), std::vector{id_of(4)});
+  EXPECT_TRUE(suspicion.accuses(id_of(4), at(12)));
+  // It has another way to this member, or has come back: what was said before counts no more.
+  suspicion.heard(id_of(4), at(12));
+  EXPECT_TRUE(suspicion.accusing(at(12)).empty());
+  EXPECT_FALSE(suspicion.accuses(id_of(4), at(14)));
+  EXPECT_TRUE(suspicion.accuses(id_of(4), at(15)));
+  suspicion.absent(id_of(4));
+  suspicion.begin(first_view(5), at(20));
+  EXPECT_FALSE(suspicion.accuses(id_of(4), at(22)));
 }
 
 TEST(Suspicion, OneAccusationIsAnEdgeAndTwoAreADeath) {
@@ -101,11 +118,11 @@ std::set<MemberId> set_of(const std::vector<MemberId>& ids) { return {ids.begin(
 
 // Of 160 members the keepers 1 to 5 watch all; the others watch the keepers and 63 successors.
 TEST(Suspicion, InALargeGroupNotAllWatchAll) {
-  Suspicion of_keeper(id_of(1), seconds(2));
+  Suspicion of_keeper(id_of(1), seconds(2), seconds(1));
   of_keeper.begin(first_view(160), at(0));
   EXPECT_EQ(of_keeper.watchers().size(), 159u);
   EXPECT_EQ(of_keeper.accusing(at(10)).size(), 159u);
-  Suspicion of_another(id_of(80), seconds(2));
+  Suspicion of_another(id_of(80), seconds(2), seconds(1));
   of_another.begin(first_view(160), at(0));
   std::set<MemberId> watchers = ids_of(17, 79);
   watchers.merge(ids_of(1, 5));
@@ -117,7 +134,7 @@ TEST(Suspicion, InALargeGroupNotAllWatchAll) {
 
 // So no connection of theirs breaks unseen.
 TEST(Suspicion, SixtyFourMembersAllWatchAll) {
-  Suspicion suspicion(id_of(33), seconds(2));
+  Suspicion suspicion(id_of(33), seconds(2), seconds(1));
   suspicion.begin(first_view(64), at(0));
   EXPECT_EQ(suspicion.watchers().size(), 63u);
   EXPECT_EQ(suspicion.accusing(at(10)).size(), 63u);

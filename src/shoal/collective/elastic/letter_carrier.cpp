@@ -214,6 +214,7 @@ void LetterCarrier::run_once() {
     send_standing(arrival);
     if (!membership_->view()) handle(membership::ContactFound{arrival});
   }
+  for (const MemberId& absent : links_->take_absent()) handle(membership::NobodyListens{absent});
   if (tell && membership_->view())
     for (const membership::Member& member : membership_->view()->members) send_texts(member.id);
   const auto now = Clock::now();

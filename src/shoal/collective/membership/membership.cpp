@@ -30,7 +30,9 @@ Membership::Membership(Member self, Settings settings, Rules rules)
     : self_(std::move(self)),
       settings_(std::move(settings)),
       rules_(rules),
-      suspicion_(self_.id, settings_.suspect_after),
+      // Whoever lives is heard with every beat.
+      suspicion_(self_.id, settings_.suspect_after,
+                 std::min(settings_.suspect_after, 2 * settings_.beat)),
       pairs_(settings_.beat, settings_.suspect_after) {
   SHOAL_USER_CHECK(settings_.beat > Duration::zero() && settings_.repeat > Duration::zero() &&
                        settings_.stand_in > Duration::zero() &&
@@ -91,6 +93,7 @@ std::vector<Letter> Membership::on(const Event& event, Clock::time_point now) {
       report(event);
     if (std::holds_alternative<JoinerReady>(event)) ready_ = true;
     if (const auto* contact = std::get_if<ContactFound>(&event)) add_contact(contact->who);
+    if (const auto* absent = std::get_if<NobodyListens>(&event)) suspicion_.absent(absent->who);
     if (const auto* answer = std::get_if<ChainAnswered>(&event)) learn(*answer);
     if (const auto* silent = std::get_if<ChainSilent>(&event)) note_silence(*silent);
     if (std::holds_alternative<LeaveAsked>(event)) {

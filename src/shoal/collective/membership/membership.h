@@ -83,8 +83,13 @@ struct LeaveAsked {};
 struct ContactFound {
   MemberId who;
 };
-using Event = std::variant<Tick, Received, AttemptAsked, JoinersAwaited, StepReady, StepFailed,
-                           JoinerReady, LeaveAsked, ContactFound, ChainAnswered, ChainSilent>;
+/// The host of a member says that nobody listens at its address: its process has probably ended.
+struct NobodyListens {
+  MemberId who;
+};
+using Event =
+    std::variant<Tick, Received, AttemptAsked, JoinersAwaited, StepReady, StepFailed, JoinerReady,
+                 LeaveAsked, ContactFound, NobodyListens, ChainAnswered, ChainSilent>;
 
 // What a member learns.
 

@@ -18,20 +18,28 @@ bool watches(const View& view, const std::vector<MemberId>& everybody, std::size
 void Suspicion::begin(const View& view, Clock::time_point now) {
   everybody_ = view.everybody();
   keepers_ = view.keepers;
-  heard_.clear();
+  watched_.clear();
   watchers_.clear();
   accusations_.clear();
   const auto self = std::find(everybody_.begin(), everybody_.end(), self_);
   if (self == everybody_.end()) return;
   const auto place = static_cast<std::size_t>(self - everybody_.begin());
   for (std::size_t other = 0; other < everybody_.size(); ++other) {
-    if (watches(view, everybody_, place, other)) heard_[everybody_[other]] = now;
+    if (watches(view, everybody_, place, other)) watched_[everybody_[other]] = {now};
     if (watches(view, everybody_, other, place)) watchers_.push_back(everybody_[other]);
   }
 }
 
 void Suspicion::heard(const MemberId& from, Clock::time_point now) {
-  if (const auto entry = heard_.find(from); entry != heard_.end()) entry->second = now;
+  if (const auto entry = watched_.find(from); entry != watched_.end()) entry->second = {now};
+}
+
+void Suspicion::absent(const MemberId& who) {
+  if (const auto entry = watched_.find(who); entry != watched_.end()) entry->second.absent = true;
+}
+
+bool Suspicion::is_silent(const Watched& watched, Clock::time_point now) const {
+  return now - watched.heard > (watched.absent ? absent_after_ : after_);
 }
 
 void Suspicion::accused(const MemberId& by, const std::vector<MemberId>& of) {
@@ -43,14 +51,14 @@ void Suspicion::accused(const MemberId& by, const std::vector<MemberId>& of) {
 }
 
 bool Suspicion::accuses(const MemberId& of, Clock::time_point now) const {
-  const auto entry = heard_.find(of);
-  return entry != heard_.end() && now - entry->second > after_;
+  const auto entry = watched_.find(of);
+  return entry != watched_.end() && is_silent(entry->second, now);
 }
 
 std::vector<MemberId> Suspicion::accusing(Clock::time_point now) const {
   std::vector<MemberId> silent;
-  for (const auto& [other, heard] : heard_)
-    if (now - heard > after_) silent.push_back(other);
+  for (const auto& [other, watched] : watched_)
+    if (is_silent(watched, now)) silent.push_back(other);
   return silent;
 }
 

@@ -13,7 +13,9 @@ namespace shoal::collective::membership {
 /// Who of a view is gone, as one member sees it, from what it hears and from what others accuse.
 ///
 /// Everybody watches its kSuccessors successors and the keepers; keepers watch everybody. Who has
-/// heard nothing of somebody that it watches for `after` accuses it. *Gone* is who is accused by
+/// heard nothing of somebody that it watches for `after` accuses it; for `absent_after`, where its
+/// host says that it is not there. A firewall or a translator of addresses may say so too: whoever
+/// lives is heard meanwhile, because it calls itself. *Gone* is who is accused by
 /// two, or by all that are left, which are this member and whom it hears; and who accuses two, or
 /// all that are left, of whom others hear: it is the one that hears nothing. A single accusation is
 /// a broken connection: an edge, not a death. BrokenPairs says what follows where it lasts.
@@ -31,11 +33,14 @@ class Suspicion {
   /// The lower id first.
   using Pair = std::pair<MemberId, MemberId>;
 
-  Suspicion(MemberId self, Duration after) : self_(self), after_(after) {}
+  Suspicion(MemberId self, Duration after, Duration absent_after)
+      : self_(self), after_(after), absent_after_(absent_after) {}
 
   /// Begins anew: everybody has just been heard.
   void begin(const View& view, Clock::time_point now);
   void heard(const MemberId& from, Clock::time_point now);
+  /// Nobody listens at the address of this member, and it is not connected.
+  void absent(const MemberId& who);
   /// `by` accuses these, and nobody else any more.
   void accused(const MemberId& by, const std::vector<MemberId>& of);
 
@@ -53,14 +58,21 @@ class Suspicion {
 
  private:
   using Accusers = std::map<MemberId, std::set<MemberId>>;
+  /// What is known of somebody that this member watches.
+  struct Watched {
+    Clock::time_point heard;
+    bool absent = false;  ///< since it was heard
+  };
+  bool is_silent(const Watched& watched, Clock::time_point now) const;
   Accusers accusers(Clock::time_point now) const;
   bool are_most_keepers(const std::vector<MemberId>& ids) const;
 
   MemberId self_;
   Duration after_;
+  Duration absent_after_;
   std::vector<MemberId> everybody_;
   std::vector<MemberId> keepers_;
-  std::map<MemberId, Clock::time_point> heard_;  ///< of those that this member watches
+  std::map<MemberId, Watched> watched_;
   std::vector<MemberId> watchers_;
   std::map<MemberId, std::vector<MemberId>> accusations_;  ///< of others, by accuser
 };
