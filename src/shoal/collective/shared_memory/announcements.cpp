@@ -101,9 +101,8 @@ void Announcements::publish(std::uint64_t sequence, const PendingOperation& own)
   // sequence changed afterwards.
   d.sequence.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  // Peers compare what was called, of which a coded all-reduce is but one round.
-  d.kind = own.called();
-  d.type = own.coded ? ElementType::kF32 : o.type;
+  d.kind = o.kind;
+  d.type = o.type;
   d.reduction = o.reduction;
   d.visible = true;
   d.peer = o.peer;
@@ -111,7 +110,7 @@ void Announcements::publish(std::uint64_t sequence, const PendingOperation& own)
   d.codec = Codec::kNone;
   d.stochastic = 0;
   d.tag = o.tag;
-  d.count = own.coded ? own.coded->count() : total_count(own.buffers);
+  d.count = total_count(own.buffers);
   d.scale = o.scale;
   d.input = {};
   d.output = {};
@@ -135,7 +134,11 @@ void Announcements::publish(std::uint64_t sequence, const PendingOperation& own)
     d.visible = locate(o, own.buffers.front(), d.input, d.output);
   }
   if (own.coded) {
+    // Peers compare what was called, of which this is but one round.
     const Coding& coding = own.coded->coding();
+    d.kind = own.called();
+    d.type = ElementType::kF32;
+    d.count = own.coded->count();
     d.codec = coding.codec;
     d.stochastic = coding.stochastic ? 1 : 0;
     d.coding = {coding.key.value(), coding.block, own.round};

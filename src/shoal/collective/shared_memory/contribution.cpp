@@ -26,6 +26,11 @@ void copy(void* to, const void* from, std::size_t bytes) {
 template <class Visit>
 void for_each_buffer(std::span<const Buffer> buffers, std::size_t begin, std::size_t end,
                      Visit&& visit) {
+  // Most calls have one, and of a small operation every instruction counts.
+  if (buffers.size() == 1) {
+    if (begin < end) visit(buffers.front(), begin, end - begin, std::size_t{0});
+    return;
+  }
   std::size_t at = 0;
   for (const Buffer& buffer : buffers) {
     const std::size_t from = std::max(begin, at);

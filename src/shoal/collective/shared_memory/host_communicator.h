@@ -117,7 +117,8 @@ class HostCommunicator final : public Communicator {
                  const std::shared_ptr<CodedExchange>& coded);
 
   void advance(Handle until, WorkLimit limit);
-  bool may_publish_next();
+  bool may_publish_next() { return queue_.published() < queue_.started() && has_room_to_publish(); }
+  bool has_room_to_publish();
   void publish_next();
   bool execute_most_urgent(WorkLimit limit);
   Outcome execute(std::uint64_t sequence, WorkLimit limit);

@@ -36,8 +36,7 @@ void HostCommunicator::advance(Handle until, WorkLimit limit) {
 }
 
 // The sums of a coded all-reduce exist once the contributions have come.
-bool HostCommunicator::may_publish_next() {
-  if (queue_.published() == queue_.started()) return false;
+bool HostCommunicator::has_room_to_publish() {
   const std::uint64_t next = queue_.published() + 1;
   const PendingOperation& p = queue_[next];
   if (p.round == CodedRound::kSums && !queue_.is_executed(next - 1)) return false;
@@ -83,6 +82,10 @@ bool HostCommunicator::execute_most_urgent(WorkLimit limit) {
 Outcome HostCommunicator::execute(std::uint64_t sequence, WorkLimit limit) {
   PendingOperation& p = queue_[sequence];
   if (p.path == TransferPath::kUndecided && !choose_path(sequence, p)) return Outcome::kBlocked;
+  if (p.path == TransferPath::kInline) {
+    inline_.run(sequence, p);
+    return Outcome::kDone;
+  }
   const Outcome outcome = execute_on_path(sequence, p, limit);
   if (outcome == Outcome::kDone && p.coded) {
     if (p.round == CodedRound::kSums) p.coded->finish();
@@ -93,10 +96,6 @@ Outcome HostCommunicator::execute(std::uint64_t sequence, WorkLimit limit) {
 
 Outcome HostCommunicator::execute_on_path(std::uint64_t sequence, PendingOperation& p,
                                           WorkLimit limit) {
-  if (p.path == TransferPath::kInline) {
-    inline_.run(sequence, p);
-    return Outcome::kDone;
-  }
   if (limit == WorkLimit::kQuick && !p.quick) return Outcome::kBlocked;
   if (p.path == TransferPath::kDirect && writes_to_peers(p.operation.kind)) {
     // After a failure peers may have freed the memory that they announced.

@@ -13,13 +13,9 @@ AwaitedPeers awaited_peers(const Operation& operation, bool small, int rank) {
   return is_root ? AwaitedPeers::kAll : AwaitedPeers::kNone;
 }
 
-/// Most operations have no counts.
-void keep(std::span<const std::size_t> from, std::vector<std::size_t>& to) {
-  if (from.empty()) {
-    to.clear();
-  } else {
-    to.assign(from.begin(), from.end());
-  }
+/// Most operations have no counts, nor had the last one of this entry.
+inline void keep(std::span<const std::size_t> from, std::vector<std::size_t>& to) {
+  if (!from.empty() || !to.empty()) to.assign(from.begin(), from.end());
 }
 
 }  // namespace
