@@ -115,21 +115,42 @@ TEST_F(WideMembers, TrainTheSamplesOfOneRunHoweverTheModelIsDivided) {
   }
 }
 
-// Three members divide four micro-batches of two ranks each: 4, 2 and 2 samples.
+TEST_F(WideMembers, DivideExperts) {
+  const Sets mixture = kShort + Sets{"model.name=moe-tiny", "model.experts=4", "model.ffn=12",
+                                     "model.balance_loss=0.0"};
+  ASSERT_EQ(train_in("plain", mixture), 0);
+  train_two("ep", {.name = "ep", .sets = {"parallelism.expert_parallel_degree=2"}}, mixture);
+  const auto plain = metrics("plain");
+  const auto own = metrics("ep-a");
+  ASSERT_EQ(own.size(), plain.size());
+  for (std::size_t i = 0; i < plain.size(); ++i)
+    EXPECT_NEAR(own[i].loss, plain[i].loss, 1e-4 * plain[i].loss) << "step " << i + 1;
+  expect_replayed("ep-a");
+}
+
+// Three members divide four micro-batches of two ranks each, 4, 2 and 2 samples, or two of four
+// ranks, where one has nothing to do.
 TEST_F(WideMembers, HaveWholeMicroBatchesOfTheirRanks) {
   const Mesh pipeline{.name = "pp", .ranks = 4, .sets = {"parallelism.pipeline_parallel_degree=2"}};
-  auto first = start_wide("a", pipeline, kShort + Sets{"elastic.members=3"});
-  auto second = start_wide("b", pipeline, kShort + joining("a"));
-  auto third = start_wide("c", pipeline, kShort + joining("a"));
-  EXPECT_EQ(first.get() + second.get() + third.get(), 0);
-  for (const LineageStep& step : lineage("c")) {
-    ASSERT_EQ(step.members.size(), 3u);
-    std::vector<std::int64_t> samples;
-    for (const LineageMember& member : step.members) samples.push_back(member.samples);
-    EXPECT_EQ(samples[0] + samples[1] + samples[2], 8);
-    for (const std::int64_t count : samples) EXPECT_EQ(count % 2, 0);
+  const Mesh shards{.name = "zero3", .ranks = 4, .sets = {"parallelism.zero_stage=3"}};
+  for (const auto& [mesh, unit] : {std::pair{pipeline, 2}, std::pair{shards, 4}}) {
+    const std::string a = "a-" + mesh.name;
+    auto first = start_wide(a, mesh, kShort + Sets{"elastic.members=3"});
+    auto second = start_wide("b-" + mesh.name, mesh, kShort + joining(a));
+    auto third = start_wide("c-" + mesh.name, mesh, kShort + joining(a));
+    EXPECT_EQ(first.get() + second.get() + third.get(), 0);
+    ASSERT_EQ(lineage(a).size(), 6u);
+    for (const LineageStep& step : lineage(a)) {
+      ASSERT_EQ(step.members.size(), 3u);
+      std::int64_t all = 0;
+      for (const LineageMember& member : step.members) {
+        EXPECT_EQ(member.samples % unit, 0);
+        all += member.samples;
+      }
+      EXPECT_EQ(all, 8);
+    }
+    expect_replayed("c-" + mesh.name);
   }
-  expect_replayed("c");
 }
 
 // An update that the others do not commit is taken back on all ranks, and made again.
@@ -293,6 +314,30 @@ TEST(MemberRanks, WhatFailsOnOneRankFailsOnAllAndTheyGoOn) {
       }
     });
     EXPECT_EQ(given_up, 15);
+  }
+}
+
+TEST(MemberRanks, ARankThatIsSilentIsNotWaitedForWithoutEnd) {
+  std::atomic<bool> is_over = false;
+  const auto body = [&](const comm::Group& group) {
+    const MemberRanks ranks(
+        group, {.answer = std::chrono::milliseconds(100), .part = std::chrono::milliseconds(100)});
+    while (ranks.rank() == 2 && !is_over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    MemberRanks::Part part;
+    part.goes_on = [] { return true; };
+    try {
+      ranks.together(part);
+    } catch (const Error&) {
+      is_over = true;
+      throw;
+    }
+  };
+  try {
+    comm::run_on_threads({.size = 3, .arena = false, .timeout = std::chrono::seconds(60)}, body);
+    ADD_FAILURE() << "nobody misses rank 2";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+    EXPECT_THAT(error.what(), HasSubstr("2 of the 3 ranks of this member say what became"));
   }
 }
 

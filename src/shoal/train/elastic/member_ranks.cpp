@@ -25,8 +25,6 @@ constexpr std::int64_t kMessageBytes = 1024;
 /// A rank that waits for the others looks so often.
 constexpr auto kPause = std::chrono::microseconds(50);
 
-/// The leader may wait for other members in between, however long that takes.
-const comm::Options kWaiting{.timeout = kInAStep};
 const comm::Options kBeside{.async = true, .timeout = kInAStep};
 
 at::Tensor empty_bytes(std::int64_t count) { return at::empty({count}, at::kByte); }
@@ -69,17 +67,21 @@ Error of_rank(int rank, const Error& error) {
 
 }  // namespace
 
-MemberRanks::MemberRanks(const comm::Group& member) {
+MemberRanks::MemberRanks(const comm::Group& member, const Limits& limits) : limits_(limits) {
   if (member.size() > 1) group_ = member.split(0, member.rank(), "member's leader");
+}
+
+comm::Options MemberRanks::waiting() const {
+  return {.timeout = leads() ? limits_.answer : kInAStep};
 }
 
 MemberRanks::Bytes MemberRanks::from_leader(Bytes bytes) const {
   if (is_alone()) return bytes;
   const at::Tensor size = at::empty({1}, at::kLong);
   *size.data_ptr<std::int64_t>() = static_cast<std::int64_t>(bytes.size());
-  group_.broadcast(size, 0, kWaiting);
+  group_.broadcast(size, 0, waiting());
   bytes.resize(static_cast<std::size_t>(*size.const_data_ptr<std::int64_t>()));
-  if (!bytes.empty()) group_.broadcast(tensor_of(bytes), 0, kWaiting);
+  if (!bytes.empty()) group_.broadcast(tensor_of(bytes), 0, waiting());
   return bytes;
 }
 
@@ -88,13 +90,13 @@ std::vector<MemberRanks::Bytes> MemberRanks::to_leader(const Bytes& own,
   const at::Tensor size = at::empty({1}, at::kLong);
   *size.data_ptr<std::int64_t>() = static_cast<std::int64_t>(own.size());
   const at::Tensor sizes = at::empty({this->size()}, at::kLong);
-  group_.all_gather(sizes, size, kWaiting);
+  group_.all_gather(sizes, size, waiting());
   const auto sends = [&](int rank) {
     return !leave_out[static_cast<std::size_t>(rank)] &&
            sizes.const_data_ptr<std::int64_t>()[rank] > 0;
   };
   if (!leads()) {
-    if (sends(rank())) group_.send(tensor_of(own), 0, kStateTag, kWaiting);
+    if (sends(rank())) group_.send(tensor_of(own), 0, kStateTag, waiting());
     return {};
   }
   std::vector<Bytes> all(static_cast<std::size_t>(this->size()));
@@ -103,7 +105,7 @@ std::vector<MemberRanks::Bytes> MemberRanks::to_leader(const Bytes& own,
     if (!sends(r)) continue;
     Bytes& bytes = all[static_cast<std::size_t>(r)];
     bytes.resize(static_cast<std::size_t>(sizes.const_data_ptr<std::int64_t>()[r]));
-    group_.recv(tensor_of(bytes), r, kStateTag, kWaiting);
+    group_.recv(tensor_of(bytes), r, kStateTag, waiting());
   }
   return all;
 }
@@ -114,15 +116,15 @@ MemberRanks::Bytes MemberRanks::part_from_leader(
   auto* const counts = sizes.data_ptr<std::int64_t>();
   for (std::size_t i = 0; leads() && i < parts.size(); ++i)
     counts[i] = static_cast<std::int64_t>(parts[i].size());
-  if (!is_alone()) group_.broadcast(sizes, 0, kWaiting);
+  if (!is_alone()) group_.broadcast(sizes, 0, waiting());
   Bytes own(static_cast<std::size_t>(counts[rank()]));
   if (!leads()) {
-    if (!own.empty()) group_.recv(tensor_of(own), 0, kStateTag, kWaiting);
+    if (!own.empty()) group_.recv(tensor_of(own), 0, kStateTag, waiting());
     return own;
   }
   for (int r = 1; r < size(); ++r) {
     const auto part = parts[static_cast<std::size_t>(r)];
-    if (!part.empty()) group_.send(tensor_of(part), r, kStateTag, kWaiting);
+    if (!part.empty()) group_.send(tensor_of(part), r, kStateTag, waiting());
   }
   own.assign(parts[0].begin(), parts[0].end());
   return own;
@@ -134,7 +136,7 @@ std::vector<MemberRanks::Digest> MemberRanks::digests(const Digest& own) const {
     all[0] = own;
     return all;
   }
-  group_.all_gather(tensor_of(std::as_bytes(std::span(all))), tensor_of(own), kWaiting);
+  group_.all_gather(tensor_of(std::as_bytes(std::span(all))), tensor_of(own), waiting());
   return all;
 }
 
@@ -153,6 +155,15 @@ void MemberRanks::together(const Part& part) const {
   } else {
     follow(part);
   }
+}
+
+Error MemberRanks::silent(int known) const {
+  return Error(ErrorKind::kPeerLost, "elastic",
+               fmt::format("{} of the {} ranks of this member say what became of their part in the "
+                           "attempt, and the others nothing",
+                           known, size()))
+      .at(rank(), size())
+      .hint("Is a rank stopped? Look at the logs of all of them.");
 }
 
 // Every rank sends one outcome and gets one decision, whatever happens, so that none is taken for
@@ -176,13 +187,16 @@ void MemberRanks::lead(const Part& part) const {
   std::optional<Error> failure;
   bool is_complete = false;
   bool is_decided = false;
+  Deadline until = Deadline::never();
   for (int known = 1;;) {
     if (!failure) {
+      const bool was_complete = is_complete;
       try {
         is_complete = part.goes_on();
       } catch (const Error& error) {
         failure = error;
       }
+      if (is_complete && !was_complete) until = Deadline::in(limits_.part);
     }
     for (int r = 1; r < size(); ++r) {
       Outcome& outcome = outcomes[static_cast<std::size_t>(r)];
@@ -195,8 +209,10 @@ void MemberRanks::lead(const Part& part) const {
     if (failure && !std::exchange(is_decided, true)) {
       decide(failure);
       part.give_up(*failure);
+      until = Deadline::in(limits_.answer);
     }
     if (known == size() && (is_complete || failure)) break;
+    if (until.passed()) throw silent(known);
     if (is_complete || failure) std::this_thread::sleep_for(kPause);
   }
   if (failure) throw FailedTogether(*failure);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -33,8 +34,15 @@ class MemberRanks {
   using Digest = collective::membership::Digest;
   using Bytes = std::vector<std::byte>;
 
+  struct Limits {
+    /// The leader waits so long for a rank to answer what it must answer at once.
+    Duration answer = std::chrono::minutes(1);
+    /// And so long for a rank whose part may take as long as that of any other member.
+    Duration part = std::chrono::minutes(30);
+  };
   /// `member`: all ranks of the member, of which this makes a group of its own.
-  explicit MemberRanks(const comm::Group& member);
+  explicit MemberRanks(const comm::Group& member, const Limits& limits);
+  explicit MemberRanks(const comm::Group& member) : MemberRanks(member, Limits()) {}
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
@@ -65,7 +73,8 @@ class MemberRanks {
     std::function<void(const Error&)> give_up = [](const Error&) {};
   };
   /// Carries out all parts. Where one has failed, gives up the others, and throws FailedTogether
-  /// with what has failed first, on all ranks.
+  /// with what has failed first, on all ranks. Throws Error(peer_lost) on the leader where a rank
+  /// does not answer: it may be stopped.
   void together(const Part& part) const;
 
   /// Throws what has ended the ranks of this member, without waiting.
@@ -74,8 +83,12 @@ class MemberRanks {
  private:
   void lead(const Part& part) const;
   void follow(const Part& part) const;
+  /// The others wait for the leader, however long that waits for other members.
+  comm::Options waiting() const;
+  Error silent(int known) const;
 
   comm::Group group_;
+  Limits limits_;
 };
 
 }  // namespace shoal::train
