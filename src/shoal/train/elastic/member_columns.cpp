@@ -90,8 +90,8 @@ class MemberColumns::Connecting {
         world_ = std::make_unique<elastic::ColumnWorld>(
             options.network, options.world, place,
             [this](const std::string& own) { return meet(own); },
-            [this] {
-              if (is_given_up_) throw given_up();
+            [given_up = is_given_up_] {
+              if (*given_up) throw gave_up();
             },
             Deadline::in(options.meeting_timeout));
       } catch (...) {
@@ -100,10 +100,7 @@ class MemberColumns::Connecting {
       is_done_ = true;
     });
   }
-  ~Connecting() {
-    give_up();
-    thread_.join();
-  }
+  ~Connecting() { end(); }
   Connecting(const Connecting&) = delete;
   Connecting& operator=(const Connecting&) = delete;
 
@@ -124,24 +121,32 @@ class MemberColumns::Connecting {
     if (failure_) std::rethrow_exception(failure_);
     return true;
   }
-  void give_up() { is_given_up_ = true; }
+  void give_up() { *is_given_up_ = true; }
+  /// Returns when it has connected, or given up.
+  void end() {
+    // Connections that are there replace lost ones as long as they are not given up.
+    if (!is_done_) give_up();
+    if (thread_.joinable()) thread_.join();
+  }
+  /// Returns the connections, where there are any. Call it behind `goes_on` or `end`.
   std::unique_ptr<elastic::ColumnWorld> take() { return std::move(world_); }
 
  private:
-  static Error given_up() {
+  static Error gave_up() {
     return {ErrorKind::kAborted, "elastic", "the member has given up the view"};
   }
   std::vector<std::string> meet(const std::string& own) {
     address_.set_value(own);
     std::future<std::vector<std::string>> others = others_.get_future();
     while (others.wait_for(kMoment) != std::future_status::ready)
-      if (is_given_up_) throw given_up();
+      if (*is_given_up_) throw gave_up();
     return others.get();
   }
 
   std::promise<std::string> address_;
   std::promise<std::vector<std::string>> others_;
-  std::atomic<bool> is_given_up_{false};
+  /// The connections ask it as long as they live.
+  std::shared_ptr<std::atomic<bool>> is_given_up_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> is_done_{false};  ///< is stored behind the two that follow
   std::unique_ptr<elastic::ColumnWorld> world_;
   std::exception_ptr failure_;
@@ -189,7 +194,16 @@ void MemberColumns::connect(const elastic::ColumnWorld::Place& place, Communicat
       return true;
     };
   }
-  ranks_.together(part);
+  try {
+    ranks_.together(part);
+  } catch (const FailedTogether& error) {
+    // What is connected already ends as that of an earlier view.
+    if (connecting) connecting->end();
+    if (connecting) world_ = connecting->take();
+    if (world_) world_->abort(error);
+    retire();
+    throw;
+  }
   if (connecting) world_ = connecting->take();
 }
 
