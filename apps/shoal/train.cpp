@@ -329,7 +329,7 @@ void add_train_command(CLI::App& program, int& exit_code) {
   command->add_flag("--in-process", options->in_process,
                     "Ranks are threads of one process (parallelism.in_process)");
   command->add_flag("--elastic", options->elastic,
-                    "This process is one member of a group whose processes come and go "
+                    "The ranks are one member of a group whose members come and go "
                     "(elastic.enabled)");
   command
       ->add_option("--join", options->join,

@@ -69,26 +69,42 @@ TEST(Elastic, RoundsEndAtAWholeNumberOfThemAndTravelAtOnce) {
               HasSubstr("such as 4"));
   EXPECT_THAT(refusal([&] { validate(with({"low_communication.method=streaming_diloco"}), 1); }),
               HasSubstr("take \"diloco\" or \"local_sgd\""));
-  EXPECT_THAT(refusal([&] { validate(with({}), 2); }), HasSubstr("is one rank"));
+  // The ranks are one member, however they divide the model.
+  validate(with({}), 2);
+  validate(with({"parallelism.zero_stage=1"}), 2);
+}
+
+TEST(Elastic, MembersMayHaveSeveralRanks) {
+  const auto mesh = [](const std::vector<std::string>& sets, int ranks) {
+    const Job job = elastic(sets);
+    validate(job, ranks);
+    return describe_mesh(job, ranks);
+  };
+  EXPECT_EQ(mesh({}, 1), "");
+  EXPECT_EQ(mesh({}, 2), "dp 2");
+  EXPECT_EQ(mesh({"parallelism.zero_stage=3"}, 4), "dp 4, zero_stage 3");
+  EXPECT_EQ(mesh({"parallelism.zero_stage=1", "parallelism.data_parallel_replicate_degree=2"}, 4),
+            "dp 4, dp_replicate 2, zero_stage 1");
+  EXPECT_EQ(
+      mesh({"parallelism.tensor_parallel_degree=2", "parallelism.pipeline_parallel_degree=2"}, 4),
+      "tp 2, pp 2");
+  EXPECT_EQ(mesh({"parallelism.context_parallel_degree=2"}, 2), "cp 2");
 }
 
 TEST(Elastic, WhatCannotBeLostIsRefused) {
   const auto refused = [](const std::vector<std::string>& sets, int ranks = 1) {
     return refusal([&] { validate(elastic(sets), ranks); });
   };
-  EXPECT_THAT(refused({"parallelism.zero_stage=1"}),
-              HasSubstr("parallelism.zero_stage = 1: cuts the state, and every member of an "
-                        "elastic group (elastic.enabled) holds the whole model on one rank"));
-  EXPECT_THAT(refused({"parallelism.tensor_parallel_degree=2"}, 2), HasSubstr("cuts the matrices"));
-  EXPECT_THAT(refused({"parallelism.context_parallel_degree=2"}, 2),
-              HasSubstr("cuts the sequences"));
-  EXPECT_THAT(refused({"parallelism.pipeline_parallel_degree=2"}, 2),
-              HasSubstr("cuts the model in stages"));
-  EXPECT_THAT(refused({"model.name=moe-tiny", "parallelism.expert_parallel_degree=2"}, 2),
-              HasSubstr("cuts the experts"));
-  EXPECT_THAT(refused({"parallelism.ranks=2"}, 2),
-              HasSubstr("a member of an elastic group (elastic.enabled) is one rank"));
-  EXPECT_THAT(refused({"parallelism.transport=tcp"}), HasSubstr("use TCP: \"auto\""));
+  const std::string pipeline = "parallelism.pipeline_parallel_degree=2";
+  EXPECT_THAT(refused({pipeline, "parallelism.pipeline_parallel_schedule=dualpipe-v"}, 2),
+              HasSubstr("members of an elastic group (elastic.enabled) one would run"));
+  EXPECT_THAT(refused({pipeline, "parallelism.pipeline_parallel_schedule=zb-h1",
+                       "parallelism.pipeline_parallel_post_validation=true"},
+                      2),
+              HasSubstr("agree on each: leave it out"));
+  EXPECT_THAT(refused({"training.micro_batch=5"}, 2), HasSubstr("must divide a rank's share"));
+  EXPECT_THAT(refused({"parallelism.transport=tcp"}),
+              HasSubstr("use TCP, and the ranks of each share memory: \"auto\""));
   EXPECT_THAT(refused({"precision.type=auto"}), HasSubstr("all of an elastic group"));
   EXPECT_THAT(refused({"optimizer.state_folder=states"}), HasSubstr("keeps a copy"));
   EXPECT_THAT(

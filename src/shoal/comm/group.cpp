@@ -338,6 +338,10 @@ void Group::poll() const {
   if (engine_) engine_->poll();
 }
 
+void Group::check() const {
+  if (engine_) engine_->communicator()->look_for_failure();
+}
+
 std::shared_ptr<SharedBuffer> Group::shared_buffer(std::size_t bytes) const {
   if (size() == 1) return std::make_shared<SharedBuffer>(bytes);
   collective::SharedMemory* shared = engine_->communicator()->shared_memory();

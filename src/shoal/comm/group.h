@@ -117,6 +117,8 @@ class Group {
   Group on_host() const;
   void abort(const Error& cause) const;
   void poll() const;
+  /// Throws what has ended the group, if anything has, without waiting.
+  void check() const;
 
   /// Returns memory that exists once for all ranks of this group, which must lie on one host (use
   /// `on_host()`); null when they share no memory. A group of one gets plain memory. Collective.

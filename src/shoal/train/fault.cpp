@@ -48,8 +48,9 @@ Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int 
   return inject(debug.fault, fmt::format("step {}", step), rank, size);
 }
 
-bool inject_fault_of_member(const DebugSection& debug, std::string_view place, std::int64_t step) {
-  if (debug.fault_action != place || debug.fault_rank != 0) return false;
+bool inject_fault_of_member(const DebugSection& debug, std::string_view place, std::int64_t step,
+                            int rank) {
+  if (debug.fault_action != place || debug.fault_rank != rank) return false;
   // Nobody knows in which step others come and go.
   const bool is_of_a_step =
       place != member_place::kView && place != member_place::kGive && place != member_place::kTake;

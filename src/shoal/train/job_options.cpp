@@ -91,7 +91,9 @@ parallel::ContextMethod context_method(const JobConfig& config) {
 
 JobRanks job_ranks(const Job& job, const comm::Group& world) {
   plan::Degrees degrees = job_degrees(job, world.size());
-  if (!has_members(job.config)) return {mesh::Mesh(world, degrees), {}};
+  // The ranks of an elastic job are one member, and the others are in other jobs.
+  if (!has_members(job.config) || job.config.elastic.enabled)
+    return {mesh::Mesh(world, degrees), {}};
   const int rank = world.rank();
   const std::int64_t member = plan::coordinate(degrees, plan::Axis::kReplicate, rank);
   const std::int64_t first = plan::members(degrees, plan::Axis::kReplicate, rank).front();

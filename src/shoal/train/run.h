@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -87,6 +88,8 @@ struct Run {
   std::optional<MemberExchange> exchange;      ///< present where there are members
   std::optional<TrainingState> state;
   std::optional<parallel::Pipeline> pipeline;
+  /// Of a member of an elastic group: those that run a part of the micro-batches, by their number.
+  std::map<int, std::unique_ptr<parallel::Pipeline>> pipelines_of_parts;
   std::optional<RouterBalance> balance;
   std::optional<TrainingStep> step;
   MemoryWatch memory;

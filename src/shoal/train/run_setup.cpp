@@ -263,9 +263,22 @@ void RunSetup::build() {
     events.action = fault_in(run_.table);
     const bool post_validation = config_.parallelism.pipeline_parallel_post_validation;
     if (post_validation) events.confirm = [this_run = &run_] { return this_run->step->confirm(); };
-    run_.pipeline.emplace(run_.mesh.along(mesh::Axis::kPipeline), run_.table, stages,
-                          std::move(events));
-    run_.step->run_through(*run_.pipeline, *run_.applied.tied);
+    run_.pipeline.emplace(run_.mesh.along(mesh::Axis::kPipeline), run_.table, stages, events);
+    // A member of an elastic group has a part of the micro-batches, which depends on how many
+    // members there are.
+    const auto pipeline_of = [this_run = &run_, job = &job_, events = std::move(events)](
+                                 int micro_batches) -> parallel::Pipeline& {
+      if (micro_batches == this_run->table.micro_batches) return *this_run->pipeline;
+      auto& pipeline = this_run->pipelines_of_parts[micro_batches];
+      if (!pipeline) {
+        const comm::Group& group = this_run->mesh.along(mesh::Axis::kPipeline);
+        pipeline = std::make_unique<parallel::Pipeline>(
+            group, job_schedule(*job, group.size(), micro_batches), this_run->applied.stages,
+            events);
+      }
+      return *pipeline;
+    };
+    run_.step->run_through(pipeline_of, *run_.applied.tied);
     if (post_validation) run_.step->post_validate();
     choose_head_gradient();
   }

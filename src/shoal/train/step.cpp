@@ -98,8 +98,8 @@ TrainingStep::TrainingStep(nn::Model& model, optim::Optimizer& optimizer,
       share_(share),
       owned_(reduction.owned()) {}
 
-void TrainingStep::run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied) {
-  pipeline_ = &pipeline;
+void TrainingStep::run_through(PipelineOf pipeline_of, const parallel::TiedWeights& tied) {
+  pipeline_of_ = std::move(pipeline_of);
   tied_ = &tied;
   owned_ = tied.mark(std::move(owned_));
 }
@@ -107,7 +107,12 @@ void TrainingStep::run_through(parallel::Pipeline& pipeline, const parallel::Tie
 StepSum TrainingStep::accumulate(const RankBatch& batch, const StepInput& input) {
   step_ = input.step;
   StepSum sum;
-  if (!batch.micro_batches.empty()) sum.loss = run_micro_batches(batch, input);
+  if (batch.micro_batches.empty()) {
+    // The same on all ranks, so that none waits for a reduction.
+    sum.gradients.resize(optimizer_.slices().size());
+    return sum;
+  }
+  sum.loss = run_micro_batches(batch, input);
   sum.gradients = finish_gradients();
   return sum;
 }
@@ -245,7 +250,7 @@ bool TrainingStep::confirm() {
 }
 
 void TrainingStep::post_validate() {
-  SHOAL_USER_CHECK(pipeline_ && !scale_ && members_ == 1, "train",
+  SHOAL_USER_CHECK(pipeline_of_ && !scale_ && members_ == 1, "train",
                    "post-validation is for pipelines without a loss scale, which follows from the "
                    "norm of every step");
   undo_.emplace(optimizer_);
@@ -340,7 +345,7 @@ void TrainingStep::check_loss(double value, std::int64_t index) const {
 }
 
 parallel::Pipeline& TrainingStep::pipeline_of(int micro_batches) {
-  if (pipeline_) return *pipeline_;
+  if (pipeline_of_) return pipeline_of_(micro_batches);
   if (!in_turn_ || in_turn_->table().micro_batches != micro_batches) {
     in_turn_.emplace(comm::Group(), schedule::one_forward_one_backward(1, micro_batches),
                      parallel::whole_model(model_),

@@ -99,16 +99,19 @@ class TrainingStep {
     return update(accumulate(batch, input), input);
   }
   /// The first half of `run`: forward and backward. The gradients may be those of the model, which
-  /// the second half clears. Without micro-batches it returns zero and no gradients.
+  /// the second half clears. Without micro-batches, on all ranks, it returns zero and no gradients.
   StepSum accumulate(const RankBatch& batch, const StepInput& input);
   /// The second half of `run`: the norm, clipping and the update, with the sum of all parts of the
   /// step.
   StepResult update(StepSum sum, const StepInput& input);
 
+  /// Returns the pipeline that runs so many micro-batches.
+  using PipelineOf = std::function<parallel::Pipeline&(int micro_batches)>;
   /// From now on micro-batches go through a pipeline of several ranks, of which this one has some
-  /// stages; its events begin and end the reduction's passes (parallel::pipeline_events). Both must
-  /// outlive this. Without the call the whole model is the only stage, of a table of one rank.
-  void run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied);
+  /// stages; its events begin and end the reduction's passes (parallel::pipeline_events). It and
+  /// `tied` must outlive this. Without the call the whole model is the only stage, of a table of
+  /// one rank.
+  void run_through(PipelineOf pipeline_of, const parallel::TiedWeights& tied);
 
   /// From now on a step whose input allows it does not wait for the other ranks to know the norm of
   /// the gradient (Qi et al., "Zero Bubble Pipeline Parallelism", 2024, post-validation): it
@@ -222,7 +225,7 @@ class TrainingStep {
   optim::LossScale* scale_;
   parallel::BatchShare share_;
   std::vector<parallel::OwnedRange> owned_;
-  parallel::Pipeline* pipeline_ = nullptr;     ///< of several ranks
+  PipelineOf pipeline_of_;                     ///< of several ranks
   std::optional<parallel::Pipeline> in_turn_;  ///< of this rank alone, with the whole model
   const parallel::TiedWeights* tied_ = nullptr;
   RouterBalance* balance_ = nullptr;

@@ -292,6 +292,8 @@ StepResult TrainingLoop::step_of_member(const StepInput& input) {
   } catch (const StoppedWhileWaiting&) {
     throw;
   } catch (const std::exception&) {
+    // The other ranks of this member learn of it when this one aborts them.
+    if (!run_.elastic->has_failed_together()) throw;
     try {
       run_.elastic->take_back();
       if (saved_step_ == run_.record.step || run_.record.step == first_step_) {
@@ -331,7 +333,7 @@ StepMetrics TrainingLoop::one_step(const RankBatch& batch, double labels, Poison
   // Of a whole round where an elastic member has had no part in it.
   const std::int64_t tokens = record.tokens - tokens_before;
   const double seconds = to_seconds(Clock::now() - begin);
-  // The peak is that of the ranks of this run, of which an elastic member is the only one.
+  // The peak is that of the ranks of this run, which are one member of an elastic group.
   const double share = run_.elastic ? run_.elastic->share() : 1;
   const double model_flops =
       share * static_cast<double>(tokens) *

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -103,6 +105,94 @@ TEST(ViewWorld, IsReachedWhereItsMembersSayThatTheyAre) {
                 testing::MatchesRegex("127.0.0.5:[0-9]+"));
   });
   for (const auto& error : errors) EXPECT_FALSE(error) << error->what();
+}
+
+/// The addresses of a column's ranks, which find each other through this.
+class Addresses {
+ public:
+  explicit Addresses(int ranks) : addresses_(static_cast<std::size_t>(ranks)) {}
+  std::vector<std::string> meet(int rank, const std::string& own) {
+    std::unique_lock lock(mutex_);
+    addresses_[static_cast<std::size_t>(rank)] = own;
+    ++known_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return known_ == addresses_.size(); });
+    return addresses_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> addresses_;
+  std::size_t known_ = 0;
+};
+
+/// Runs three ranks of two columns; returns what each threw, by column and rank.
+std::vector<std::string> on_columns(const std::function<Digest(int column)>& view_of_column,
+                                    const std::function<void(ColumnWorld&, int rank)>& body,
+                                    Duration longest = std::chrono::seconds(20)) {
+  std::vector<std::string> errors(6);
+  std::vector<std::unique_ptr<Addresses>> meetings;
+  for (int column = 0; column < 2; ++column) meetings.push_back(std::make_unique<Addresses>(3));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) {
+    threads.emplace_back([&, i] {
+      const int rank = i % 3;
+      Addresses& meeting = *meetings[static_cast<std::size_t>(i / 3)];
+      try {
+        ColumnWorld world(
+            network(), {},
+            {.view = view_of_column(i), .column = 1 + i / 3, .rank = rank, .size = 3},
+            [&](const std::string& own) { return meeting.meet(rank, own); }, [] {},
+            Deadline::in(longest));
+        body(world, rank);
+      } catch (const Error& error) {
+        errors[static_cast<std::size_t>(i)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+TEST(ColumnWorld, EachIsAGroupAndEndsByItself) {
+  std::atomic<int> sums = 0;
+  const auto errors =
+      on_columns([](int) { return Digest{}; },
+                 [&](ColumnWorld& world, int rank) {
+                   auto value = static_cast<float>(rank + 1);
+                   const auto add_up = [&] {
+                     world.group()->run({.kind = Kind::kAllReduce,
+                                         .type = ElementType::kF32,
+                                         .buffer = {.input = &value, .output = &value, .count = 1}},
+                                        soon());
+                   };
+                   add_up();
+                   EXPECT_EQ(value, 6);
+                   ++sums;
+                   // Nobody is in the middle of the first sum any more.
+                   while (rank == 1 && sums < 6)
+                     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+                   if (rank == 1)
+                     return world.abort(Error(ErrorKind::kAborted, "test", "the view is over"));
+                   add_up();
+                 });
+  EXPECT_EQ(sums, 6);
+  for (const int rank : {0, 2, 3, 5})
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("the view is over"));
+}
+
+TEST(ColumnWorld, NobodyOfAnotherViewGetsIntoIt) {
+  const auto view = [](int rank) {
+    Digest digest{};
+    digest[0] = rank == 5 ? std::byte{1} : std::byte{0};
+    return digest;
+  };
+  std::atomic<int> connected = 0;
+  const auto errors = on_columns(
+      view, [&](ColumnWorld&, int) { ++connected; }, std::chrono::seconds(3));
+  EXPECT_EQ(connected, 3) << "the first column";
+  for (const int rank : {3, 4, 5}) EXPECT_NE(errors[static_cast<std::size_t>(rank)], "");
 }
 
 TEST(ViewWorld, OfOneMemberIsAGroupOfOne) {

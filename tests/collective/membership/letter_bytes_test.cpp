@@ -199,8 +199,12 @@ TEST(LetterBytes, AViewHasTheseBytesAndTheirSha256) {
   view.first_step = 300;
   view.state.fill(std::byte{0xbb});
   view.samples = 70000;
-  view.members = {
-      {.id = {}, .endpoints = {{"h", 0x1234}}, .width = 2, .protocol = 3, .site = "ab"}};
+  view.members = {{.id = {},
+                   .endpoints = {{"h", 0x1234}},
+                   .width = 2,
+                   .protocol = 3,
+                   .site = "ab",
+                   .mesh = "c"}};
   view.members[0].id.bytes.fill(std::byte{0xcc});
   view.fresh = 1;
   view.removed.emplace_back();
@@ -215,7 +219,7 @@ TEST(LetterBytes, AViewHasTheseBytesAndTheirSha256) {
   by_hand.number(0x0102030405060708, 8).number(9, 8).fill(32, 0xaa).number(300, 8).fill(32, 0xbb);
   by_hand.number(70000, 8);
   by_hand.number(1, 4).fill(16, 0xcc).number(1, 4).text("h").number(0x1234, 2);
-  by_hand.number(2, 4).number(3, 4).text("ab");
+  by_hand.number(2, 4).number(3, 4).text("ab").text("c");
   by_hand.number(1, 4)
       .number(0, 4)
       .number(1, 4)
@@ -223,6 +227,7 @@ TEST(LetterBytes, AViewHasTheseBytesAndTheirSha256) {
       .number(0, 4)
       .number(1, 4)
       .number(1, 4)
+      .number(0, 4)
       .number(0, 4);
   by_hand.number(1, 4).fill(16, 0xcc);
   by_hand.number(1, 1).text("north").fill(32, 0xee).number(77, 8);
@@ -247,7 +252,7 @@ TEST(LetterBytes, AnAcceptedStepHasTheseBytes) {
   letter.to.bytes.fill(std::byte{2});
   std::get<AcceptedStep>(letter.body).ballot.proposer.bytes.fill(std::byte{3});
   Bytes by_hand;
-  by_hand.number(3, 1).number(3, 1).fill(16, 1).fill(16, 2).number(5, 8).number(6, 8).number(1, 1);
+  by_hand.number(4, 1).number(3, 1).fill(16, 1).fill(16, 2).number(5, 8).number(6, 8).number(1, 1);
   by_hand.number(7, 8).fill(16, 3).number(8, 8);
   EXPECT_EQ(encode(letter), by_hand.bytes);
 }
@@ -272,7 +277,7 @@ TEST(LetterBytes, AnEntryOfTheChainHasTheseBytes) {
                   .odd = {{}}};
   outcome.odd[0].bytes.fill(std::byte{4});
   Bytes by_hand;
-  by_hand.number(3, 1).number(0, 1).number(8, 8).number(1, 1).fill(32, 0).number(9, 8);
+  by_hand.number(4, 1).number(0, 1).number(8, 8).number(1, 1).fill(32, 0).number(9, 8);
   by_hand.text("why").number(1, 4).fill(16, 4);
   EXPECT_EQ(encode(ChainEntry{outcome}), by_hand.bytes);
   EXPECT_EQ(std::get<Outcome>(decode_chain_entry(by_hand.bytes)), outcome);

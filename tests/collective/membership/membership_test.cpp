@@ -469,20 +469,26 @@ TEST(Membership, LettersOfAnotherEpochOrLineageAreNoVotes) {
   }
 }
 
-TEST(Membership, AJoinerOfAnotherWidthIsToldSo) {
+TEST(Membership, AJoinerOfAnotherWidthOrMeshIsToldSo) {
   const auto now = Clock::time_point(seconds(1));
-  Membership keeper(id_of(1), first_view(1), {}, now);
+  const auto refusal = [&](const Member& who) -> std::string {
+    Membership keeper(id_of(1), first_view(1), {}, now);
+    Membership joiner = Membership::joiner(who, {id_of(1)}, {}, now);
+    joiner.on(JoinerReady{}, now);
+    const std::vector<Letter> asked = joiner.on(Tick{}, now);
+    const std::vector<Letter> answer = keeper.on(Received{asked.at(0)}, now);
+    if (!answer.empty()) joiner.on(Received{answer[0]}, now);
+    return joiner.ended() ? joiner.ended()->what() : "it is let in";
+  };
   Member wide = member_of(2);
   wide.width = 4;
-  Membership joiner = Membership::joiner(wide, {id_of(1)}, {}, now);
-  joiner.on(JoinerReady{}, now);
-  const std::vector<Letter> asked = joiner.on(Tick{}, now);
-  ASSERT_EQ(asked.size(), 1u);
-  const std::vector<Letter> answer = keeper.on(Received{asked[0]}, now);
-  ASSERT_EQ(answer.size(), 1u);
-  joiner.on(Received{answer[0]}, now);
-  ASSERT_TRUE(joiner.ended());
-  EXPECT_THAT(joiner.ended()->what(), HasSubstr("a member of 4 ranks and protocol 1 cannot join"));
+  wide.mesh = "dp 2, tp 2";
+  EXPECT_THAT(refusal(wide), HasSubstr("a member of 4 ranks (dp 2, tp 2) and protocol 1 cannot "
+                                       "join members of 1 rank and protocol 1"));
+  Member divided = member_of(2);
+  divided.mesh = "zero 3";
+  EXPECT_THAT(refusal(divided), HasSubstr("a member of 1 rank (zero 3) and protocol 1 cannot"));
+  EXPECT_EQ(refusal(member_of(2)), "it is let in");
 }
 
 TEST(Membership, WrongBeginningsAreRefused) {

@@ -37,14 +37,21 @@ class ElasticJob : public testing::Test {
   /// Trains in the folder `name`, and returns the exit code.
   int train_in(const std::string& name, const Sets& sets, std::atomic<int>* stop = nullptr) const {
     std::filesystem::create_directories(path(name));
+    return train(options_of(name, sets, {}, stop));
+  }
+  /// Returns those of one rank of `group`.
+  RunOptions options_of(const std::string& name, const Sets& sets, const comm::Group& group,
+                        std::atomic<int>* stop) const {
     RunOptions options;
     options.job = parse_job(small_job(path("data"), 12), "small.toml",
                             Sets{"training.micro_batch=1", "lr_scheduler.warmup_steps=0"} + sets);
     options.run_directory = path(name);
+    options.world = group;
     options.console = false;
     options.stop_signal = stop;
-    options.log = Log(log_file(name), 0, LogLevel::kWarning, LogLevel::kNothing);
-    return train(options);
+    const std::string log = log_file(name) + (group.rank() == 0 ? "" : "-of-others");
+    options.log = Log(log, group.rank(), LogLevel::kWarning, LogLevel::kNothing);
+    return options;
   }
   std::future<int> start(const std::string& name, const Sets& sets,
                          std::atomic<int>* stop = nullptr) const {

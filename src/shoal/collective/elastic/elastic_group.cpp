@@ -73,34 +73,12 @@ ElasticGroup::~ElasticGroup() {
   provider_ = nullptr;
   carrier_->stop();
   retire_world();
-  for (Ending& ending : endings_) ending.thread.join();
 }
 
-// A world ends in a thread of its own: a peer that is gone without a word may take it seconds.
 void ElasticGroup::retire_world() {
   if (!world_) return;
   world_->close();
-  for (auto it = endings_.begin(); it != endings_.end();) {
-    if (*it->done) {
-      it->thread.join();
-      it = endings_.erase(it);
-    } else {
-      ++it;
-    }
-  }
-  auto done = std::make_shared<std::atomic<bool>>(false);
-  try {
-    endings_.push_back({done, {}});
-    // The thread alone holds the world: with a second holder, whoever lets go last ends it.
-    endings_.back().thread = std::thread([world = std::move(world_), done]() mutable {
-      world.reset();
-      *done = true;
-    });
-  } catch (const std::exception&) {
-    // There is no thread to be had, and the world has ended with what was meant for it: here.
-    if (!endings_.empty() && endings_.back().done == done) endings_.pop_back();
-    world_.reset();
-  }
+  endings_.end(std::move(world_));
 }
 
 // The silence of a member is noticed in that time, and the next view decided.

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "shoal/base/clock.h"
@@ -16,6 +14,7 @@
 #include "shoal/collective/elastic/state_provider.h"
 #include "shoal/collective/elastic/steady_state.h"
 #include "shoal/collective/elastic/view_world.h"
+#include "shoal/collective/elastic/world_endings.h"
 
 namespace shoal::collective::elastic {
 
@@ -217,12 +216,7 @@ class ElasticGroup {
   std::optional<StepResult> reported_;
   std::optional<membership::Outcome> committed_;  ///< the last commit
   std::unique_ptr<ViewWorld> world_;              ///< of `view_`, once all have entered it
-  /// Worlds of earlier views, which take their time to end.
-  struct Ending {
-    std::shared_ptr<std::atomic<bool>> done;
-    std::thread thread;
-  };
-  std::vector<Ending> endings_;
+  WorldEndings endings_;                          ///< of earlier views
 };
 
 }  // namespace shoal::collective::elastic

@@ -37,7 +37,8 @@ membership::Member description(const LetterCarrier::Options& options, const Memb
   return {.id = self,
           .endpoints = options.advertised.empty() ? std::vector{endpoint} : options.advertised,
           .width = options.width,
-          .site = options.site};
+          .site = options.site,
+          .mesh = options.mesh};
 }
 
 std::vector<wire::Endpoint> numeric(const std::vector<wire::Endpoint>& names) {

@@ -100,6 +100,7 @@ class LetterCarrier {
     bool as_witness = false;  ///< who joins may be a keeper, and trains nothing
     std::uint32_t width = 1;  ///< ranks of the member
     std::string site;
+    std::string mesh;  ///< how its ranks divide the model, as membership::Member has it
   };
   /// Begins a group, with a view of this member alone. `state`: the digest of what it begins with.
   /// Throws Error(resource) where it cannot listen, and Error(peer_lost) where its etcd does not

@@ -61,21 +61,51 @@ std::string advertised_by(const LetterCarrier& carrier) {
 
 /// Returns how members connect for collectives besides their letters: `name` names those of one
 /// world, and nobody gets into it who has not the cluster's key. `purpose` is what it is for.
-wire::TcpTransport::Options connection_options(const LetterCarrier& carrier, const char* purpose,
-                                               const Digest& name,
+wire::TcpTransport::Options connection_options(const LetterCarrier::Options& network,
+                                               const std::string& advertise,
+                                               const std::string& purpose, const Digest& name,
                                                const ViewWorld::Options& options,
                                                std::function<void()> may_go_on) {
-  const LetterCarrier::Options& network = carrier.options();
   return {.name = short_text(name),
           .key = hex(wire::derive_key(network.key, purpose, text_of(name))),
           .host = network.host,
           .ports = network.ports,
-          .advertise = advertised_by(carrier),
+          .advertise = advertise,
           .silence = options.silence,
           .rails = options.rails,
           .tls = network.tls,
           .may_go_on = std::move(may_go_on)};
 }
+
+TcpCommunicator::Options call_options(const ViewWorld::Options& options) {
+  TcpCommunicator::Options call;
+  call.timeout = options.timeout;
+  call.flight = options.flight;
+  call.in_rank_order = options.in_rank_order;
+  return call;
+}
+
+/// The addresses of a column's ranks, which somebody else carries from one to the others.
+class MeetingKeys final : public wire::KeyValues {
+ public:
+  explicit MeetingKeys(ColumnWorld::Meeting meeting) : meeting_(std::move(meeting)) {}
+
+  void set(const std::string&, const std::string& value, Deadline) override {
+    addresses_ = meeting_(value);
+  }
+  std::string wait(const std::string& key, Deadline) override {
+    // Keys of a transport end with the rank whose address they name.
+    const std::size_t rank = std::stoul(key.substr(key.rfind('/') + 1));
+    return addresses_.at(rank);
+  }
+  std::string address() override {
+    throw Error(ErrorKind::kInternal, "elastic", "a column listens where its member does");
+  }
+
+ private:
+  const ColumnWorld::Meeting meeting_;
+  std::vector<std::string> addresses_;
+};
 
 }  // namespace
 
@@ -83,7 +113,8 @@ wire::TcpTransport::Options stream_options(const LetterCarrier& carrier, const D
                                            const ViewWorld::Options& options,
                                            std::function<void()> may_go_on) {
   wire::TcpTransport::Options stream =
-      connection_options(carrier, "shoal state", name, options, std::move(may_go_on));
+      connection_options(carrier.options(), advertised_by(carrier), "shoal state", name, options,
+                         std::move(may_go_on));
   // The joiner is in no hurry, and the member computes. Each of several connections sends small
   // bursts at times of its own, each of which interrupts the member; where there are two, one that
   // breaks is replaced.
@@ -98,14 +129,10 @@ ViewWorld::ViewWorld(LetterCarrier& carrier, const View& view, const Options& op
   const Digest digest = membership::digest(view);
   ViewKeys keys(carrier, digest);
   transport_ = std::make_shared<wire::TcpTransport>(
-      connection_options(carrier, "shoal view", digest, options,
+      connection_options(carrier.options(), advertised_by(carrier), "shoal view", digest, options,
                          [&carrier, digest] { carrier.check_view(digest); }),
       keys, rank_, static_cast<int>(view.members.size()), deadline);
-  TcpCommunicator::Options call;
-  call.timeout = options.timeout;
-  call.flight = options.flight;
-  call.in_rank_order = options.in_rank_order;
-  group_ = std::make_shared<TcpCommunicator>(transport_, std::move(call));
+  group_ = std::make_shared<TcpCommunicator>(transport_, call_options(options));
   switch_->transport = transport_.get();
   carrier.when_over(digest, [kept = switch_](const Error& why) {
     const std::lock_guard lock(kept->mutex);
@@ -131,5 +158,20 @@ std::optional<Error> ViewWorld::failure() const {
 }
 
 void ViewWorld::abort(const Error& cause) { transport_->abort(cause); }
+
+ColumnWorld::ColumnWorld(const LetterCarrier::Options& network, const ViewWorld::Options& options,
+                         const Place& place, Meeting meeting, std::function<void()> may_go_on,
+                         Deadline deadline) {
+  MeetingKeys keys(std::move(meeting));
+  transport_ = std::make_shared<wire::TcpTransport>(
+      connection_options(network, network.advertise, fmt::format("shoal column {}", place.column),
+                         place.view, options, std::move(may_go_on)),
+      keys, place.rank, place.size, deadline);
+  group_ = std::make_shared<TcpCommunicator>(transport_, call_options(options));
+}
+
+ColumnWorld::~ColumnWorld() { group_.reset(); }
+
+void ColumnWorld::abort(const Error& cause) { transport_->abort(cause); }
 
 }  // namespace shoal::collective::elastic

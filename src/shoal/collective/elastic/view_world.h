@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
@@ -62,6 +63,40 @@ class ViewWorld {
   std::shared_ptr<wire::TcpTransport> transport_;
   std::shared_ptr<TcpCommunicator> group_;
   std::shared_ptr<Switch> switch_ = std::make_shared<Switch>();
+};
+
+/// The connections of a rank that is not the first of its member: to the ranks at the same place in
+/// the other members of a view. They are as those of ViewWorld, but that no carrier ends them: the
+/// first rank of the member says when the view is over. Threads: as Communicator.
+class ColumnWorld {
+ public:
+  struct Place {
+    Digest view{};   ///< of the view
+    int column = 1;  ///< the rank in its member
+    int rank = 0;    ///< the member's place in the view
+    int size = 1;    ///< members
+  };
+  /// Gets the address of this rank, and returns those of all ranks of the column, in their order.
+  using Meeting = std::function<std::vector<std::string>(const std::string& own)>;
+  /// Throws what `meeting` throws, and as wire::TcpTransport, which asks `may_go_on`.
+  ColumnWorld(const LetterCarrier::Options& network, const ViewWorld::Options& options,
+              const Place& place, Meeting meeting, std::function<void()> may_go_on,
+              Deadline deadline);
+  /// Leaves. Waits for peers as ~TcpTransport does.
+  ~ColumnWorld();
+  ColumnWorld(const ColumnWorld&) = delete;
+  ColumnWorld& operator=(const ColumnWorld&) = delete;
+
+  /// Returns the communicator of the column; null after `close`.
+  const std::shared_ptr<TcpCommunicator>& group() const { return group_; }
+  /// Ends it on all its ranks with `cause`.
+  void abort(const Error& cause);
+  /// Ends all use of the callers' memory, on this rank.
+  void close() { group_.reset(); }
+
+ private:
+  std::shared_ptr<wire::TcpTransport> transport_;
+  std::shared_ptr<TcpCommunicator> group_;
 };
 
 /// Returns how the two ends of a stream of a state connect, beside a member that computes: `name`

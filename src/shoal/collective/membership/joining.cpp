@@ -66,12 +66,18 @@ std::optional<JoinRefused> Membership::why_refused(const Join& join) const {
   }
   if (join.kept_by != view_->kept_by) return wrong_keeper(join.kept_by, view_->kept_by);
   const Member& like = view_->members.front();
-  if (join.witness || (join.who.width == like.width && join.who.protocol == like.protocol))
-    return std::nullopt;
-  return JoinRefused{fmt::format("a member of {} ranks and protocol {} cannot join members "
-                                 "of {} ranks and protocol {}",
-                                 join.who.width, join.who.protocol, like.width, like.protocol),
-                     "Start it as the others are started."};
+  const bool is_alike = join.who.width == like.width && join.who.mesh == like.mesh &&
+                        join.who.protocol == like.protocol;
+  if (join.witness || is_alike) return std::nullopt;
+  const auto ranks = [](const Member& member) {
+    const std::string mesh = member.mesh.empty() ? "" : fmt::format(" ({})", member.mesh);
+    return fmt::format("{} rank{}{}", member.width, member.width == 1 ? "" : "s", mesh);
+  };
+  return JoinRefused{
+      fmt::format("a member of {} and protocol {} cannot join members of {} and protocol {}",
+                  ranks(join.who), join.who.protocol, ranks(like), like.protocol),
+      "Start it as the others are started: in a job, with the same --nproc and the same keys of "
+      "[parallelism] that divide the model."};
 }
 
 std::optional<JoinRefused> Membership::refuses(const Join& join) const {

@@ -28,6 +28,7 @@ void each(auto& f, Is<Member> auto& v) {
   f.field("width", v.width);
   f.field("protocol", v.protocol);
   f.field("site", v.site);
+  f.field("mesh", v.mesh);
 }
 void each(auto& f, Is<Admission::Used> auto& v) {
   f.field("nonce", v.nonce);
@@ -159,7 +160,7 @@ Body body_of_kind(std::size_t kind, FieldReader& reader) {
   }
 }
 
-constexpr std::uint8_t kFormat = 3;
+constexpr std::uint8_t kFormat = 4;
 
 }  // namespace
 

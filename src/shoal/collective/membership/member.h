@@ -34,6 +34,8 @@ struct Member {
   std::uint32_t width = 1;  ///< ranks
   std::uint32_t protocol = 1;
   std::string site;
+  /// How its ranks divide the model, as text: all members have the same. Empty: one rank has all.
+  std::string mesh{};
   bool operator==(const Member&) const = default;
 };
 

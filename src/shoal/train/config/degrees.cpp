@@ -45,7 +45,8 @@ plan::Degrees job_degrees(const Job& job, std::int64_t ranks) {
   degrees.tp = p.tensor_parallel_degree;
   // Without sharding every rank holds all, whatever the key says: each is a member by itself where
   // there are members.
-  const bool members = has_members(job.config);
+  // The ranks of an elastic job are one member.
+  const bool members = has_members(job.config) && !job.config.elastic.enabled;
   const std::int64_t copies = members ? data : 1;
   degrees.dp_replicate = p.zero_stage > 0 ? p.data_parallel_replicate_degree : copies;
   if (data % degrees.dp_replicate != 0) {

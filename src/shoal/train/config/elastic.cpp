@@ -1,12 +1,17 @@
 #include "shoal/train/config/elastic.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "shoal/plan/degrees.h"
+#include "shoal/train/config/degrees.h"
 #include "shoal/train/config/keys.h"
 #include "shoal/train/config/members.h"
+#include "shoal/train/config/pipeline.h"
 #include "shoal/wire/address.h"
 #include "shoal/wire/advertised.h"
 #include "shoal/wire/http_client.h"
@@ -17,34 +22,47 @@ namespace {
 
 constexpr const char* kEnabled = "elastic.enabled";
 
-/// Ranks that divide a model would be members that cannot be missed.
-void validate_whole_models(const Job& job, int ranks) {
+/// Throws for numbers of micro-batches that the schedule of a member's pipeline does not take:
+/// those depend on how many members there are.
+void validate_pipelines(const Job& job, const BatchPlan& batch) {
   const ParallelismSection& p = job.config.parallelism;
-  const auto refuse = [&](bool refused, const char* key, const char* what) {
-    if (refused) {
-      throw config_error(job, key,
-                         fmt::format("{}, and every member of an elastic group (elastic.enabled) "
-                                     "holds the whole model on one rank, so that any may be lost",
-                                     what));
-    }
-  };
-  refuse(p.zero_stage > 0, "parallelism.zero_stage", "cuts the state");
-  refuse(p.tensor_parallel_degree > 1, "parallelism.tensor_parallel_degree", "cuts the matrices");
-  refuse(p.context_parallel_degree > 1, "parallelism.context_parallel_degree",
-         "cuts the sequences");
-  refuse(p.expert_parallel_degree > 1, "parallelism.expert_parallel_degree", "cuts the experts");
-  refuse(p.pipeline_parallel_degree > 1, "parallelism.pipeline_parallel_degree",
-         "cuts the model in stages");
-  if (ranks > 1) {
-    throw config_error(job, "parallelism.ranks",
-                       "a member of an elastic group (elastic.enabled) is one rank")
-        .hint(
-            "start one process a member, each with a run directory of its own; on one host, "
-            "parallelism.threads_per_rank gives each its part of the cores");
+  if (p.pipeline_parallel_degree == 1) return;
+  if (p.pipeline_parallel_post_validation) {
+    throw config_error(job, "parallelism.pipeline_parallel_post_validation",
+                       "takes back an update in the next step, and members of an elastic group "
+                       "(elastic.enabled) agree on each: leave it out");
   }
+  if (!p.pipeline_parallel_schedule_csv.empty()) {
+    throw config_error(job, "parallelism.pipeline_parallel_schedule_csv",
+                       "is a table of one number of micro-batches, and that of a member of an "
+                       "elastic group (elastic.enabled) depends on how many members there are: "
+                       "parallelism.pipeline_parallel_schedule takes any");
+  }
+  std::map<std::int64_t, std::int64_t> members_of;  ///< by micro-batches of one of them
+  for (std::int64_t members = 1; members <= batch.accumulation; ++members) {
+    members_of.try_emplace(batch.accumulation / members, members);
+    members_of.try_emplace((batch.accumulation + members - 1) / members, members);
+  }
+  for (const auto& [micro_batches, members] : members_of) {
+    try {
+      job_schedule(job, p.pipeline_parallel_degree, micro_batches);
+    } catch (const Error& error) {
+      throw config_error(job, "parallelism.pipeline_parallel_schedule",
+                         fmt::format("of {} members of an elastic group (elastic.enabled) one "
+                                     "would run {} micro-batches in a step: {}",
+                                     members, micro_batches, error.message()))
+          .hint("parallelism.pipeline_parallel_schedule = \"1f1b\" takes any number");
+    }
+  }
+}
+
+/// Ranks of one member talk as those of any job on one host, and members over TCP.
+void validate_ranks_of_members(const Job& job) {
+  const ParallelismSection& p = job.config.parallelism;
   if (p.transport != Transport::kAuto) {
     throw config_error(job, "parallelism.transport",
-                       "the members of an elastic group (elastic.enabled) use TCP: \"auto\"");
+                       "the members of an elastic group (elastic.enabled) use TCP, and the ranks "
+                       "of each share memory: \"auto\"");
   }
   for (const char* key :
        {"parallelism.interface", "parallelism.ports", "parallelism.advertise", "parallelism.rails",
@@ -149,11 +167,29 @@ void validate_network(const Job& job) {
 
 }  // namespace
 
-void validate_elastic(const Job& job, const model::ModelSpec& spec, int ranks,
-                      const BatchPlan& batch) {
+std::string describe_mesh(const Job& job, int ranks) {
+  if (ranks == 1) return "";
+  const plan::Degrees degrees = job_degrees(job, ranks);
+  std::vector<std::string> parts;
+  const auto add = [&](const char* what, std::int64_t number) {
+    if (number > 1) parts.push_back(fmt::format("{} {}", what, number));
+  };
+  add("dp", degrees.dp());
+  add("dp_replicate", degrees.dp_replicate);
+  add("tp", degrees.tp);
+  add("cp", degrees.cp);
+  add("ep", degrees.ep);
+  add("pp", degrees.pp);
+  const ParallelismSection& p = job.config.parallelism;
+  if (p.zero_stage > 0) parts.push_back(fmt::format("zero_stage {}", p.zero_stage));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void validate_elastic(const Job& job, const model::ModelSpec& spec, const BatchPlan& batch) {
   const ElasticSection& elastic = job.config.elastic;
   if (!elastic.enabled) return;
-  validate_whole_models(job, ranks);
+  validate_ranks_of_members(job);
+  validate_pipelines(job, batch);
   validate_state(job, spec);
   validate_rounds(job);
   validate_network(job);
@@ -164,8 +200,8 @@ void validate_elastic(const Job& job, const model::ModelSpec& spec, int ranks,
   }
   if (elastic.members > batch.accumulation) {
     throw config_error(job, "elastic.members",
-                       fmt::format("a step has {} micro-batches of training.micro_batch = {}: more "
-                                   "members would have nothing to do",
+                       fmt::format("a step has {} micro-batches of training.micro_batch = {} for "
+                                   "each rank: more members would have nothing to do",
                                    batch.accumulation, batch.micro_batch));
   }
 }

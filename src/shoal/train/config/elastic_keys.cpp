@@ -7,7 +7,7 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
   using E = ElasticSection;
   Lister<E>(keys, "elastic", &JobConfig::elastic)
       .key("enabled", &E::enabled, any(),
-           "this process is one member, of one rank, of a group of processes that may join, leave "
+           "the ranks of this job are one member of a group of such jobs, which may join, leave "
            "and die at any step (--elastic)")
       .key("join", &E::join, any(),
            "HOST:PORT of members, of which one that answers is enough (--join); empty: this "
@@ -18,8 +18,8 @@ void list_elastic_keys(std::vector<ConfigKey>& keys) {
       .only_with({of_elastic_jobs})
       .key("ports", &E::ports, any(),
            "on which ports it listens, \"7000-7100\": the first ones that are free: at "
-           "least four, because a view listens anew while the last one ends; 0: whichever the "
-           "system gives")
+           "least four, because a view listens anew while the last one ends, and two more for each "
+           "further rank; 0: whichever the system gives")
       .only_with({of_elastic_jobs})
       .key("advertise", &E::advertise, any(),
            "where the other members reach this one, behind an address translator: \"203.0.113.7\", "

@@ -64,7 +64,7 @@ void validate_members(const Job& job, const model::ModelSpec& spec, std::int64_t
             "a job without [low_communication] trains on one; it goes on from the anchor of a run "
             "with members");
   }
-  if (p.zero_stage > 0 && p.data_parallel_replicate_degree < 2) {
+  if (p.zero_stage > 0 && p.data_parallel_replicate_degree < 2 && !job.config.elastic.enabled) {
     throw config_error(job, "parallelism.data_parallel_replicate_degree",
                        fmt::format("the copies of the sharded state are the members of "
                                    "low_communication.method = \"{}\": at least 2 that divide the "

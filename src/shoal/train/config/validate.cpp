@@ -465,7 +465,7 @@ void validate(const Job& job, int ranks, bool one_host) {
   const std::int64_t pp = job.config.parallelism.pipeline_parallel_degree;
   if (pp > 1) stage_sizes(job, spec, job_schedule(job, pp, batch.accumulation).stages());
   validate_members(job, spec, ranks, data);
-  validate_elastic(job, spec, ranks, batch);
+  validate_elastic(job, spec, batch);
   validate_optimizer(job);
   validate_metrics(job);
   validate_precision(job);

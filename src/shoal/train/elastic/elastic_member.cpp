@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include "shoal/base/duration.h"
 #include "shoal/base/hex.h"
+#include "shoal/train/config/elastic.h"
 #include "shoal/train/config/members.h"
 #include "shoal/train/elastic/former_members.h"
+#include "shoal/train/elastic/member_state.h"
 #include "shoal/train/elastic/rounds.h"
 #include "shoal/train/elastic/synchronous_steps.h"
 #include "shoal/train/job_options.h"
@@ -34,9 +38,18 @@ std::string key_in(const std::string& file) {
                            "head -c 32 /dev/urandom | base64 > key, copied to each host");
 }
 
-elastic::LetterCarrier::Options network_options(const JobConfig& config) {
+/// What the leader tells the others of the group, before its name in it.
+struct Entered {
+  collective::membership::Digest state{};
+  std::uint64_t has_joined = 0;
+};
+
+elastic::LetterCarrier::Options network_options(const Job& job, int ranks) {
+  const JobConfig& config = job.config;
   const ElasticSection& section = config.elastic;
   elastic::LetterCarrier::Options options;
+  options.width = static_cast<std::uint32_t>(ranks);
+  options.mesh = describe_mesh(job, ranks);
   options.key = key_in(section.key_file);
   options.cluster = config.job.name;
   options.host = section.listen;
@@ -70,23 +83,80 @@ std::unique_ptr<MemberWork> ElasticMember::make_work() {
     // A commit in which nobody has trained is none of the run.
     if (!line.members.empty()) lineage_->append(line);
   };
-  if (has_members(options_.job.config)) return std::make_unique<Rounds>(options_, run_, on_commit);
-  return std::make_unique<SynchronousSteps>(options_, run_, on_commit);
+  if (has_members(options_.job.config))
+    return std::make_unique<Rounds>(options_, run_, ranks_, on_commit);
+  return std::make_unique<SynchronousSteps>(options_, run_, ranks_, on_commit);
 }
 
 ElasticMember::ElasticMember(const RunOptions& options, Run& run)
-    : options_(options), section_(options.job.config.elastic), run_(run), work_(make_work()) {
-  enter();
+    : options_(options),
+      section_(options.job.config.elastic),
+      run_(run),
+      ranks_(run.group, {.answer = longest_wait(options.job.config),
+                         .part = from_seconds(options.job.config.elastic.step_timeout_s)}),
+      work_(make_work()),
+      columns_(ranks_, column_options()),
+      state_{.write = [this] { return work_->write(); },
+             .read = [this](std::span<const std::byte> bytes) { work_->read(bytes); }} {
+  check_one_host();
+  MemberRanks::Bytes entered;
+  if (ranks_.leads()) {
+    auto side = std::make_unique<LeadingSide>(ranks_, columns_, state_, group_);
+    leading_ = side.get();
+    side_ = std::move(side);
+    entered = leading_->while_others_wait([this] { return enter(); });
+  } else {
+    auto side = std::make_unique<FollowingSide>(ranks_, columns_, state_);
+    following_ = side.get();
+    side_ = std::move(side);
+    entered = following_->wait_for_leader();
+  }
+  Entered known;
+  std::memcpy(&known, entered.data(), sizeof known);
+  const auto* const text = reinterpret_cast<const char*>(entered.data());
+  work_->enter(std::string(text + sizeof known, text + entered.size()), known.state);
+  if (known.has_joined != 0) run_.checkpoint.reset();
+}
+
+MemberColumns::Options ElasticMember::column_options() const {
+  MemberColumns::Options options;
+  options.network = network_options(options_.job, ranks_.size());
+  options.world.timeout = from_seconds(section_.step_timeout_s);
+  options.meeting_timeout = elastic::ElasticGroup::Options().meeting_timeout;
+  return options;
+}
+
+// All listen at one address, and the launcher that ends them together is of one host.
+void ElasticMember::check_one_host() const {
+  const int here = run_.group.on_host().size();
+  if (here == ranks_.size()) return;
+  throw Error(
+      ErrorKind::kConfig, "elastic",
+      fmt::format("the {} ranks of this member are on several hosts, {} of them on this one",
+                  ranks_.size(), here))
+      .at(run_.group.rank(), run_.group.size())
+      .hint("start one member on each host, with --nproc N: they are a group");
+}
+
+/// Returns what the other ranks must know of it.
+MemberRanks::Bytes ElasticMember::enter() {
+  find_group();
   for (const auto& member : group_->view().members) known_.push_back(member.id);
   notes_.push_back(fmt::format("Member {}: others join with --elastic --join {}.",
                                group_->self().text(), group_->endpoint().text()));
-  work_->enter(group_->self().text(), group_->view().state);
   lineage_.emplace(run_.directory.lineage(), run_.record.step, hex(group_->view().state));
   write_address();
   keep_addresses(group_->view());
+  const Entered entered{.state = group_->view().state, .has_joined = has_joined_ ? 1U : 0U};
+  const std::string self = group_->self().text();
+  const auto head = std::as_bytes(std::span(&entered, 1));
+  const auto tail = std::as_bytes(std::span(self));
+  MemberRanks::Bytes bytes(head.begin(), head.end());
+  bytes.insert(bytes.end(), tail.begin(), tail.end());
+  return bytes;
 }
 
-void ElasticMember::enter() {
+void ElasticMember::find_group() {
   std::vector<wire::Endpoint> contacts;
   for (const std::string& contact : section_.join)
     contacts.push_back(wire::parse_endpoint(contact));
@@ -104,7 +174,7 @@ void ElasticMember::begin() {
 void ElasticMember::join(const std::vector<wire::Endpoint>& contacts,
                          elastic::ElasticGroup::Options options) {
   group_ = elastic::ElasticGroup::join(std::move(options), contacts);
-  run_.checkpoint.reset();
+  has_joined_ = true;
   notes_.push_back(fmt::format("Joined the group behind step {}.", run_.record.step));
 }
 
@@ -160,20 +230,23 @@ void ElasticMember::keep_addresses(const elastic::View& view) const {
 
 elastic::ElasticGroup::Options ElasticMember::group_options() {
   elastic::ElasticGroup::Options options;
-  options.network = network_options(options_.job.config);
+  options.network = network_options(options_.job, ranks_.size());
   // All gradients are one operation, which must hold what members differ in: over a slow link that
   // takes longer than the waits of a job. Silence ends it before.
   options.step_timeout = from_seconds(section_.step_timeout_s);
   options.world.timeout = options.step_timeout;
   // In a round each member comes when it has done its own step.
   if (has_members(options_.job.config)) options.meeting_timeout = options.step_timeout;
-  options.state.write = [this] { return work_->write(); };
-  options.state.read = [this](std::span<const std::byte> bytes) { work_->read(bytes); };
-  options.state.steady = has_members(options_.job.config);
-  options.state.digest = RunState::digest_of;
+  options.state.write = [this] { return leading_->write(); };
+  options.state.read = [this](std::span<const std::byte> bytes) { leading_->read(bytes); };
+  // Of several ranks the others are in the middle of a step when a joiner asks.
+  options.state.steady = has_members(options_.job.config) && ranks_.is_alone();
+  options.state.digest = ranks_.is_alone() ? RunState::digest_of : digest_of_member_state;
   options.on_fault = [log = options_.log](const Error& error) { log.warning("{}", error.what()); };
   options.may_go_on = [this] {
     if (const int signal = asked_to_stop(options_)) throw StoppedWhileWaiting(signal);
+    // A member without one of its ranks is none.
+    ranks_.check();
   };
   options.at = [this](elastic::Moment moment) {
     work_->fault_at(moment == elastic::Moment::kNewView ? member_place::kView
@@ -191,11 +264,18 @@ void ElasticMember::write_address() const {
 void ElasticMember::wait_for_members() {
   const auto members = static_cast<std::size_t>(section_.members);
   // People start the others. A member that joins must not hold up a group that trains.
-  if (members > 1 && has_begun_)
-    group_->wait_for_members(members, Deadline::in(std::chrono::hours(24)));
+  if (following_) {
+    following_->wait_for_leader();
+    return;
+  }
+  leading_->while_others_wait([&]() -> MemberRanks::Bytes {
+    if (members > 1 && has_begun_)
+      group_->wait_for_members(members, Deadline::in(std::chrono::hours(24)));
+    return {};
+  });
 }
 
-StepResult ElasticMember::step(const StepInput& input) { return work_->step(*group_, input); }
+StepResult ElasticMember::step(const StepInput& input) { return work_->step(*side_, input); }
 
 void ElasticMember::note_members(const elastic::View& view) {
   members_ = static_cast<std::int64_t>(view.members.size());
@@ -221,6 +301,7 @@ void ElasticMember::note_members(const elastic::View& view) {
 std::vector<std::string> ElasticMember::take_notes() { return std::exchange(notes_, {}); }
 
 std::string ElasticMember::other_member() const {
+  if (!group_) return "";
   for (const auto& member : group_->view().members) {
     if (member.id != group_->self() && !member.endpoints.empty())
       return member.endpoints.front().text();
@@ -229,7 +310,7 @@ std::string ElasticMember::other_member() const {
 }
 
 void ElasticMember::leave() {
-  if (!group_->leave())
+  if (group_ && !group_->leave())
     options_.log.warning("the others have not agreed to leaving in time: they find out by silence");
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -11,6 +10,9 @@
 #include "shoal/collective/elastic/elastic_group.h"
 #include "shoal/collective/membership/member.h"
 #include "shoal/train/config/lineage.h"
+#include "shoal/train/elastic/member_columns.h"
+#include "shoal/train/elastic/member_group.h"
+#include "shoal/train/elastic/member_ranks.h"
 #include "shoal/train/elastic/member_work.h"
 #include "shoal/train/run.h"
 #include "shoal/train/trainer.h"
@@ -18,17 +20,10 @@
 
 namespace shoal::train {
 
-/// A member was asked to stop while it waited for others: in what it waited for it had no part yet.
-class StoppedWhileWaiting final : public std::exception {
- public:
-  explicit StoppedWhileWaiting(int asked) : signal(asked) {}
-  const char* what() const noexcept override { return "asked to stop while others are awaited"; }
-  int signal;
-};
-
-/// This process's part in the elastic group of a job: it begins the group or joins it, trains with
-/// the others, and writes down what was committed. MemberWork has what it trains.
-/// docs/concepts/elastic.md has what is promised. One thread.
+/// The part of this rank's member in the elastic group of a job: the member begins the group or
+/// joins it, trains with the others, and writes down what was committed. MemberWork has what it
+/// trains. Of the ranks of a member the first one, the leader, acts in the group, and all call the
+/// same functions; docs/concepts/elastic.md has what is promised. One thread.
 class ElasticMember {
  public:
   /// Joins the group that elastic.join names, or that this run directory was last in, or else
@@ -36,7 +31,7 @@ class ElasticMember {
   /// `run` is built. Throws as ElasticGroup, Error(config) where the group trains another job, or
   /// is behind the checkpoint of this run, and Error(peer_lost) where it cannot be known whether
   /// the last group lives. Both must outlive this. This, `wait_for_members` and `step` throw
-  /// StoppedWhileWaiting where `options` ask to stop.
+  /// StoppedWhileWaiting where the leader is asked to stop.
   ElasticMember(const RunOptions& options, Run& run);
   ElasticMember(const ElasticMember&) = delete;
   ElasticMember& operator=(const ElasticMember&) = delete;
@@ -49,6 +44,9 @@ class ElasticMember {
   StepResult step(const StepInput& input);
   /// Leaves, so that the others go on at once.
   void leave();
+  /// Returns true where all ranks of this member have thrown the last error, with the state of the
+  /// last commit at hand: they may save it. Otherwise one has failed by itself.
+  bool has_failed_together() const { return side_->has_failed_together(); }
 
   /// Returns what `run.record` becomes behind the last `step`.
   RunRecord record_after() const { return work_->record_after(); }
@@ -75,7 +73,10 @@ class ElasticMember {
 
  private:
   std::unique_ptr<MemberWork> make_work();
-  void enter();
+  MemberColumns::Options column_options() const;
+  void check_one_host() const;
+  MemberRanks::Bytes enter();
+  void find_group();
   void begin();
   void join(const std::vector<wire::Endpoint>& contacts,
             collective::elastic::ElasticGroup::Options options);
@@ -89,10 +90,17 @@ class ElasticMember {
   const RunOptions& options_;
   const ElasticSection& section_;
   Run& run_;
+  const MemberRanks ranks_;
   std::unique_ptr<MemberWork> work_;
-  std::unique_ptr<collective::elastic::ElasticGroup> group_;
+  MemberColumns columns_;
+  const MemberStateAccess state_;
+  LeadingSide* leading_ = nullptr;                            ///< on the leader
+  FollowingSide* following_ = nullptr;                        ///< on the others
+  std::unique_ptr<MemberGroup> side_;                         ///< one of these
+  std::unique_ptr<collective::elastic::ElasticGroup> group_;  ///< on the leader
   std::optional<LineageFile> lineage_;
-  bool has_begun_ = false;  ///< the group, which others join
+  bool has_begun_ = false;   ///< the group, which others join
+  bool has_joined_ = false;  ///< one that others had begun
   std::int64_t members_ = 1;
   std::vector<collective::membership::MemberId> known_;  ///< of the last commit
   std::vector<std::string> notes_;

@@ -5,9 +5,24 @@
 #include <numeric>
 #include <utility>
 
+#include "shoal/base/check.h"
 #include "shoal/base/even_part.h"
 
 namespace shoal::train {
+
+BatchPlan plan_of_members(const BatchPlan& plan, const parallel::BatchShare& share) {
+  BatchPlan of_members = plan;
+  of_members.micro_batch *= share.ranks();
+  return of_members;
+}
+
+SampleRange samples_of_rank(const BatchPlan& plan, const SampleRange& of_member,
+                            const parallel::BatchShare& share) {
+  const std::int64_t count = of_member.count / share.ranks();
+  SHOAL_CHECK(count % plan.micro_batch == 0 && count * share.ranks() == of_member.count,
+              "{} samples are no whole micro-batches of {} ranks", of_member.count, share.ranks());
+  return {of_member.first + share.rank() * count, count};
+}
 
 SampleRange samples_of_member(const BatchPlan& plan, std::int64_t member, std::int64_t members) {
   const auto [begin, end] = even_part_of(plan.accumulation, members, member);

@@ -13,6 +13,8 @@
 #include "shoal/collective/elastic/elastic_group.h"
 #include "shoal/train/config/lineage.h"
 #include "shoal/train/elastic/member_batch.h"
+#include "shoal/train/elastic/member_group.h"
+#include "shoal/train/elastic/member_ranks.h"
 #include "shoal/train/elastic/run_state.h"
 #include "shoal/train/run.h"
 #include "shoal/train/trainer.h"
@@ -28,14 +30,16 @@ class MemberWork {
   /// line of the lineage.
   using OnCommit = std::function<void(const collective::elastic::StepResult&, LineageStep)>;
 
-  MemberWork(const RunOptions& options, Run& run, StateTensors tensors, OnCommit on_commit);
+  /// `ranks`: of this member. All of them make the same calls.
+  MemberWork(const RunOptions& options, Run& run, const MemberRanks& ranks, StateTensors tensors,
+             OnCommit on_commit);
   virtual ~MemberWork() = default;
   MemberWork(const MemberWork&) = delete;
   MemberWork& operator=(const MemberWork&) = delete;
 
   /// Carries out the step at `run.record`, with the others where that is due. `input` needs no
   /// labels. Throws as ElasticGroup::step and TrainingStep::run.
-  virtual StepResult step(collective::elastic::ElasticGroup& group, const StepInput& input) = 0;
+  virtual StepResult step(MemberGroup& group, const StepInput& input) = 0;
   /// Returns what `run.record` becomes behind the last `step`.
   virtual RunRecord record_after() const = 0;
   /// Returns whether `run.record` and the parameters are those of the last commit.
@@ -43,14 +47,15 @@ class MemberWork {
   /// Makes state and `run.record` those that were committed last.
   virtual void take_back() = 0;
 
-  /// Return the state that was committed last as bytes, and take over that of the group. Throws as
-  /// RunState, and Error(config) where the group is behind the checkpoint of this run.
+  /// Return this rank's part of the state that was committed last as bytes, and take over that of
+  /// the group. Throws as RunState, and Error(config) where the group is behind the checkpoint of
+  /// this run.
   virtual std::vector<std::byte> write();
   virtual void read(std::span<const std::byte> bytes);
   /// Says who this member is, `self`, and which state the group has committed last.
   void enter(std::string self, const Digest& state);
   /// Throws Error(data) where the state is not the one that was committed last. Call it behind
-  /// `take_back`.
+  /// `take_back`, on all ranks of the member.
   void check_state() const;
   /// As long as the caller has it, nobody writes the state.
   std::unique_lock<std::mutex> hold_state() { return std::unique_lock(writing_); }
@@ -60,14 +65,21 @@ class MemberWork {
   double share() const { return share_; }
   double data_wait_s() const { return data_wait_s_; }
 
-  /// Injects the fault of this place. Returns true where the state must be made wrong.
+  /// Injects the fault of this place on its rank. Returns true where the state must be made wrong.
   bool fault_at(const char* place) const;
 
  protected:
   /// Returns what the state says about the position of the run: the same on all members.
   virtual RunRecord common_record() const = 0;
-  /// Reads these samples of the global batch at `run.record`, which are this member's.
+  /// The step as one member would run it, where the ranks of a member that have samples of their
+  /// own count as one.
+  BatchPlan plan() const { return plan_of_members(run_.batch, run_.share); }
+  /// Reads this rank's part of these samples of the global batch at `run.record`, which are this
+  /// member's.
   RankBatch read_batch(const SampleRange& samples);
+  /// Returns the digest of the states of all ranks, of which this one has `own`. Collective over
+  /// the member.
+  Digest of_all_ranks(const Digest& own) const { return ranks_.combined(own); }
   /// Remembers a commit and tells it: `line` needs no digests.
   void committed(const collective::elastic::StepResult& step, LineageStep line);
   /// Changes one bit of the first of these tensors.
@@ -75,6 +87,7 @@ class MemberWork {
 
   const RunOptions& options_;
   Run& run_;
+  const MemberRanks& ranks_;
   StateTensors tensors_;
   RunState state_;
   const OnCommit on_commit_;
@@ -87,13 +100,5 @@ class MemberWork {
   std::atomic<bool> has_entered_{false};
   std::mutex writing_;
 };
-
-/// Returns `count` numbers of each member, in the order of ranks.
-std::vector<double> gather(collective::Communicator& group, std::span<const double> own);
-/// Waits for an operation, in the time that RunTrace counts as communication. `in_the_middle` is
-/// called when it has begun.
-void carry_out(
-    collective::Communicator& group, const collective::Operation& operation, const char* name,
-    const std::function<void()>& in_the_middle = [] {});
 
 }  // namespace shoal::train

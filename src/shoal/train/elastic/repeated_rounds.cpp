@@ -38,11 +38,16 @@ void exchange(std::vector<collective::CodedExchange>& ranks) {
 
 }  // namespace
 
-RepeatedRounds::RepeatedRounds(const Job& job, Run& run)
-    : job_(job), run_(run), outer_(outer_of_rounds(job.config, run)), round_(run, outer_) {}
+RepeatedRounds::RepeatedRounds(const Job& job, Run& run, const MemberRanks& ranks)
+    : job_(job),
+      run_(run),
+      ranks_(ranks),
+      plan_(plan_of_members(run.batch, run.share)),
+      outer_(outer_of_rounds(job.config, run)),
+      round_(run, outer_) {}
 
 std::string RepeatedRounds::state() const {
-  return hex(RunState::digest_with(record_of_all(run_.record), round_.items()));
+  return hex(ranks_.combined(RunState::digest_with(record_of_all(run_.record), round_.items())));
 }
 
 std::string RepeatedRounds::repeat(const LineageStep& round) {
@@ -75,13 +80,13 @@ at::Tensor RepeatedRounds::train(const LineageStep& round, const LineageMember& 
     at::set_num_threads(static_cast<int>(member.threads));
     begin_optimizer_anew(run_);
     if (!member.is_new) inner_.at(member.id).restore(run_);
-    const SampleRange samples = samples_of(round, member);
+    const SampleRange samples = samples_of_rank(run_.batch, samples_of(round, member), run_.share);
     for (std::int64_t step = 0; step < round.steps; ++step) {
       const RankBatch batch = member_batch(*run_.data, run_.record.samples, run_.batch, samples);
       run_.step->run(batch, {.step = run_.record.step,
                              .learning_rate = optim::learning_rate(run_.schedule, run_.record.step),
                              .clip_norm = job_.config.optimizer.clip_norm,
-                             .labels = count_labels(batch.micro_batches, run_.share)});
+                             .labels = ranks_.sum(count_labels(batch.micro_batches, run_.share))});
       run_.record = run_.record_after(1);
     }
     inner_.insert_or_assign(member.id, InnerState(run_));
@@ -141,12 +146,12 @@ void RepeatedRounds::check(const LineageStep& round) const {
                               i + 1, round.members.size(), what));
     };
     const SampleRange samples = samples_of(round, member);
-    const bool is_whole = member.samples % (round.steps * run_.batch.micro_batch) == 0;
+    const bool is_whole = member.samples % (round.steps * plan_.micro_batch) == 0;
     if (!is_whole || samples.first < next || samples.first + samples.count > run_.batch.global) {
       refuse(
           fmt::format("has samples {} to {} of each {}, of which {} are of others, in parts of {}",
                       samples.first, samples.first + samples.count, run_.batch.global, next,
-                      run_.batch.micro_batch));
+                      plan_.micro_batch));
     }
     if (member.threads <= 0) refuse(fmt::format("has {} threads", member.threads));
     if (!member.is_new && !inner_.contains(member.id))

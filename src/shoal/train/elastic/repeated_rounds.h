@@ -11,6 +11,7 @@
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/elastic/inner_state.h"
 #include "shoal/train/elastic/member_batch.h"
+#include "shoal/train/elastic/member_ranks.h"
 #include "shoal/train/elastic/repetition.h"
 #include "shoal/train/elastic/round_state.h"
 #include "shoal/train/run.h"
@@ -20,8 +21,8 @@ namespace shoal::train {
 /// Repeats rounds as Rounds computes them: the steps of one member after those of another.
 class RepeatedRounds final : public Repetition {
  public:
-  /// Both must outlive this.
-  RepeatedRounds(const Job& job, Run& run);
+  /// All must outlive this. `ranks`: those of the run.
+  RepeatedRounds(const Job& job, Run& run, const MemberRanks& ranks);
 
   std::string state() const override;
   std::string repeat(const LineageStep& round) override;
@@ -36,6 +37,8 @@ class RepeatedRounds final : public Repetition {
 
   const Job& job_;
   Run& run_;
+  const MemberRanks& ranks_;
+  const BatchPlan plan_;  ///< of members
   const optim::OuterOptions outer_;
   RoundState round_;
   std::map<std::string, InnerState> inner_;  ///< by member

@@ -8,18 +8,21 @@
 
 #include "shoal/base/hex.h"
 #include "shoal/optim/schedule.h"
-#include "shoal/train/elastic/member_batch.h"
 
 namespace shoal::train {
 
-RepeatedSteps::RepeatedSteps(const Job& job, Run& run)
+RepeatedSteps::RepeatedSteps(const Job& job, Run& run, const MemberRanks& ranks)
     : job_(job),
       run_(run),
+      ranks_(ranks),
+      plan_(plan_of_members(run.batch, run.share)),
       state_(tensors_of(*run.state)),
       sum_(run.optimizer->slices()),
       part_(run.optimizer->slices()) {}
 
-std::string RepeatedSteps::state() const { return hex(state_.digest(run_.record_after(0))); }
+std::string RepeatedSteps::state() const {
+  return hex(ranks_.combined(state_.digest(run_.record_after(0))));
+}
 
 std::string RepeatedSteps::repeat(const LineageStep& step) {
   check_samples(step);
@@ -29,10 +32,12 @@ std::string RepeatedSteps::repeat(const LineageStep& step) {
                   .learning_rate = optim::learning_rate(run_.schedule, run_.record.step),
                   .clip_norm = job_.config.optimizer.clip_norm};
   for (std::int64_t i = 0; i < members; ++i) {
-    batches.push_back(member_batch(*run_.data, run_.record.samples, run_.batch,
-                                   samples_of_member(run_.batch, i, members)));
+    const SampleRange samples =
+        samples_of_rank(run_.batch, samples_of_member(plan_, i, members), run_.share);
+    batches.push_back(member_batch(*run_.data, run_.record.samples, run_.batch, samples));
     input.labels += count_labels(batches.back().micro_batches, run_.share);
   }
+  input.labels = ranks_.sum(input.labels);
   StepSum all;
   for (std::size_t i = 0; i < batches.size(); ++i) {
     at::set_num_threads(static_cast<int>(step.members[i].threads));
@@ -54,7 +59,7 @@ std::string RepeatedSteps::repeat(const LineageStep& step) {
 void RepeatedSteps::check_samples(const LineageStep& step) const {
   const auto members = static_cast<std::int64_t>(step.members.size());
   for (std::int64_t i = 0; i < members; ++i) {
-    const SampleRange expected = samples_of_member(run_.batch, i, members);
+    const SampleRange expected = samples_of_member(plan_, i, members);
     const LineageMember& member = step.members[static_cast<std::size_t>(i)];
     if (member.first_sample == run_.record.samples + expected.first &&
         member.samples == expected.count && member.threads > 0)

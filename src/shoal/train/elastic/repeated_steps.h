@@ -4,6 +4,8 @@
 
 #include "shoal/train/config/job_file.h"
 #include "shoal/train/elastic/gradient_sum.h"
+#include "shoal/train/elastic/member_batch.h"
+#include "shoal/train/elastic/member_ranks.h"
 #include "shoal/train/elastic/repetition.h"
 #include "shoal/train/elastic/run_state.h"
 #include "shoal/train/run.h"
@@ -13,8 +15,8 @@ namespace shoal::train {
 /// Repeats steps as SynchronousSteps computes them.
 class RepeatedSteps final : public Repetition {
  public:
-  /// Both must outlive this.
-  RepeatedSteps(const Job& job, Run& run);
+  /// All must outlive this. `ranks`: those of the run.
+  RepeatedSteps(const Job& job, Run& run, const MemberRanks& ranks);
 
   std::string state() const override;
   std::string repeat(const LineageStep& step) override;
@@ -24,6 +26,8 @@ class RepeatedSteps final : public Repetition {
 
   const Job& job_;
   Run& run_;
+  const MemberRanks& ranks_;
+  const BatchPlan plan_;  ///< of members
   RunState state_;
   GradientSum sum_, part_;
 };

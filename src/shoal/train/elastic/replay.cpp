@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "shoal/checkpoint/format/store.h"
+#include "shoal/comm/world.h"
 #include "shoal/train/config/members.h"
+#include "shoal/train/elastic/member_ranks.h"
 #include "shoal/train/elastic/repeated_rounds.h"
 #include "shoal/train/elastic/repeated_steps.h"
 #include "shoal/train/run.h"
@@ -43,21 +45,24 @@ std::vector<std::int64_t> beginnings(const Lines& lineage, const RunDirectory& d
   return steps;
 }
 
-std::unique_ptr<Repetition> make_repetition(const Job& job, Run& run) {
-  if (has_members(job.config)) return std::make_unique<RepeatedRounds>(job, run);
-  return std::make_unique<RepeatedSteps>(job, run);
+std::unique_ptr<Repetition> make_repetition(const Job& job, Run& run, const MemberRanks& ranks) {
+  if (has_members(job.config)) return std::make_unique<RepeatedRounds>(job, run, ranks);
+  return std::make_unique<RepeatedSteps>(job, run, ranks);
 }
 
-/// Returns nothing where the state behind `step` is not that which the lineage goes on from.
-std::optional<Replayed> replay_from(std::int64_t step, RunOptions& options, const Lines& lineage) {
-  options.from_step = step;
-  Run run(comm::Group(), options.run_directory, true);
+/// Is called by each of `group`, the ranks that a member has. Returns nothing where the state
+/// behind the step of the options is not that which the lineage goes on from.
+std::optional<Replayed> replay_on(const comm::Group& group, const RunOptions& options,
+                                  const Lines& lineage) {
+  const std::int64_t step = *options.from_step;
+  Run run(group, options.run_directory, true);
   RunSetup setup(options, run);
   setup.open();
   setup.choose_precision();
   setup.plan_memory();
   setup.build();
-  const auto repetition = make_repetition(options.job, run);
+  const MemberRanks ranks(group);
+  const auto repetition = make_repetition(options.job, run, ranks);
   Replayed replayed{.first = step + 1, .last = step, .own_set = run.record.instruction_set};
   const auto begin = beginning_at(step, lineage);
   if (repetition->state() != begin->before) return std::nullopt;
@@ -70,6 +75,19 @@ std::optional<Replayed> replay_from(std::int64_t step, RunOptions& options, cons
     replayed.differs = *line;
     break;
   }
+  return replayed;
+}
+
+std::optional<Replayed> replay_from(std::int64_t step, RunOptions& options, const Lines& lineage) {
+  options.from_step = step;
+  comm::WorldOptions world;
+  world.size = static_cast<int>(options.job.config.parallelism.ranks);
+  world.arena = false;
+  std::optional<Replayed> replayed;
+  comm::run_on_threads(world, [&](const comm::Group& group) {
+    auto own = replay_on(group, options, lineage);
+    if (group.rank() == 0) replayed = std::move(own);
+  });
   return replayed;
 }
 
@@ -107,6 +125,8 @@ Replayed replay(const std::string& run_directory) {
   }
   RunOptions options;
   options.job = load_job(directory.config());
+  // The ranks of a member are threads here.
+  options.job.config.parallelism.in_process = true;
   options.job.config.checkpoint.asynchronous = false;
   options.job.config.metrics.memory_steps = 0;
   options.run_directory = run_directory;

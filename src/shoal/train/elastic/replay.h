@@ -23,7 +23,8 @@ struct Replayed {
 };
 
 /// Repeats the steps of the lineage in `run_directory` on this process alone: the gradients of each
-/// member by itself, with as many threads, added up in the order of the members. It begins with the
+/// member by itself, with as many threads, added up in the order of the members. The ranks of a
+/// member are threads. It begins with the
 /// seed where the lineage does, or else with the oldest checkpoint of the run that the lineage goes
 /// on from: by its state, because checkpoints of another branch of the group have numbers too. It
 /// writes nothing.

@@ -11,10 +11,9 @@
 namespace shoal::train {
 
 namespace elastic = collective::elastic;
-using collective::Communicator;
 
-Rounds::Rounds(const RunOptions& options, Run& run, OnCommit on_commit)
-    : MemberWork(options, run,
+Rounds::Rounds(const RunOptions& options, Run& run, const MemberRanks& ranks, OnCommit on_commit)
+    : MemberWork(options, run, ranks,
                  {[this] { return round_.items(); }, [this] { return round_.items(); }, [] {}},
                  std::move(on_commit)),
       outer_(outer_of_rounds(options.job.config, run)),
@@ -62,7 +61,7 @@ void Rounds::read(std::span<const std::byte> bytes) {
   round_.take_anchor();
 }
 
-StepResult Rounds::step(elastic::ElasticGroup& group, const StepInput& input) {
+StepResult Rounds::step(MemberGroup& group, const StepInput& input) {
   closed_ = false;
   share_ = 0;
   data_wait_s_ = 0;
@@ -82,7 +81,7 @@ StepResult Rounds::train(const StepInput& given) {
   const auto begin = Clock::now();
   const RankBatch batch = read_batch(range_);
   StepInput input = given;
-  input.labels = count_labels(batch.micro_batches, run_.share);
+  input.labels = ranks_.sum(count_labels(batch.micro_batches, run_.share));
   const StepResult result = run_.step->run(batch, input);
   trained_ += range_.count;
   seconds_ += to_seconds(Clock::now() - begin);
@@ -90,13 +89,12 @@ StepResult Rounds::train(const StepInput& given) {
   return result;
 }
 
-StepResult Rounds::exchange(elastic::ElasticGroup& group, const StepResult& own) {
+StepResult Rounds::exchange(MemberGroup& group, const StepResult& own) {
   LineageStep line;
   const elastic::StepResult step = group.step(
-      group.next_step(),
-      [&](const std::shared_ptr<Communicator>& world, const elastic::Roster& roster) {
-        elastic::Attempt attempt = this->attempt(*world, roster, own);
-        line = line_of(roster.view);
+      [&](const Column& column, const elastic::Roster& roster) {
+        elastic::Attempt attempt = this->attempt(column, roster, own);
+        if (ranks_.leads()) line = line_of(roster.view);
         return attempt;
       },
       [this] { apply(); });
@@ -109,24 +107,25 @@ StepResult Rounds::exchange(elastic::ElasticGroup& group, const StepResult& own)
   return result;
 }
 
-elastic::Attempt Rounds::attempt(Communicator& group, const elastic::Roster& roster,
+elastic::Attempt Rounds::attempt(const Column& column, const elastic::Roster& roster,
                                  const StepResult& own) {
   // The last attempt may have failed because of what this member has. Of two members nobody else
   // could say which one is wrong.
   if (roster.attempt > 1) check_state();
   if (feedback_) feedback_->drop();
   next_.reset();
-  gather_parts(group, own);
+  gather_parts(column, own);
   const auto samples = static_cast<std::uint64_t>(trained_);
-  if (trained_by_all_ == 0) return {.state = state_.digest(common_record()), .samples = samples};
-  next_ = round_.moved_by(sum_of_differences(group));
+  if (trained_by_all_ == 0)
+    return {.state = of_all_ranks(state_.digest(common_record())), .samples = samples};
+  next_ = round_.moved_by(sum_of_differences(column));
   fault_at(member_place::kUpdate);
   const std::vector<checkpoint::StateItem> items = round_.items_of(*next_);
   if (std::exchange(state_is_wrong_, false)) make_wrong(items);
-  return {.state = RunState::digest_with(end(), items), .samples = samples};
+  return {.state = of_all_ranks(RunState::digest_with(end(), items)), .samples = samples};
 }
 
-void Rounds::gather_parts(Communicator& group, const StepResult& own) {
+void Rounds::gather_parts(const Column& column, const StepResult& own) {
   const Part part{.samples = static_cast<double>(trained_),
                   .threads = static_cast<double>(at::get_num_threads()),
                   .is_new = is_new_ ? 1.0 : 0.0,
@@ -135,7 +134,7 @@ void Rounds::gather_parts(Communicator& group, const StepResult& own) {
                   .loss = own.loss};
   constexpr std::size_t kNumbers = sizeof(Part) / sizeof(double);
   const auto* const first = reinterpret_cast<const double*>(&part);
-  const std::vector<double> all = gather(group, std::span(first, kNumbers));
+  const std::vector<double> all = column.gather(std::span(first, kNumbers));
   parts_.clear();
   trained_by_all_ = 0;
   for (std::size_t i = 0; i < all.size(); i += kNumbers) {
@@ -144,7 +143,7 @@ void Rounds::gather_parts(Communicator& group, const StepResult& own) {
   }
 }
 
-at::Tensor Rounds::sum_of_differences(Communicator& group) {
+at::Tensor Rounds::sum_of_differences(const Column& column) {
   at::Tensor sum = round_.difference(static_cast<double>(trained_) / trained_by_all_);
   collective::Operation operation{.kind = collective::Kind::kAllReduce,
                                   .type = ElementType::kF32,
@@ -155,10 +154,10 @@ at::Tensor Rounds::sum_of_differences(Communicator& group) {
   if (feedback_) {
     operation.coding = outer_.coding;
     operation.coding.key = outer_.coding.key.child(static_cast<std::uint64_t>(end().step));
-    feedback = feedback_->begin(operation.coding, group.size(), group.rank());
+    feedback = feedback_->begin(operation.coding, column.size(), column.rank());
     operation.feedback = &feedback;
   }
-  carry_out(group, operation, "all_reduce", [this] { fault_at(member_place::kReduce); });
+  column.carry_out(operation, "all_reduce", [this] { fault_at(member_place::kReduce); });
   return sum;
 }
 
@@ -189,7 +188,7 @@ void Rounds::apply() {
 SampleRange Rounds::next_range(std::int64_t rank) const {
   const auto members = static_cast<std::int64_t>(parts_.size());
   if (options_.job.config.low_communication.shares == MemberShares::kEven || trained_by_all_ == 0)
-    return samples_of_member(run_.batch, rank, members);
+    return samples_of_member(plan(), rank, members);
   double seconds = 0;
   for (const Part& part : parts_) seconds += part.seconds;
   std::vector<double> speeds;
@@ -198,7 +197,7 @@ SampleRange Rounds::next_range(std::int64_t rank) const {
     const bool is_known = part.samples > 0 && part.seconds > 0;
     speeds.push_back(is_known ? part.samples / part.seconds : trained_by_all_ / seconds);
   }
-  return samples_by_speed(run_.batch, speeds)[static_cast<std::size_t>(rank)];
+  return samples_by_speed(plan(), speeds)[static_cast<std::size_t>(rank)];
 }
 
 /// Returns the line of the round that the last attempt ends; without members where it ends none.

@@ -26,9 +26,9 @@ namespace shoal::train {
 /// of the round. A commit before which nobody has trained only divides the round.
 class Rounds final : public MemberWork {
  public:
-  Rounds(const RunOptions& options, Run& run, OnCommit on_commit);
+  Rounds(const RunOptions& options, Run& run, const MemberRanks& ranks, OnCommit on_commit);
 
-  StepResult step(collective::elastic::ElasticGroup& group, const StepInput& input) override;
+  StepResult step(MemberGroup& group, const StepInput& input) override;
   RunRecord record_after() const override;
   bool is_at_commit() const override { return run_.record.step == begin_.step; }
   void take_back() override;
@@ -50,12 +50,12 @@ class Rounds final : public MemberWork {
   void begin_at(const RunRecord& record);
   RunRecord end() const;
   StepResult train(const StepInput& given);
-  StepResult exchange(collective::elastic::ElasticGroup& group, const StepResult& own);
-  collective::elastic::Attempt attempt(collective::Communicator& group,
+  StepResult exchange(MemberGroup& group, const StepResult& own);
+  collective::elastic::Attempt attempt(const Column& column,
                                        const collective::elastic::Roster& roster,
                                        const StepResult& own);
-  void gather_parts(collective::Communicator& group, const StepResult& own);
-  at::Tensor sum_of_differences(collective::Communicator& group);
+  void gather_parts(const Column& column, const StepResult& own);
+  at::Tensor sum_of_differences(const Column& column);
   void apply();
   SampleRange next_range(std::int64_t rank) const;
   LineageStep line_of(const collective::elastic::View& view) const;

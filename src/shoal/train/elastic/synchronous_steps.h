@@ -18,9 +18,10 @@ namespace shoal::train {
 /// where the others do not commit it.
 class SynchronousSteps final : public MemberWork {
  public:
-  SynchronousSteps(const RunOptions& options, Run& run, OnCommit on_commit);
+  SynchronousSteps(const RunOptions& options, Run& run, const MemberRanks& ranks,
+                   OnCommit on_commit);
 
-  StepResult step(collective::elastic::ElasticGroup& group, const StepInput& input) override;
+  StepResult step(MemberGroup& group, const StepInput& input) override;
   RunRecord record_after() const override { return run_.record_after(1); }
   void take_back() override;
   std::vector<std::byte> write() override;
@@ -34,8 +35,9 @@ class SynchronousSteps final : public MemberWork {
     double labels = 0;
     double threads = 0;
   };
-  collective::elastic::Attempt attempt(collective::Communicator& group,
+  collective::elastic::Attempt attempt(const Column& column,
                                        const collective::elastic::Roster& roster, StepInput input);
+  void add_up(const Column& column, StepSum& sum);
   void tell(const collective::elastic::StepResult& step);
 
   optim::UndoLog undo_;
