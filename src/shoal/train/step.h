@@ -112,6 +112,10 @@ class TrainingStep {
   /// `tied` must outlive this. Without the call the whole model is the only stage, of a table of
   /// one rank.
   void run_through(PipelineOf pipeline_of, const parallel::TiedWeights& tied);
+  /// The same with one pipeline, whose table has the micro-batches of every step.
+  void run_through(parallel::Pipeline& pipeline, const parallel::TiedWeights& tied) {
+    run_through([&pipeline](int) -> parallel::Pipeline& { return pipeline; }, tied);
+  }
 
   /// From now on a step whose input allows it does not wait for the other ranks to know the norm of
   /// the gradient (Qi et al., "Zero Bubble Pipeline Parallelism", 2024, post-validation): it
