@@ -74,6 +74,26 @@ TEST(Elastic, RoundsEndAtAWholeNumberOfThemAndTravelAtOnce) {
   validate(with({"parallelism.zero_stage=1"}), 2);
 }
 
+// What several ranks of a member hold must stay the same on all of them, and their blocks differ.
+TEST(Elastic, CodecsRoundWhatOneRankHoldsOrAllAlike) {
+  const auto with = [](const std::vector<std::string>& more) {
+    std::vector<std::string> sets{"low_communication.method=diloco", "low_communication.every=4",
+                                  "low_communication.codec=i4", "checkpoint.interval=8"};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return elastic(sets);
+  };
+  const std::string tensor = "parallelism.tensor_parallel_degree=2";
+  const std::string pipeline = "parallelism.pipeline_parallel_degree=2";
+  EXPECT_THAT(refusal([&] { validate(with({tensor}), 2); }),
+              HasSubstr("has tensor- or expert-parallel ranks: \"none\""));
+  EXPECT_THAT(refusal([&] { validate(with({pipeline}), 2); }),
+              HasSubstr("has stages with tied embeddings: \"none\""));
+  validate(with({tensor, "low_communication.codec=none"}), 2);
+  validate(with({pipeline, "model.tied_embeddings=false"}), 2);
+  validate(with({"parallelism.context_parallel_degree=2"}), 2);
+  validate(with({"parallelism.zero_stage=1"}), 2);
+}
+
 TEST(Elastic, MembersMayHaveSeveralRanks) {
   const auto mesh = [](const std::vector<std::string>& sets, int ranks) {
     const Job job = elastic(sets);
@@ -89,6 +109,13 @@ TEST(Elastic, MembersMayHaveSeveralRanks) {
       mesh({"parallelism.tensor_parallel_degree=2", "parallelism.pipeline_parallel_degree=2"}, 4),
       "tp 2, pp 2");
   EXPECT_EQ(mesh({"parallelism.context_parallel_degree=2"}, 2), "cp 2");
+  // Stages of other blocks, and units of other sizes, are other parts of the model.
+  EXPECT_EQ(mesh({"parallelism.pipeline_parallel_degree=2",
+                  "parallelism.pipeline_parallel_stages_by=count"},
+                 2),
+            R"(pp 2, pipeline_parallel_stages_by "count")");
+  EXPECT_EQ(mesh({"parallelism.zero_stage=3", "parallelism.shard_units=model"}, 2),
+            R"(dp 2, zero_stage 3, shard_units "model")");
 }
 
 TEST(Elastic, WhatCannotBeLostIsRefused) {

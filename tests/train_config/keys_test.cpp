@@ -74,8 +74,9 @@ const Paths kOfTokens{"data.folders",
 const Paths kOfStreaming{"low_communication.fragments", "low_communication.overlap_steps",
                          "low_communication.mix"};
 const Paths kOfAnOuterOptimizer{"low_communication.learning_rate", "low_communication.momentum"};
-const Paths kOfMembers = both(both(kOfStreaming, kOfAnOuterOptimizer),
-                              {"low_communication.every", "low_communication.codec"});
+const Paths kOfMembers =
+    both(both(kOfStreaming, kOfAnOuterOptimizer),
+         {"low_communication.every", "low_communication.codec", "low_communication.rounding"});
 const Paths kOfElasticJobs{"elastic.join",
                            "elastic.listen",
                            "elastic.ports",
@@ -170,6 +171,7 @@ TEST(Conditions, OfMembers) {
   const auto of = [](LowCommunication method) {
     JobConfig job = busy_job();
     job.low_communication.method = method;
+    job.low_communication.codec = collective::Codec::kI4;
     return without_effect(job);
   };
   EXPECT_EQ(of(LowCommunication::kLocalSgd), both(busy, both(kOfStreaming, kOfAnOuterOptimizer)));
@@ -180,7 +182,8 @@ TEST(Conditions, OfMembers) {
   const Paths elastic =
       except(without_effect(rounds), both(kOfMembers, {"low_communication.shares"}));
   rounds.low_communication.method = LowCommunication::kDiLoCo;
-  EXPECT_EQ(without_effect(rounds), both(elastic, kOfStreaming));
+  EXPECT_EQ(without_effect(rounds),
+            both(elastic, both(kOfStreaming, {"low_communication.rounding"})));
 }
 
 TEST(Conditions, OfElasticJobs) {

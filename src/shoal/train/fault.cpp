@@ -49,13 +49,14 @@ Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int 
 }
 
 bool inject_fault_of_member(const DebugSection& debug, std::string_view place, std::int64_t step,
-                            int rank) {
+                            int rank, int size) {
   if (debug.fault_action != place || debug.fault_rank != rank) return false;
   // Nobody knows in which step others come and go.
   const bool is_of_a_step =
       place != member_place::kView && place != member_place::kGive && place != member_place::kTake;
   if (is_of_a_step ? step != debug.fault_step : step < debug.fault_step) return false;
-  return inject(debug.fault, fmt::format("step {} at its {}", step, place), 0, 1) == Poison::kState;
+  return inject(debug.fault, fmt::format("step {} at its {}", step, place), rank, size) ==
+         Poison::kState;
 }
 
 std::function<void(const schedule::Action&)> fault_at_action(const Job& job,

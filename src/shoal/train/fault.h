@@ -17,9 +17,9 @@ Poison inject_fault(const DebugSection& debug, std::int64_t step, int rank, int 
 
 /// Injects the fault that the job asks for at this member_place of an elastic member, which is at
 /// the step of this number. Returns true where its state must be made wrong.
-/// `rank`: this one of its member.
+/// `rank`: this one of the `size` of its member.
 bool inject_fault_of_member(const DebugSection& debug, std::string_view place, std::int64_t step,
-                            int rank);
+                            int rank, int size);
 
 /// Returns what a step must call before each action of this rank, so that the fault that the job
 /// asks for in the middle of it happens; empty where it asks for none. `step` returns the number of

@@ -113,6 +113,7 @@ MemberExchangeOptions exchange_options(const JobConfig& config) {
   const Key seed(static_cast<std::uint64_t>(config.debug.seed));
   collective::Coding coding;
   coding.codec = l.codec;
+  coding.stochastic = l.rounding == CodecRounding::kRandom;
   coding.key = seed.child("low_communication");
   MemberExchangeOptions options;
   options.fragments = static_cast<int>(exchange_fragments(config));

@@ -291,9 +291,11 @@ StepResult TrainingLoop::step_of_member(const StepInput& input) {
     return run_.elastic->step(input);
   } catch (const StoppedWhileWaiting&) {
     throw;
-  } catch (const std::exception&) {
+  } catch (const std::exception& failure) {
     // The other ranks of this member learn of it when this one aborts them.
-    if (!run_.elastic->has_failed_together()) throw;
+    const bool together = dynamic_cast<const FailedTogether*>(&failure) != nullptr ||
+                          run_.elastic->has_failed_together();
+    if (!together) throw;
     try {
       run_.elastic->take_back();
       if (saved_step_ == run_.record.step || run_.record.step == first_step_) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "shoal/base/error.h"
@@ -192,9 +193,10 @@ TEST_F(WideMembers, AMemberOfWhichARankFailsIsLostAndTheOthersGoOn) {
 TEST_F(WideMembers, JoinAGroupThatTrainsWhereTheirRanksAreTheSame) {
   std::atomic<int> stop = 0;
   auto group = start_wide("a", kZero3, kForever, &stop);
-  const auto refusal = [&](const std::string& name, const Mesh& mesh) -> std::string {
+  const auto refusal = [&](const std::string& name, const Mesh& mesh,
+                           const Sets& more = {}) -> std::string {
     try {
-      start_wide(name, mesh, kForever + joining("a"), &stop).get();
+      start_wide(name, mesh, kForever + joining("a") + more, &stop).get();
     } catch (const Error& error) {
       return error.what();
     }
@@ -206,6 +208,9 @@ TEST_F(WideMembers, JoinAGroupThatTrainsWhereTheirRanksAreTheSame) {
   EXPECT_THAT(refusal("other", {.name = "tp", .sets = {"parallelism.tensor_parallel_degree=2"}}),
               HasSubstr("a member of 2 ranks (tp 2) and protocol 1 cannot join members of 2 ranks "
                         "(dp 2, zero_stage 3)"));
+  // Its ranks have the state when they see that it is of another job, and the others go on.
+  EXPECT_THAT(refusal("another", kZero3, {"optimizer.learning_rate=0.5"}),
+              HasSubstr("the group trains another job: optimizer.learning_rate is "));
   auto joiner = start_wide("b", kZero3, kForever + joining("a"), &stop);
   wait_for("b", [](const LineageStep& step) { return step.members.size() == 2; });
   wait_for("a", [](const LineageStep& step) { return step.members.size() == 2; });
@@ -231,16 +236,21 @@ TEST_F(WideMembers, WhoWaitsForOthersStopsWhenItIsAsked) {
 TEST_F(WideMembers, NumbersThatAreNoneEndAllMembersWithTheStateBefore) {
   const Sets sets =
       kShort + Sets{"checkpoint.interval=0", "checkpoint.at_end=false", "debug.fault=overflow",
-                    "debug.fault_step=3", "debug.fault_rank=1"};
-  auto alone = start_wide("a", kZero3, sets);
-  try {
-    alone.get();
-    ADD_FAILURE() << "an infinite gradient is taken";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kNonFinite);
+                    "debug.fault_step=5", "debug.fault_rank=1"};
+  const Sets rounds{"low_communication.method=diloco", "low_communication.every=3"};
+  for (const auto& [name, more, before] :
+       {std::tuple{"steps", Sets{}, 4}, std::tuple{"rounds", rounds, 3}}) {
+    auto alone = start_wide(name, kZero3, sets + more);
+    try {
+      alone.get();
+      ADD_FAILURE() << "an infinite gradient is taken in " << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kNonFinite) << error.what();
+    }
+    EXPECT_EQ(lineage(name).back().step, before);
+    EXPECT_TRUE(std::filesystem::exists(path(name) + "/checkpoints/step-" + std::to_string(before)))
+        << name;
   }
-  EXPECT_EQ(lineage("a").back().step, 2);
-  EXPECT_TRUE(std::filesystem::exists(path("a") + "/checkpoints/step-2"));
 }
 
 // Two members of two ranks are the four ranks of a job without [elastic].

@@ -35,6 +35,8 @@ enum class ContextParallelMethod { kRing, kHeads };
 enum class StagesBy { kCost, kCount };
 /// How data-parallel members that exchange no gradients bring their parameters together.
 enum class LowCommunication { kNone, kLocalSgd, kDiLoCo, kStreamingDiLoCo };
+/// What a codec does with a value between two of its codes.
+enum class CodecRounding { kNearest, kRandom };
 /// Members of an elastic group divide the samples of a round like this.
 enum class MemberShares { kEven, kBySpeed };
 /// Members of an elastic group that have lost the majority of the keepers do this.
@@ -131,6 +133,10 @@ struct ChoiceNames<LowCommunication> {
 template <>
 struct ChoiceNames<collective::Codec> {
   static constexpr std::array names = collective::kCodecNames;
+};
+template <>
+struct ChoiceNames<CodecRounding> {
+  static constexpr std::array names{"nearest", "random"};
 };
 template <>
 struct ChoiceNames<MemberShares> {

@@ -178,4 +178,9 @@ std::string of_streaming(const JobConfig& job) {
                      name_of(job.low_communication.method));
 }
 
+std::string of_a_codec(const JobConfig& job) {
+  if (job.low_communication.codec != collective::Codec::kNone) return {};
+  return "says how a codec rounds, and low_communication.codec is \"none\"";
+}
+
 }  // namespace shoal::train

@@ -41,5 +41,6 @@ std::string with_an_etcd(const JobConfig& job);
 std::string of_members(const JobConfig& job);
 std::string of_an_outer_optimizer(const JobConfig& job);
 std::string of_streaming(const JobConfig& job);
+std::string of_a_codec(const JobConfig& job);
 
 }  // namespace shoal::train

@@ -76,8 +76,24 @@ void validate_ranks_of_members(const Job& job) {
   }
 }
 
+/// Ranks of a member that hold the same parameter must get the same sum of it. A codec rounds a
+/// rank's values in blocks, and which others are in the block of a value depends on what the rank
+/// holds.
+void validate_codec(const Job& job, const model::ModelSpec& spec) {
+  const ParallelismSection& p = job.config.parallelism;
+  const bool tied_stages = p.pipeline_parallel_degree > 1 && spec.tied_embeddings;
+  const bool differ = p.tensor_parallel_degree > 1 || p.expert_parallel_degree > 1 || tied_stages;
+  if (job.config.low_communication.codec == collective::Codec::kNone || !differ) return;
+  throw config_error(job, "low_communication.codec",
+                     fmt::format("rounds what several ranks of a member hold, each in its own way, "
+                                 "where a member of an elastic group (elastic.enabled) has {}: "
+                                 "\"none\"",
+                                 tied_stages ? "stages with tied embeddings"
+                                             : "tensor- or expert-parallel ranks"));
+}
+
 /// The work of members in a round becomes the state of all at its end.
-void validate_rounds(const Job& job) {
+void validate_rounds(const Job& job, const model::ModelSpec& spec) {
   if (!has_members(job.config)) return;
   if (is_streaming(job.config)) {
     throw config_error(job, "low_communication.method",
@@ -85,6 +101,7 @@ void validate_rounds(const Job& job) {
                        "member that is lost would take part of one with it. Elastic groups "
                        "(elastic.enabled) take \"diloco\" or \"local_sgd\"");
   }
+  validate_codec(job, spec);
   const std::int64_t every = job.config.low_communication.every;
   const std::int64_t interval = job.config.checkpoint.interval;
   if (interval % every != 0) {
@@ -182,6 +199,15 @@ std::string describe_mesh(const Job& job, int ranks) {
   add("pp", degrees.pp);
   const ParallelismSection& p = job.config.parallelism;
   if (p.zero_stage > 0) parts.push_back(fmt::format("zero_stage {}", p.zero_stage));
+  // Whatever else says which rank has which part of a tensor.
+  const JobConfig defaults;
+  for (const char* name : {"layouts", "shard_units", "shard_unit_size", "shard_unit_names",
+                           "pipeline_parallel_schedule", "pipeline_parallel_stages_by",
+                           "pipeline_parallel_stage_units"}) {
+    const ConfigKey& key = *find_key("parallelism", name);
+    const std::string value = value_text(key, job.config);
+    if (value != value_text(key, defaults)) parts.push_back(fmt::format("{} {}", name, value));
+  }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -191,7 +217,7 @@ void validate_elastic(const Job& job, const model::ModelSpec& spec, const BatchP
   validate_ranks_of_members(job);
   validate_pipelines(job, batch);
   validate_state(job, spec);
-  validate_rounds(job);
+  validate_rounds(job, spec);
   validate_network(job);
   if (job.config.training.micro_batch == 0) {
     throw config_error(job, kEnabled,

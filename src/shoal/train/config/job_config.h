@@ -170,6 +170,7 @@ struct LowCommunicationSection {
   double learning_rate = 0.7;  ///< diloco, streaming_diloco: of the outer optimizer
   double momentum = 0.9;       ///< diloco, streaming_diloco: Nesterov's, of the outer optimizer
   collective::Codec codec = collective::Codec::kNone;  ///< in which differences travel
+  CodecRounding rounding = CodecRounding::kNearest;    ///< with a codec
   MemberShares shares = MemberShares::kEven;           ///< of an elastic group
   std::int64_t fragments = 4;                          ///< streaming_diloco
   std::int64_t overlap_steps =

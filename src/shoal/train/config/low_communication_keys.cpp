@@ -23,9 +23,13 @@ void list_low_communication_keys(std::vector<ConfigKey>& keys) {
            "diloco, streaming_diloco: Nesterov's momentum of the outer optimizer; 0: none")
       .only_with({of_members, of_an_outer_optimizer})
       .key("codec", &L::codec,
-           "how differences travel: as fp32 (none), or rounded at random to 16, 8, 4 or 3 bits, "
-           "with what rounding took added the next time")
+           "how differences travel: as fp32 (none), or rounded to 16, 8, 4 or 3 bits, with what "
+           "rounding took added the next time")
       .only_with({of_members})
+      .key("rounding", &L::rounding,
+           "of the codec: to the nearest code, or up and down at random, so that the mean of many "
+           "exchanges is right but the error of each is larger")
+      .only_with({of_members, of_a_codec})
       .key(
           "shares", &L::shares,
           "how the members of an elastic group divide the micro-batches of each step of a round: "

@@ -310,8 +310,17 @@ std::string ElasticMember::other_member() const {
 }
 
 void ElasticMember::leave() {
-  if (group_ && !group_->leave())
-    options_.log.warning("the others have not agreed to leaving in time: they find out by silence");
+  if (following_) {
+    following_->wait_for_leader();
+    return;
+  }
+  leading_->while_others_wait([&]() -> MemberRanks::Bytes {
+    if (!group_->leave()) {
+      options_.log.warning(
+          "the others have not agreed to leaving in time: they find out by silence");
+    }
+    return {};
+  });
 }
 
 }  // namespace shoal::train

@@ -27,18 +27,30 @@ MemberRanks::Part part_of(Communicator& group, const collective::Operation& oper
                           const std::function<void()>& in_the_middle,
                           std::function<void(const Error&)> give_up) {
   MemberRanks::Part part;
-  part.goes_on = [&group, operation, in_the_middle,
-                  handle = std::optional<collective::Handle>()]() mutable {
-    if (!handle) {
-      handle = group.start(operation);
+  const auto handle = std::make_shared<std::optional<collective::Handle>>();
+  part.goes_on = [&group, operation, in_the_middle, handle] {
+    if (!*handle) {
+      *handle = group.start(operation);
       in_the_middle();
     }
-    const bool done = group.wait_briefly(*handle, kMoment);
+    const bool done = group.wait_briefly(**handle, kMoment);
     // What this rank has may be complete, while the view is over for others.
     group.look_for_failure();
     return done;
   };
-  part.give_up = std::move(give_up);
+  part.give_up = [&group, handle, give_up = std::move(give_up)](const Error& cause) {
+    // The others of the column may wait for what does not come any more. What has failed here is no
+    // failure of theirs.
+    group.abort(Error(ErrorKind::kAborted, "elastic",
+                      fmt::format("a member has failed in the view: {}", cause.what())));
+    try {
+      // Behind this nobody touches the caller's memory.
+      if (*handle) group.wait(**handle);
+    } catch (const Error&) {
+      // It has ended.
+    }
+    give_up(cause);
+  };
   return part;
 }
 
@@ -166,11 +178,7 @@ void MemberColumns::retire() {
 
 Column MemberColumns::column(Communicator* leaders) {
   if (ranks_.leads()) return {ranks_, *leaders};
-  return {ranks_, *world_->group(), [this](const Error& cause) {
-            // The others of the column may wait for what does not come any more.
-            world_->abort(cause);
-            retire();
-          }};
+  return {ranks_, *world_->group(), [this](const Error&) { retire(); }};
 }
 
 void MemberColumns::connect(const elastic::ColumnWorld::Place& place, Communicator* leaders) {
@@ -179,7 +187,11 @@ void MemberColumns::connect(const elastic::ColumnWorld::Place& place, Communicat
   std::string own;
   if (!ranks_.leads()) {
     connecting.emplace(options_, place);
-    own = connecting->address();
+    try {
+      own = connecting->address();
+    } catch (const Error&) {
+      // All ranks hear of it below.
+    }
   }
   std::vector<std::string> addresses = exchange(own, place.size, leaders);
   MemberRanks::Part part = nothing();

@@ -53,6 +53,17 @@ class MemberFailed final : public std::exception {
   const Error error;
 };
 
+/// Takes over this rank's part of a state; where one rank cannot, no rank goes on with it.
+void take_part(const MemberRanks& ranks, const MemberStateAccess& state, const Bytes& bytes) {
+  MemberRanks::Part part;
+  bool is_taken = false;
+  part.goes_on = [&] {
+    if (!std::exchange(is_taken, true)) state.read(bytes);
+    return true;
+  };
+  ranks.together(part);
+}
+
 }  // namespace
 
 void LeadingSide::tell(MemberCommand command, const Bytes& bytes) {
@@ -96,8 +107,12 @@ void LeadingSide::let_join() {
 
 Bytes LeadingSide::write() {
   if (ranks_.is_alone()) return state_.write();
-  tell(MemberCommand::kWrite);
-  return gather_state(ranks_, state_.write());
+  try {
+    tell(MemberCommand::kWrite);
+    return gather_state(ranks_, state_.write());
+  } catch (const Error& error) {
+    throw MemberFailed(error);
+  }
 }
 
 void LeadingSide::read(std::span<const std::byte> bytes) {
@@ -105,24 +120,31 @@ void LeadingSide::read(std::span<const std::byte> bytes) {
   const auto parts = parts_of_state(bytes);
   SHOAL_CHECK(parts.size() == static_cast<std::size_t>(ranks_.size()),
               "a state of {} ranks, and this member has {}", parts.size(), ranks_.size());
-  tell(MemberCommand::kRead);
-  state_.read(ranks_.part_from_leader(parts));
+  try {
+    tell(MemberCommand::kRead);
+    take_part(ranks_, state_, ranks_.part_from_leader(parts));
+  } catch (const FailedTogether&) {
+    throw;
+  } catch (const Error& error) {
+    throw MemberFailed(error);
+  }
 }
 
 elastic::Attempt LeadingSide::try_with_all(const Attempt& attempt, Communicator& leaders,
                                            const elastic::Roster& roster) {
   const MemberRanks::Digest view = collective::membership::digest(roster.view);
   const bool connects = connected_ != view;
-  tell(MemberCommand::kAttempt, bytes_of(AttemptMessage{.view = view,
-                                                        .connects = connects ? 1 : 0,
-                                                        .rank = roster.rank,
-                                                        .size = roster.size,
-                                                        .epoch = roster.view.epoch,
-                                                        .step = roster.step,
-                                                        .samples = roster.samples,
-                                                        .attempt = roster.attempt}));
+  const AttemptMessage message{.view = view,
+                               .connects = connects ? 1 : 0,
+                               .rank = roster.rank,
+                               .size = roster.size,
+                               .epoch = roster.view.epoch,
+                               .step = roster.step,
+                               .samples = roster.samples,
+                               .attempt = roster.attempt};
   others_wait_ = false;
   try {
+    tell(MemberCommand::kAttempt, bytes_of(message));
     connected_.reset();
     if (connects) {
       columns_.connect({.view = view, .column = 0, .rank = roster.rank, .size = roster.size},
@@ -169,7 +191,11 @@ FollowingSide::Told FollowingSide::next() {
         gather_state(ranks_, state_.write());
         continue;
       case MemberCommand::kRead:
-        state_.read(ranks_.part_from_leader({}));
+        try {
+          take_part(ranks_, state_, ranks_.part_from_leader({}));
+        } catch (const FailedTogether&) {
+          // The leader says what follows.
+        }
         continue;
       case MemberCommand::kFailed:
         failed_together_ = true;

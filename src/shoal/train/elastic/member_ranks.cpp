@@ -56,10 +56,10 @@ std::optional<Error> error_in(const at::Tensor& message) {
 }
 
 /// A failure of another rank's connections ends the view for this one as that of a peer would.
-Error of_rank(int rank, const Error& error) {
+Error of_rank(int rank, int size, const Error& error) {
   const bool passes = error.kind() == ErrorKind::kTimeout || error.kind() == ErrorKind::kAborted ||
                       error.kind() == ErrorKind::kPeerLost;
-  if (!passes) return error;
+  if (!passes) return Error(error).at(rank, size);
   return Error(ErrorKind::kPeerLost, error.operation(),
                fmt::format("rank {} of this member has failed with other members: {}", rank,
                            error.message()));
@@ -85,7 +85,7 @@ MemberRanks::Bytes MemberRanks::from_leader(Bytes bytes) const {
   return bytes;
 }
 
-std::vector<MemberRanks::Bytes> MemberRanks::to_leader(const Bytes& own,
+std::vector<MemberRanks::Bytes> MemberRanks::to_leader(Bytes own,
                                                        const std::vector<bool>& leave_out) const {
   const at::Tensor size = at::empty({1}, at::kLong);
   *size.data_ptr<std::int64_t>() = static_cast<std::int64_t>(own.size());
@@ -100,7 +100,7 @@ std::vector<MemberRanks::Bytes> MemberRanks::to_leader(const Bytes& own,
     return {};
   }
   std::vector<Bytes> all(static_cast<std::size_t>(this->size()));
-  all[0] = own;
+  all[0] = std::move(own);
   for (int r = 1; r < this->size(); ++r) {
     if (!sends(r)) continue;
     Bytes& bytes = all[static_cast<std::size_t>(r)];
@@ -150,10 +150,19 @@ MemberRanks::Digest MemberRanks::combined(const std::vector<Digest>& of_ranks) {
 }
 
 void MemberRanks::together(const Part& part) const {
-  if (leads()) {
-    lead(part);
-  } else {
-    follow(part);
+  try {
+    if (leads()) {
+      lead(part);
+    } else {
+      follow(part);
+    }
+  } catch (const FailedTogether&) {
+    throw;
+  } catch (const Error& error) {
+    // The ranks of this member have ended. What this one has begun must not go on behind the
+    // caller.
+    part.give_up(error);
+    throw;
   }
 }
 
@@ -204,7 +213,7 @@ void MemberRanks::lead(const Part& part) const {
       outcome.is_known = true;
       ++known;
       const std::optional<Error> error = error_in(outcome.message);
-      if (error && !failure) failure = of_rank(r, *error);
+      if (error && !failure) failure = of_rank(r, size(), *error);
     }
     if (failure && !std::exchange(is_decided, true)) {
       decide(failure);

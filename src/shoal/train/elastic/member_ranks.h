@@ -53,7 +53,7 @@ class MemberRanks {
   Bytes from_leader(Bytes bytes) const;
   /// Returns the bytes of each rank on the leader, and nothing on the others. `leave_out`: ranks
   /// that send none, by what all have said of themselves, see `digests`.
-  std::vector<Bytes> to_leader(const Bytes& own, const std::vector<bool>& leave_out) const;
+  std::vector<Bytes> to_leader(Bytes own, const std::vector<bool>& leave_out) const;
   /// Returns on each rank what the leader has for it; the others pass nothing.
   Bytes part_from_leader(const std::vector<std::span<const std::byte>>& parts) const;
   double sum(double value) const { return group_.sum(value); }
@@ -65,11 +65,11 @@ class MemberRanks {
 
   /// One rank's part of what all do at the same time.
   struct Part {
-    /// Goes on for about a millisecond, and returns true once it is complete. Throws an Error where
-    /// it has failed, also after it was complete.
+    /// Goes on for about a millisecond, and returns true once it is complete. Is called again then,
+    /// until all parts are. Throws an Error where it has failed, also after it was complete.
     std::function<bool()> goes_on;
     /// Ends it, so that no rank of another member waits for this one, and nobody touches its memory
-    /// any more. Is called where another rank has failed.
+    /// any more. Is called where this or another rank has failed, once.
     std::function<void(const Error&)> give_up = [](const Error&) {};
   };
   /// Carries out all parts. Where one has failed, gives up the others, and throws FailedTogether

@@ -36,13 +36,13 @@ std::uint64_t take_number(Span& bytes) {
 
 // Ranks; for each the first rank with the same state; for each the size, 0 where it is not the
 // first; the states.
-MemberRanks::Bytes gather_state(const MemberRanks& ranks, const Bytes& own) {
+MemberRanks::Bytes gather_state(const MemberRanks& ranks, Bytes own) {
   const std::vector<Digest> digests = ranks.digests(RunState::digest_of(own));
   const std::vector<std::size_t> firsts = first_of_equals(digests);
   std::vector<bool> leave_out;
   for (std::size_t rank = 0; rank < firsts.size(); ++rank)
     leave_out.push_back(firsts[rank] != rank);
-  std::vector<Bytes> states = ranks.to_leader(own, leave_out);
+  std::vector<Bytes> states = ranks.to_leader(std::move(own), leave_out);
   if (!ranks.leads()) return {};
   Bytes all;
   std::size_t size = (1 + 2 * states.size()) * sizeof(std::uint64_t);
@@ -57,7 +57,7 @@ MemberRanks::Bytes gather_state(const MemberRanks& ranks, const Bytes& own) {
   for (const Bytes& state : states) put(state.size());
   for (Bytes& state : states) {
     all.insert(all.end(), state.begin(), state.end());
-    state = {};
+    Bytes().swap(state);
   }
   return all;
 }

@@ -13,7 +13,7 @@ namespace shoal::train {
 
 /// Returns on the leader the states of all ranks, of which each passes its own, and nothing on the
 /// others. Collective over the member.
-MemberRanks::Bytes gather_state(const MemberRanks& ranks, const MemberRanks::Bytes& own);
+MemberRanks::Bytes gather_state(const MemberRanks& ranks, MemberRanks::Bytes own);
 /// Returns the state of each rank, as views of such bytes. Throws Error(data) for bytes that are
 /// none.
 std::vector<std::span<const std::byte>> parts_of_state(std::span<const std::byte> bytes);

@@ -29,7 +29,7 @@ std::vector<std::byte> MemberWork::write() {
   // Whoever begins a group asks for its own state too.
   const bool lies =
       has_entered_ && inject_fault_of_member(options_.job.config.debug, member_place::kGive,
-                                             record.step + 1, ranks_.rank());
+                                             record.step + 1, ranks_.rank(), ranks_.size());
   if (lies) bytes.back() ^= std::byte{1};
   return bytes;
 }
@@ -87,7 +87,7 @@ RankBatch MemberWork::read_batch(const SampleRange& samples) {
 
 bool MemberWork::fault_at(const char* place) const {
   return inject_fault_of_member(options_.job.config.debug, place, run_.record.step + 1,
-                                ranks_.rank());
+                                ranks_.rank(), ranks_.size());
 }
 
 // In a tensor that the digest covers: of a weight with a master, that is the master. The highest

@@ -82,6 +82,17 @@ class MemberWork {
   Digest of_all_ranks(const Digest& own) const { return ranks_.combined(own); }
   /// Remembers a commit and tells it: `line` needs no digests.
   void committed(const collective::elastic::StepResult& step, LineageStep line);
+  /// Returns what `step` returns. Where its numbers are not finite, they have the same bits on all
+  /// ranks of the member, and all fail together.
+  template <class Step>
+  static auto unless_non_finite(const Step& step) {
+    try {
+      return step();
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kNonFinite) throw FailedTogether(error);
+      throw;
+    }
+  }
   /// Changes one bit of the first of these tensors.
   static void make_wrong(const std::vector<checkpoint::StateItem>& items);
 

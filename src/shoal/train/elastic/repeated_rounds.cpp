@@ -60,7 +60,7 @@ std::string RepeatedRounds::repeat(const LineageStep& round) {
     run_.record = begin;
     differences.push_back(train(round, member, static_cast<double>(member.samples) / samples));
   }
-  round_.take(round_.moved_by(sum_of(round, std::move(differences))));
+  round_.take(round_.moved_by(sum_of(round, std::move(differences)), ranks_));
   // A member that is not in a round has been lost: a process that comes back has another id.
   const auto is_lost = [&](const auto& entry) {
     return std::none_of(round.members.begin(), round.members.end(),

@@ -34,7 +34,9 @@ checkpoint::StateItem item(std::string name, const at::Tensor& tensor) {
 // As MemberExchange has it: ranks of one job that exchange the same parameters have the same bits.
 optim::OuterOptions outer_of_rounds(const JobConfig& config, const Run& run) {
   optim::OuterOptions outer = exchange_options(config).synchronisation.outer;
-  outer.coding.key = outer.coding.key.child(run.optimizer->slices().front().name);
+  const auto& slices = run.optimizer->slices();
+  // A rank that owns nothing encodes nothing.
+  if (!slices.empty()) outer.coding.key = outer.coding.key.child(slices.front().name);
   return outer;
 }
 
@@ -79,13 +81,14 @@ at::Tensor RoundState::all(const std::vector<at::Tensor>& parts) const {
   return at::cat(flat);
 }
 
-RoundState::Next RoundState::moved_by(const at::Tensor& sum) const {
-  const double norm = std::sqrt(optim::sum_of_squares({sum}));
+RoundState::Next RoundState::moved_by(const at::Tensor& sum, const MemberRanks& ranks) const {
+  const double squares = ranks.sum(optim::sum_of_squares({sum}));
   // The sum has the same bits on all members, so that all throw, or none.
-  if (!std::isfinite(norm)) {
-    throw Error(ErrorKind::kNonFinite, "elastic",
-                fmt::format("the norm of the members' mean difference is {}", norm))
-        .hint("a member's parameters are not finite, or have gone very far");
+  if (!std::isfinite(squares)) {
+    throw FailedTogether(
+        Error(ErrorKind::kNonFinite, "elastic",
+              fmt::format("the norm of the members' mean difference is {}", std::sqrt(squares)))
+            .hint("a member's parameters are not finite, or have gone very far"));
   }
   Next next{.anchor = all(anchors_), .momentum = all(momenta_)};
   optim::move_anchor(span_of(next.anchor), span_of(sum), span_of(next.momentum), 1, options_);

@@ -8,6 +8,7 @@
 #include "shoal/checkpoint/checkpoint.h"
 #include "shoal/optim/outer_optimizer.h"
 #include "shoal/train/config/job_config.h"
+#include "shoal/train/elastic/member_ranks.h"
 #include "shoal/train/run.h"
 #include "shoal/train/run_record.h"
 
@@ -37,9 +38,9 @@ class RoundState {
   struct Next {
     at::Tensor anchor, momentum;  ///< [values]; the second is undefined where there is none
   };
-  /// Returns what this sum leads to; the state stays as it is. Throws Error(non-finite) where the
-  /// sum is not finite.
-  Next moved_by(const at::Tensor& sum) const;
+  /// Returns what this sum leads to; the state stays as it is. Throws FailedTogether on all `ranks`
+  /// of the member where the sum of one is not finite. Collective over them.
+  Next moved_by(const at::Tensor& sum, const MemberRanks& ranks) const;
   /// Makes it the state, and the parameters those of its anchor.
   void take(const Next& next);
   /// Makes the parameters those of the anchor.

@@ -82,7 +82,7 @@ StepResult Rounds::train(const StepInput& given) {
   const RankBatch batch = read_batch(range_);
   StepInput input = given;
   input.labels = ranks_.sum(count_labels(batch.micro_batches, run_.share));
-  const StepResult result = run_.step->run(batch, input);
+  const StepResult result = unless_non_finite([&] { return run_.step->run(batch, input); });
   trained_ += range_.count;
   seconds_ += to_seconds(Clock::now() - begin);
   if (input.poison == Poison::kState) state_is_wrong_ = true;
@@ -118,7 +118,7 @@ elastic::Attempt Rounds::attempt(const Column& column, const elastic::Roster& ro
   const auto samples = static_cast<std::uint64_t>(trained_);
   if (trained_by_all_ == 0)
     return {.state = of_all_ranks(state_.digest(common_record())), .samples = samples};
-  next_ = round_.moved_by(sum_of_differences(column));
+  next_ = round_.moved_by(sum_of_differences(column), ranks_);
   fault_at(member_place::kUpdate);
   const std::vector<checkpoint::StateItem> items = round_.items_of(*next_);
   if (std::exchange(state_is_wrong_, false)) make_wrong(items);

@@ -52,13 +52,7 @@ elastic::Attempt SynchronousSteps::attempt(const Column& column, const elastic::
   undo_.record();
   if (run_.loss_scale) scale_before_ = run_.loss_scale->state();
   tried_ = true;
-  try {
-    result_ = run_.step->update(std::move(sum), input);
-  } catch (const Error& error) {
-    // The norm has the same bits on all ranks.
-    if (error.kind() == ErrorKind::kNonFinite) throw FailedTogether(error);
-    throw;
-  }
+  result_ = unless_non_finite([&] { return run_.step->update(std::move(sum), input); });
   fault_at(member_place::kUpdate);
   if (input.poison == Poison::kState && roster.attempt == 1) make_wrong(tensors_.to_save());
   return {.state = of_all_ranks(state_.digest(run_.record_after(1))),
