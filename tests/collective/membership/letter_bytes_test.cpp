@@ -6,7 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +60,7 @@ class Anything {
   Member member(std::uint32_t width) {
     Member member{.id = id(), .endpoints = {}, .width = width, .site = words()};
     member.protocol = static_cast<std::uint32_t>(number());
+    if (flag()) member.mesh = words();
     for (std::uint64_t i = random_() % 3; i > 0; --i)
       member.endpoints.push_back({words(), static_cast<std::uint16_t>(random_())});
     return member;
@@ -190,6 +196,34 @@ class Bytes {
   }
   wire::Bytes bytes;
 };
+
+wire::Bytes bytes_of_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto* const data = reinterpret_cast<const std::byte*>(text.data());
+  return {data, data + text.size()};
+}
+
+// The fuzzer would be refused at the first byte of seeds of another format. They are written anew
+// by
+//   SHOAL_WRITE_SEEDS=1 build/release/bin/membership_test --gtest_filter='LetterBytes.Seeds*'
+TEST(LetterBytes, SeedsOfTheFuzzerAreLettersOfEachKind) {
+  const std::filesystem::path folder = SHOAL_LETTER_SEEDS;
+  if (std::getenv("SHOAL_WRITE_SEEDS")) {
+    for (std::size_t kind = 0; kind < kKinds; ++kind) {
+      const wire::Bytes bytes = encode(Anything(kind).letter(kind));
+      std::ofstream file(folder / ("kind_" + std::to_string(kind)), std::ios::binary);
+      file.write(reinterpret_cast<const char*>(bytes.data()),
+                 static_cast<std::streamsize>(bytes.size()));
+    }
+  }
+  std::set<std::size_t> kinds;
+  for (const auto& seed : std::filesystem::directory_iterator(folder)) {
+    SCOPED_TRACE(seed.path());
+    ASSERT_NO_THROW(kinds.insert(decode_letter(bytes_of_file(seed.path())).body.index()));
+  }
+  EXPECT_EQ(kinds.size(), kKinds);
+}
 
 TEST(LetterBytes, AViewHasTheseBytesAndTheirSha256) {
   View view;
