@@ -9,6 +9,7 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "shoal/base/clock.h"
 #include "shoal/base/error.h"
 #include "shoal/base/log.h"
+#include "shoal/checkpoint/format/reader.h"
 #include "shoal/train/config/lineage.h"
 #include "shoal/train/config/metrics.h"
 #include "shoal/train/elastic/replay.h"
@@ -33,6 +35,14 @@ class ElasticJob : public testing::Test {
     prepare_small_text(path("data"));
   }
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
+  /// Returns the bytes by name of the model in a checkpoint.
+  std::map<std::string, std::vector<char>> model_of(const std::string& name, int step) const {
+    checkpoint::format::Reader reader(path(name) + "/checkpoints/step-" + std::to_string(step));
+    std::map<std::string, std::vector<char>> values;
+    for (const auto& tensor : reader.manifest().tensors)
+      if (tensor.name.starts_with("model.")) values[tensor.name] = reader.read(tensor);
+    return values;
+  }
 
   /// Trains in the folder `name`, and returns the exit code.
   int train_in(const std::string& name, const Sets& sets, std::atomic<int>* stop = nullptr) const {

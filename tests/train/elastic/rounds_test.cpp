@@ -6,12 +6,10 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "shoal/base/error.h"
-#include "shoal/checkpoint/format/reader.h"
 #include "tests/train/elastic/elastic_job.h"
 
 namespace shoal::train::rounds_test {
@@ -28,14 +26,6 @@ const Sets kForever =
 
 class Rounds : public ElasticJob {
  protected:
-  /// Returns the bytes by name of the model in a checkpoint.
-  std::map<std::string, std::vector<char>> model_of(const std::string& name, int step) const {
-    checkpoint::format::Reader reader(path(name) + "/checkpoints/step-" + std::to_string(step));
-    std::map<std::string, std::vector<char>> values;
-    for (const auto& tensor : reader.manifest().tensors)
-      if (tensor.name.starts_with("model.")) values[tensor.name] = reader.read(tensor);
-    return values;
-  }
   /// Runs two members to the end.
   void train_two(const std::string& first, const std::string& second, const Sets& sets) {
     auto one = start(first, sets + Sets{"elastic.members=2"});

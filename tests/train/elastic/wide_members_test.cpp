@@ -6,14 +6,12 @@
 #include <atomic>
 #include <csignal>
 #include <future>
-#include <map>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "shoal/base/error.h"
-#include "shoal/checkpoint/format/reader.h"
 #include "shoal/train/elastic/member_ranks.h"
 #include "tests/train/elastic/elastic_job.h"
 
@@ -71,14 +69,6 @@ class WideMembers : public ElasticJob {
   void expect_replayed(const std::string& name) const {
     const Replayed replayed = replay_of(name);
     EXPECT_FALSE(replayed.differs) << name << " differs behind step " << replayed.differs->step;
-  }
-  /// Returns the bytes by name of the model in a checkpoint.
-  std::map<std::string, std::vector<char>> model_of(const std::string& name, int step) const {
-    checkpoint::format::Reader reader(path(name) + "/checkpoints/step-" + std::to_string(step));
-    std::map<std::string, std::vector<char>> values;
-    for (const auto& tensor : reader.manifest().tensors)
-      if (tensor.name.starts_with("model.")) values[tensor.name] = reader.read(tensor);
-    return values;
   }
 };
 
