@@ -56,8 +56,9 @@ class Announcements {
   /// whichever of them is the odd one out.
   void compare(std::uint64_t sequence, const PendingOperation& own, int peer) const;
   void compare_with_all(std::uint64_t sequence, const PendingOperation& own) const {
-    for (int r = 0; r < ranks_; ++r)
+    for (int r = 0; r < ranks_; ++r) {
       if (r != rank_) compare(sequence, own, r);
+    }
   }
   /// Returns the path of an operation that all ranks have published: the same on every rank, as it
   /// depends on nothing but the descriptors.

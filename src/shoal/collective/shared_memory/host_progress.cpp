@@ -132,9 +132,10 @@ bool HostCommunicator::choose_path(std::uint64_t sequence, PendingOperation& p) 
 // Staged operations share one sequence of chunks, so none may overtake another. Ranks announce in
 // the order of the calls: where all have announced `sequence`, they have those before it.
 bool HostCommunicator::behind_a_staged_one(std::uint64_t sequence) const {
-  for (std::uint64_t s = queue_.executed() + 1; s < sequence; ++s)
+  for (std::uint64_t s = queue_.executed() + 1; s < sequence; ++s) {
     if (!queue_[s].executed && announcements_.path(s, queue_[s]) == TransferPath::kStaged)
       return true;
+  }
   return false;
 }
 
