@@ -170,8 +170,6 @@ ColumnWorld::ColumnWorld(const LetterCarrier::Options& network, const ViewWorld:
   group_ = std::make_shared<TcpCommunicator>(transport_, call_options(options));
 }
 
-ColumnWorld::~ColumnWorld() { group_.reset(); }
-
 void ColumnWorld::abort(const Error& cause) { transport_->abort(cause); }
 
 }  // namespace shoal::collective::elastic

@@ -83,7 +83,7 @@ class ColumnWorld {
               const Place& place, Meeting meeting, std::function<void()> may_go_on,
               Deadline deadline);
   /// Leaves. Waits for peers as ~TcpTransport does.
-  ~ColumnWorld();
+  ~ColumnWorld() = default;
   ColumnWorld(const ColumnWorld&) = delete;
   ColumnWorld& operator=(const ColumnWorld&) = delete;
 
@@ -96,7 +96,7 @@ class ColumnWorld {
 
  private:
   std::shared_ptr<wire::TcpTransport> transport_;
-  std::shared_ptr<TcpCommunicator> group_;
+  std::shared_ptr<TcpCommunicator> group_;  ///< goes first
 };
 
 /// Returns how the two ends of a stream of a state connect, beside a member that computes: `name`

@@ -58,7 +58,7 @@ class Suspicion {
 
  private:
   using Accusers = std::map<MemberId, std::set<MemberId>>;
-  /// What is known of somebody that this member watches.
+  /// Somebody that this member watches.
   struct Watched {
     Clock::time_point heard;
     bool absent = false;  ///< since it was heard

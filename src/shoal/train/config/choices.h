@@ -35,7 +35,7 @@ enum class ContextParallelMethod { kRing, kHeads };
 enum class StagesBy { kCost, kCount };
 /// How data-parallel members that exchange no gradients bring their parameters together.
 enum class LowCommunication { kNone, kLocalSgd, kDiLoCo, kStreamingDiLoCo };
-/// What a codec does with a value between two of its codes.
+/// A codec gives a value between two of its codes one of them.
 enum class CodecRounding { kNearest, kRandom };
 /// Members of an elastic group divide the samples of a round like this.
 enum class MemberShares { kEven, kBySpeed };

@@ -208,7 +208,7 @@ std::string describe_mesh(const Job& job, int ranks) {
     const std::string value = value_text(key, job.config);
     if (value != value_text(key, defaults)) parts.push_back(fmt::format("{} {}", name, value));
   }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return fmt::to_string(fmt::join(parts, ", "));
 }
 
 void validate_elastic(const Job& job, const model::ModelSpec& spec, const BatchPlan& batch) {

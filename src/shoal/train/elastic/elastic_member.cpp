@@ -38,7 +38,7 @@ std::string key_in(const std::string& file) {
                            "head -c 32 /dev/urandom | base64 > key, copied to each host");
 }
 
-/// What the leader tells the others of the group, before its name in it.
+/// The leader tells the others this of the group, and then its name in it.
 struct Entered {
   collective::membership::Digest state{};
   std::uint64_t has_joined = 0;
@@ -94,6 +94,7 @@ ElasticMember::ElasticMember(const RunOptions& options, Run& run)
       run_(run),
       ranks_(run.group, {.answer = longest_wait(options.job.config),
                          .part = from_seconds(options.job.config.elastic.step_timeout_s)}),
+      network_(network_options(options.job, ranks_.size())),
       work_(make_work()),
       columns_(ranks_, column_options()),
       state_{.write = [this] { return work_->write(); },
@@ -120,7 +121,7 @@ ElasticMember::ElasticMember(const RunOptions& options, Run& run)
 
 MemberColumns::Options ElasticMember::column_options() const {
   MemberColumns::Options options;
-  options.network = network_options(options_.job, ranks_.size());
+  options.network = network_;
   options.world.timeout = from_seconds(section_.step_timeout_s);
   options.meeting_timeout = elastic::ElasticGroup::Options().meeting_timeout;
   return options;
@@ -230,7 +231,7 @@ void ElasticMember::keep_addresses(const elastic::View& view) const {
 
 elastic::ElasticGroup::Options ElasticMember::group_options() {
   elastic::ElasticGroup::Options options;
-  options.network = network_options(options_.job, ranks_.size());
+  options.network = network_;
   // All gradients are one operation, which must hold what members differ in: over a slow link that
   // takes longer than the waits of a job. Silence ends it before.
   options.step_timeout = from_seconds(section_.step_timeout_s);
@@ -239,7 +240,7 @@ elastic::ElasticGroup::Options ElasticMember::group_options() {
   if (has_members(options_.job.config)) options.meeting_timeout = options.step_timeout;
   options.state.write = [this] { return leading_->write(); };
   options.state.read = [this](std::span<const std::byte> bytes) { leading_->read(bytes); };
-  // Of several ranks the others are in the middle of a step when a joiner asks.
+  // When a joiner asks, the other ranks of a member are in the middle of a step.
   options.state.steady = has_members(options_.job.config) && ranks_.is_alone();
   options.state.digest = ranks_.is_alone() ? RunState::digest_of : digest_of_member_state;
   options.on_fault = [log = options_.log](const Error& error) { log.warning("{}", error.what()); };

@@ -91,6 +91,7 @@ class ElasticMember {
   const ElasticSection& section_;
   Run& run_;
   const MemberRanks ranks_;
+  const collective::elastic::LetterCarrier::Options network_;
   std::unique_ptr<MemberWork> work_;
   MemberColumns columns_;
   const MemberStateAccess state_;

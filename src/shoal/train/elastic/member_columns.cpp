@@ -34,7 +34,7 @@ MemberRanks::Part part_of(Communicator& group, const collective::Operation& oper
       in_the_middle();
     }
     const bool done = group.wait_briefly(**handle, kMoment);
-    // What this rank has may be complete, while the view is over for others.
+    // The view may be over for others although this rank's part is complete.
     group.look_for_failure();
     return done;
   };
