@@ -59,18 +59,19 @@ function(shoal_precompile_headers target kind)
   target_precompile_headers(${target} REUSE_FROM ${donor})
 endfunction()
 
-# shoal_compile_together(TARGET SIZE)
-#   Lets the compiler take the sources of a target in batches of SIZE. Headers leave templates behind
-#   that every translation unit instantiates anew (those of LibTorch 1.3 s, precompiled or not), so
-#   fewer units are most of what a first build can save; small batches keep an incremental build
-#   within seconds. Kernels for several instruction sets include themselves and stay alone. Sources
+# shoal_compile_together(TARGET)
+#   Lets the compiler take the sources of a target in batches of eight. Headers leave templates behind
+#   that every translation unit instantiates anew (those of LibTorch 1.8 s, precompiled or not), and
+#   sources of one room use the same ones, so fewer units are most of what a first build can save:
+#   with six sources a batch the room `train` takes the compiler 135 s, with three 193 s. Larger
+#   batches save little more, and make an incremental build wait. Kernels for several instruction sets include themselves and stay alone. Sources
 #   of one batch share anonymous namespaces: two of them may not give one name to different things.
 #   In a test program a name of one source could silently hide that of a header in another: each has
 #   a namespace of its own inside its room's, named as the file (tools/check_layers.py).
 #   -DSHOAL_BATCHES=OFF compiles each source alone, as the preset `dev` does for editors and
 #   debuggers.
 option(SHOAL_BATCHES "Compile the sources of a room in batches" ON)
-function(shoal_compile_together target size)
+function(shoal_compile_together target)
   if(NOT SHOAL_BATCHES)
     return()
   endif()
@@ -84,7 +85,7 @@ function(shoal_compile_together target size)
       set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
     endif()
   endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   # gcc takes a source that another one includes for a header, where a type with a member from an
   # anonymous namespace would be a mistake.
   target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
@@ -132,11 +133,7 @@ function(shoal_library room)
   endif()
   if(arg_SOURCES)
     shoal_precompile_headers(shoal_${target} LIBRARY ${torch})
-    if(arg_TORCH)
-      shoal_compile_together(shoal_${target} 3)
-    else()
-      shoal_compile_together(shoal_${target} 4)
-    endif()
+    shoal_compile_together(shoal_${target})
   endif()
   # As shoal::<room> of the installed package (install_package.cmake).
   if(arg_TORCH)
@@ -203,7 +200,7 @@ function(shoal_test name)
     endif()
   endforeach()
   shoal_precompile_headers(${name} PROGRAM TEST ${torch})
-  shoal_compile_together(${name} 4)
+  shoal_compile_together(${name})
   target_compile_options(${name} PRIVATE ${shoal_test_options})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 1500)
@@ -250,6 +247,10 @@ function(shoal_bench name)
   foreach(room ${arg_ROOMS})
     string(REPLACE "/" "_" room ${room})
     target_link_libraries(${name} PRIVATE shoal_${room})
+    if(room IN_LIST shoal_torch_rooms)
+      set(torch TORCH)
+    endif()
   endforeach()
   target_link_libraries(${name} PRIVATE ${arg_PACKAGES})
+  shoal_precompile_headers(${name} PROGRAM ${torch})
 endfunction()

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "shoal/base/bytes_at.h"
 #include "shoal/base/check.h"
 #include "shoal/comm/library_communicator.h"
 #include "shoal/comm/mpi_compat.h"
@@ -155,11 +156,6 @@ class MpiTransfer final : public Transfer {
   std::vector<MPI_Request> requests_;
 };
 
-const std::byte* at(const void* p, std::size_t offset) {
-  return static_cast<const std::byte*>(p) + offset;
-}
-std::byte* at(void* p, std::size_t offset) { return static_cast<std::byte*>(p) + offset; }
-
 class MpiCommunicator final : public LibraryCommunicator {
  public:
   /// The caller holds the world's mutex: the constructor calls MPI.
@@ -214,8 +210,8 @@ void MpiCommunicator::reduce(const Request& r, MpiTransfer& transfer) const {
   // MPI matches the calls on a communicator by their order, and every rank makes these in the same
   // order, whether it is the root or not. MPI forbids equal buffers, hence MPI_IN_PLACE.
   const auto to_root = [&](int root, std::size_t first, std::size_t begin, int count) {
-    const void* from = at(r.input, (first + begin) * size_of_one);
-    void* to = rank() == root ? at(r.output, begin * size_of_one) : nullptr;
+    const void* from = bytes_at(r.input, (first + begin) * size_of_one);
+    void* to = rank() == root ? bytes_at(r.output, begin * size_of_one) : nullptr;
     ok(MPI_Ireduce(from == to ? MPI_IN_PLACE : from, to, count, type, op, root, comm_,
                    transfer.next()),
        "MPI_Ireduce");
@@ -228,8 +224,9 @@ void MpiCommunicator::reduce(const Request& r, MpiTransfer& transfer) const {
     } else if (r.kind == Kind::kReduce) {
       to_root(r.peer, 0, begin, count);
     } else {
-      const void* from = r.input == r.output ? MPI_IN_PLACE : at(r.input, begin * size_of_one);
-      ok(MPI_Iallreduce(from, at(r.output, begin * size_of_one), count, type, op, comm_,
+      const void* from =
+          r.input == r.output ? MPI_IN_PLACE : bytes_at(r.input, begin * size_of_one);
+      ok(MPI_Iallreduce(from, bytes_at(r.output, begin * size_of_one), count, type, op, comm_,
                         transfer.next()),
          "MPI_Iallreduce");
     }
@@ -253,17 +250,18 @@ void MpiCommunicator::exchange(const Request& r, MpiTransfer& transfer) const {
   for (int peer = 0; peer < size(); ++peer) {
     const std::size_t sent = r.send_counts[peer];
     const std::size_t received = r.receive_counts[peer];
-    if (peer == rank() && sent > 0) std::memmove(at(r.output, to), at(r.input, from), sent);
+    if (peer == rank() && sent > 0)
+      std::memmove(bytes_at(r.output, to), bytes_at(r.input, from), sent);
     if (peer != rank() && received > 0) {
       const Bytes block(received, largest_);
-      ok(MPI_Irecv(at(r.output, to), block.count(), block.type(), peer, world_->largest_tag(),
+      ok(MPI_Irecv(bytes_at(r.output, to), block.count(), block.type(), peer, world_->largest_tag(),
                    comm_, transfer.next()),
          "MPI_Irecv");
     }
     if (peer != rank() && sent > 0) {
       const Bytes block(sent, largest_);
-      ok(MPI_Isend(at(r.input, from), block.count(), block.type(), peer, world_->largest_tag(),
-                   comm_, transfer.next()),
+      ok(MPI_Isend(bytes_at(r.input, from), block.count(), block.type(), peer,
+                   world_->largest_tag(), comm_, transfer.next()),
          "MPI_Isend");
     }
     from += sent;
@@ -282,19 +280,19 @@ void MpiCommunicator::move(const Request& r, MpiTransfer& transfer) const {
     case Kind::kBroadcast:
       return ok(MPI_Ibcast(r.output, n, type, r.peer, comm_, request), "MPI_Ibcast");
     case Kind::kAllGather: {
-      const bool in_place = r.input == at(r.output, mine);
+      const bool in_place = r.input == bytes_at(r.output, mine);
       return ok(MPI_Iallgather(in_place ? MPI_IN_PLACE : r.input, n, type, r.output, n, type, comm_,
                                request),
                 "MPI_Iallgather");
     }
     case Kind::kGather: {
-      const bool in_place = root && r.input == at(r.output, mine);
+      const bool in_place = root && r.input == bytes_at(r.output, mine);
       return ok(MPI_Igather(in_place ? MPI_IN_PLACE : r.input, n, type, root ? r.output : nullptr,
                             n, type, r.peer, comm_, request),
                 "MPI_Igather");
     }
     case Kind::kScatter: {
-      const bool in_place = root && r.output == at(r.input, mine);
+      const bool in_place = root && r.output == bytes_at(r.input, mine);
       return ok(MPI_Iscatter(root ? r.input : nullptr, n, type, in_place ? MPI_IN_PLACE : r.output,
                              n, type, r.peer, comm_, request),
                 "MPI_Iscatter");

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "shoal/base/bytes_at.h"
 #include "shoal/base/check.h"
 #include "shoal/collective/fold/fold.h"
 #include "shoal/collective/operation_check.h"
@@ -102,11 +103,6 @@ Scalar scalar_of(ElementType type, double value) {
   collective::narrow(type, &single, &scalar.f16, 1);
   return scalar;
 }
-
-const std::byte* at(const void* begin, std::size_t bytes) {
-  return static_cast<const std::byte*>(begin) + bytes;
-}
-std::byte* at(void* begin, std::size_t bytes) { return static_cast<std::byte*>(begin) + bytes; }
 
 /// Sleeps a little longer each time: short operations are seen at once, long ones cost no core.
 class Patience {
@@ -253,12 +249,12 @@ int NcclCommunicator::exchange(const Operation& o, const Buffer& b) {
     const std::size_t in = o.receive_counts.empty() ? b.count : o.receive_counts[place];
     if (sends && (o.kind != Kind::kGather || r == o.peer) && out > 0) {
       const std::size_t from = o.kind == Kind::kGather ? 0 : sent;
-      result = nccl_->send(at(b.input, from * element), out * moved.each, moved.type, r,
+      result = nccl_->send(bytes_at(b.input, from * element), out * moved.each, moved.type, r,
                            communicator_, stream);
     }
     if (is_good(result) && receives && (o.kind != Kind::kScatter || r == o.peer) && in > 0) {
       const std::size_t to = o.kind == Kind::kScatter ? 0 : received;
-      result = nccl_->receive(at(b.output, to * element), in * moved.each, moved.type, r,
+      result = nccl_->receive(bytes_at(b.output, to * element), in * moved.each, moved.type, r,
                               communicator_, stream);
     }
     sent += out;

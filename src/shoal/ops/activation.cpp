@@ -18,6 +18,7 @@
 #include "shoal/ops/activation_kernels.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/ops/kernel_input.h"
 
 namespace shoal::ops {
 namespace {
@@ -26,7 +27,7 @@ namespace {
 // operators.
 bool has_kernel(Activation activation, const at::Tensor& x) {
   return (activation == Activation::kGeluTanh || activation == Activation::kSilu) &&
-         x.scalar_type() == at::kFloat && x.device().is_cpu();
+         is_fp32_on_cpu(x);
 }
 kernels::Curve curve(Activation activation) {
   return activation == Activation::kSilu ? kernels::Curve::kSilu : kernels::Curve::kGeluTanh;
@@ -72,9 +73,6 @@ at::Tensor plain_backward(Activation activation, const at::Tensor& dy, const at:
 
 at::Tensor biased(const at::Tensor& x, const at::Tensor& bias) {
   return bias.defined() ? x + bias : x;
-}
-const float* pointer(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
 at::Tensor backward(Activation activation, const at::Tensor& dy, const at::Tensor& x,

@@ -20,6 +20,7 @@
 #include "shoal/ops/attention_part.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/ops/kernel_input.h"
 #include "shoal/ops/key_ranges.h"
 
 namespace shoal::ops {
@@ -35,9 +36,7 @@ at::Tensor repeated(const at::Tensor& x, std::int64_t per) {
 }
 
 /// Shoal's own kernel computes fp32 on CPU, LibTorch's all else.
-bool has_kernel(const at::Tensor& qkv) {
-  return qkv.scalar_type() == at::kFloat && qkv.device().is_cpu() && qkv.numel() > 0;
-}
+bool has_kernel(const at::Tensor& qkv) { return is_fp32_on_cpu(qkv) && qkv.numel() > 0; }
 
 /// Does LibTorch have a kernel for devices for these heads? It copies vectors of 16 bytes.
 bool has_device_kernel(const at::Tensor& qkv, const HeadShape& shape) {

@@ -8,15 +8,12 @@
 #include <limits>
 
 #include "shoal/base/check.h"
+#include "shoal/ops/kernel_input.h"
 #include "shoal/ops/loss.h"
 #include "shoal/ops/softmax_kernels.h"
 
 namespace shoal::ops {
 namespace {
-
-bool has_kernel(const at::Tensor& logits) {
-  return logits.scalar_type() == at::kFloat && logits.device().is_cpu();
-}
 
 /// Labels counted from the first class of the part; -1: not in it.
 std::int64_t own_label(std::int64_t label, std::int64_t first, std::int64_t width) {
@@ -36,7 +33,7 @@ at::Tensor entropy_part(const at::Tensor& logits, const at::Tensor& labels, std:
     part.select(1, 0).fill_(-std::numeric_limits<double>::infinity());
     return part;
   }
-  if (!has_kernel(logits)) {
+  if (!is_fp32_on_cpu(logits)) {
     part.select(1, 0).copy_(at::logsumexp(logits.to(at::kDouble), {1}));
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t own = own_label(label[i], first, width);
@@ -67,7 +64,7 @@ void entropy_part_gradient(const at::Tensor& logits, const at::Tensor& labels, s
       row.zero_();
       continue;
     }
-    if (has_kernel(logits)) {
+    if (is_fp32_on_cpu(logits)) {
       kernels::softmax_row(width, row.mutable_data_ptr<float>(), log_sum[i],
                            static_cast<float>(scale));
     } else {

@@ -13,6 +13,7 @@
 #include "shoal/base/check.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/ops/kernel_input.h"
 #include "shoal/ops/norm_kernels.h"
 
 namespace shoal::ops {
@@ -28,8 +29,8 @@ struct Gradients {
 
 bool has_kernel(const at::Tensor& qkv, const at::Tensor& query_weight,
                 const at::Tensor& key_weight) {
-  return qkv.scalar_type() == at::kFloat && query_weight.scalar_type() == at::kFloat &&
-         key_weight.scalar_type() == at::kFloat && qkv.device().is_cpu();
+  return is_fp32_on_cpu(qkv) && query_weight.scalar_type() == at::kFloat &&
+         key_weight.scalar_type() == at::kFloat;
 }
 
 /// [B, T, groups, heads_per_group + 2, head_size]

@@ -7,22 +7,17 @@
 #include "shoal/ops/activation_kernels.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/ops/kernel_input.h"
 #include "shoal/ops/matmul.h"
 
 namespace shoal::ops {
 namespace {
 
-bool has_kernel(const at::Tensor& x) {
-  return x.scalar_type() == at::kFloat && x.device().is_cpu();
-}
-const float* pointer(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
-}
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 /// out [rows, N] = residual + bias: what the product is added to.
 void fill(const at::Tensor& out, const at::Tensor& residual, const at::Tensor& bias) {
-  if (has_kernel(out)) {
+  if (is_fp32_on_cpu(out)) {
     const at::Tensor from = residual.defined() ? residual.contiguous() : residual;
     kernels::fill_rows(out.size(0), out.size(1), pointer(from), pointer(bias),
                        out.mutable_data_ptr<float>());
@@ -34,7 +29,7 @@ void fill(const at::Tensor& out, const at::Tensor& residual, const at::Tensor& b
 
 void add_columns(const at::Tensor& x, const at::Tensor& target, bool accumulate) {
   if (!accumulate) target.zero_();
-  if (has_kernel(x)) {
+  if (is_fp32_on_cpu(x)) {
     kernels::column_sum(x.size(0), x.size(1), pointer(x), target.mutable_data_ptr<float>());
   } else {
     target.add_(x.sum(0));

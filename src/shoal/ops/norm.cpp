@@ -16,6 +16,7 @@
 #include "shoal/base/check.h"
 #include "shoal/ops/conversion.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/ops/kernel_input.h"
 #include "shoal/ops/norm_kernels.h"
 
 namespace shoal::ops {
@@ -29,17 +30,13 @@ struct NormGradients {
 };
 
 bool has_kernel(const at::Tensor& x, const at::Tensor& weight) {
-  return x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat && x.device().is_cpu();
+  return is_fp32_on_cpu(x) && weight.scalar_type() == at::kFloat;
 }
 
 kernels::NormShape shape_of(NormKind kind, const at::Tensor& x, double epsilon) {
   const std::int64_t width = x.size(-1);
   return {x.numel() / std::max<std::int64_t>(width, 1), width, kind == NormKind::kLayer,
           static_cast<float>(epsilon)};
-}
-
-const float* pointer(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
 /// The plain path: any type, any device.

@@ -5,16 +5,12 @@
 #include <cstring>
 #include <vector>
 
+#include "shoal/base/bytes_at.h"
 #include "shoal/collective/fold/fold.h"
 #include "shoal/collective/shared_memory/stream_copy.h"
 
 namespace shoal::collective {
 namespace {
-
-const std::byte* bytes_at(const void* p, std::size_t offset) {
-  return static_cast<const std::byte*>(p) + offset;
-}
-std::byte* bytes_at(void* p, std::size_t offset) { return static_cast<std::byte*>(p) + offset; }
 
 // Memmove, because the input and the output of one rank may overlap.
 void copy(void* to, const void* from, std::size_t bytes) {
