@@ -143,7 +143,7 @@ void Claims::count_asked(Stream stream, std::size_t bytes) {
 // The stream goes to the end of its line, so that every stream gets a chunk in turn.
 void Claims::end_turn(Stream stream, Queue& queue) {
   if (queue.messages.empty()) {
-    queues_.erase(stream);
+    queues_.erase(queues_.find(stream));
   } else {
     let_wait(stream, queue, line_of(queue));
   }
@@ -224,7 +224,7 @@ void Claims::adopt(Stream stream) {
 }
 
 void Claims::drop_all() {
-  std::erase_if(queues_, [&](auto& entry) {
+  queues_.erase_if([&](auto& entry) {
     if (entry.first.group == 0) return false;
     for (auto& message : entry.second.messages) release(*message);
     return true;

@@ -14,6 +14,7 @@
 #include "shoal/base/clock.h"
 #include "shoal/wire/assembler.h"
 #include "shoal/wire/flow_message.h"
+#include "shoal/wire/stream_map.h"
 #include "shoal/wire/transport.h"
 #include "shoal/wire/turns.h"
 
@@ -130,6 +131,13 @@ class Claims {
     std::size_t at = 0;                   ///< bytes of the first message that are claimed already
     std::optional<std::uint64_t> number;  ///< of the first message, once it is announced
     Line line = kReady;
+
+    /// Its messages are gone, see StreamMap.
+    void reset() {
+      messages.clear();
+      at = 0;
+      number.reset();
+    }
   };
   std::optional<Stream> next_stream(Line line);
   std::optional<Chunk> claim_of(Stream stream);
@@ -145,7 +153,7 @@ class Claims {
   static Line line_of(const Queue& queue) { return queue.number ? kPieces : kReady; }
 
   bool in_pieces_;
-  std::map<Stream, Queue> queues_;
+  StreamMap<Queue> queues_;
   std::deque<Chunk> returned_;   // pieces that are claimed again
   std::array<Turns, 4> lines_;   // by Line; each stream of queues_ waits in one of them
   std::size_t begun_ = 0;        // messages of which some chunks, not all, are claimed

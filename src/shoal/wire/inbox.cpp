@@ -44,7 +44,7 @@ void Inbox::arrived(Stream stream, ReceivedChunk chunk, std::size_t bytes) {
 
 void Inbox::put(Stream stream, ReceivedChunk chunk) {
   bytes_ += window_cost(chunk.bytes());
-  chunks_[stream].push_back(std::move(chunk));
+  arrived_.try_emplace(stream).first->second.chunks.push_back(std::move(chunk));
   pause_if_full();
 }
 
@@ -62,28 +62,29 @@ void Inbox::pause_if_full() {
 }
 
 std::optional<ReceivedChunk> Inbox::take(Stream stream) {
-  const auto entry = chunks_.find(stream);
-  if (entry == chunks_.end()) {
+  const auto entry = arrived_.find(stream);
+  if (entry == arrived_.end()) {
     ask_for(stream, kAskedBytes);
     return std::nullopt;
   }
-  ReceivedChunk chunk = std::move(entry->second.front());
-  entry->second.pop_front();
-  if (entry->second.empty()) chunks_.erase(entry);
+  auto& chunks = entry->second.chunks;
+  ReceivedChunk chunk = std::move(chunks.front());
+  chunks.pop_front();
+  if (chunks.empty()) arrived_.erase(entry);
   took(chunk);
   return chunk;
 }
 
 bool Inbox::contains(Stream stream) {
-  if (chunks_.contains(stream)) return true;
+  if (arrived_.contains(stream)) return true;
   ask_for(stream, kAskedBytes);
   return false;
 }
 
 // Chunks of the message that came before the receive was posted wait here.
 void Inbox::post(Stream stream, std::shared_ptr<PostedReceive> receive) {
-  if (const auto entry = chunks_.find(stream); entry != chunks_.end()) {
-    auto& chunks = entry->second;
+  if (const auto entry = arrived_.find(stream); entry != arrived_.end()) {
+    auto& chunks = entry->second.chunks;
     while (!chunks.empty() && receive->arrived < receive->bytes) {
       const ReceivedChunk& chunk = chunks.front();
       if (chunk.total() != receive->bytes) {
@@ -95,7 +96,7 @@ void Inbox::post(Stream stream, std::shared_ptr<PostedReceive> receive) {
       took(chunk);
       chunks.pop_front();
     }
-    if (chunks.empty()) chunks_.erase(entry);
+    if (chunks.empty()) arrived_.erase(entry);
   }
   if (receive->arrived == receive->bytes) return;
   ask_for_rest(stream, *receive);

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +11,7 @@
 
 #include "shoal/wire/flow_message.h"
 #include "shoal/wire/received_chunk.h"
+#include "shoal/wire/stream_map.h"
 #include "shoal/wire/transport.h"
 
 namespace shoal::wire {
@@ -56,6 +57,11 @@ class Inbox {
   std::uint64_t bytes() const { return bytes_ + held_; }
 
  private:
+  struct Arrived {
+    std::deque<ReceivedChunk> chunks;
+    /// See StreamMap.
+    void reset() { chunks.clear(); }
+  };
   void put(Stream stream, ReceivedChunk chunk);
   void took(const ReceivedChunk& chunk);
   void pause_if_full();
@@ -66,7 +72,7 @@ class Inbox {
   std::uint64_t window_;
   std::uint64_t bytes_ = 0;
   std::uint64_t held_ = 0;
-  std::map<Stream, std::list<ReceivedChunk>> chunks_;
+  StreamMap<Arrived> arrived_;
   std::map<Stream, std::shared_ptr<PostedReceive>> posted_;
   bool paused_ = false;
   /// While paused: what was asked for and has not arrived. The peer counts the same when it sends,

@@ -332,11 +332,13 @@ void TcpOperation::fold_batch() {
   const Range range = (*steps_)[at_].range;
   const std::size_t bytes = bytes_of(range);
   const std::size_t front = bytes <= kInlineBytes ? TcpCall::kBytes : 0;
-  while (folded_ < bytes && may_write(range)) {
+  const auto awaits = [](const Arrival& arrival) { return arrival.chunks.empty(); };
+  while (folded_ < bytes && std::none_of(batch_.begin(), batch_.end(), awaits) &&
+         may_write(range)) {
     std::size_t chunk = bytes - folded_;
     std::vector<std::pair<int, const std::byte*>> others;
+    others.reserve(batch_.size() + 1);  // fold_into adds this rank's own
     for (const Arrival& arrival : batch_) {
-      if (arrival.chunks.empty()) return;
       others.emplace_back(arrival.peer, arrival.chunks.front().data() + front);
       chunk = arrival.chunks.front().bytes() - front;
     }
@@ -356,6 +358,7 @@ void TcpOperation::fold_into(Range range, std::size_t from_byte, std::size_t byt
   others.emplace_back(members_.rank, mine);
   std::sort(others.begin(), others.end());
   std::vector<const void*> sources;
+  sources.reserve(others.size());
   for (const auto& [rank, data] : others) sources.push_back(data);
   void* target = mine;
   fold(operation_.type, operation_.reduction, sources.data(), static_cast<int>(sources.size()),
@@ -378,9 +381,9 @@ bool TcpOperation::all_released() {
 
 int TcpOperation::awaited() const {
   for (const Arrival& arrival : batch_) {
-    if (!arrival.complete)
-      return operation_.kind == Kind::kReceive && !arrival.call_arrived ? operation_.peer
-                                                                        : arrival.peer;
+    if (arrival.complete) continue;
+    const bool no_sender_yet = operation_.kind == Kind::kReceive && !arrival.call_arrived;
+    return no_sender_yet ? operation_.peer : arrival.peer;
   }
   if (!announced_ || sent_.empty()) return at_ < steps_->size() ? (*steps_)[at_].peer : previous();
   return sent_.front().peer;
