@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "apps/shoal/blocked_signals.h"
 #include "shoal/base/error.h"
 #include "shoal/base/file.h"
 #include "shoal/collective/flight/flight_files.h"
@@ -29,8 +30,11 @@ FlightAnswers::FlightAnswers(const RankArguments& arguments,
       first_rank_(arguments.rank),
       ranks_(arguments.in_process ? arguments.world : 1),
       world_(arguments.world),
-      book_(std::move(book)),
-      thread_([this] { watch_board(); }) {}
+      book_(std::move(book)) {
+  // ThreadSanitizer loses a signal that a thread gets in its first moments.
+  const BlockedSignals blocked;
+  thread_ = std::thread([this] { watch_board(); });
+}
 
 FlightAnswers::~FlightAnswers() {
   {

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <exception>
 #include <utility>
 
+#include "apps/shoal/blocked_signals.h"
 #include "shoal/base/clock.h"
 #include "shoal/base/system_error.h"
 
@@ -101,18 +101,12 @@ RequestServer::RequestServer(std::vector<Listener> listeners)
     : listeners_(std::move(listeners)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (wake_.get() < 0)
     throw system_error(ErrorKind::kResource, "watch", "cannot make an event descriptor");
-  // The thread inherits the mask: signals are for the threads that wait for them or handle them.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   try {
     thread_ = std::thread([this] { serve(); });
   } catch (const std::exception&) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw Error(ErrorKind::kResource, "watch", "cannot start a thread");
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 RequestServer::~RequestServer() {
