@@ -64,8 +64,9 @@ endfunction()
 #   that every translation unit instantiates anew (those of LibTorch 1.8 s, precompiled or not), and
 #   sources of one room use the same ones, so fewer units are most of what a first build can save:
 #   with six sources a batch the room `train` takes the compiler 135 s, with three 193 s. Larger
-#   batches save little more, and make an incremental build wait. Kernels for several instruction sets include themselves and stay alone. Sources
-#   of one batch share anonymous namespaces: two of them may not give one name to different things.
+#   batches make an incremental build wait. Kernels for several instruction sets include themselves
+#   and stay alone. Sources of one batch share anonymous namespaces: two of them may not give one
+#   name to different things.
 #   In a test program a name of one source could silently hide that of a header in another: each has
 #   a namespace of its own inside its room's, named as the file (tools/check_layers.py).
 #   -DSHOAL_BATCHES=OFF compiles each source alone, as the preset `dev` does for editors and

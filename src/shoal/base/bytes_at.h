@@ -3,7 +3,7 @@
 
 namespace shoal {
 
-/// The place `offset` bytes behind `begin`.
+/// Returns the place `offset` bytes behind `begin`.
 inline const std::byte* bytes_at(const void* begin, std::size_t offset) {
   return static_cast<const std::byte*>(begin) + offset;
 }

@@ -11,6 +11,7 @@
 
 #include "shoal/base/check.h"
 #include "shoal/ops/differentiable.h"
+#include "shoal/ops/kernel_input.h"
 #include "shoal/ops/random_kernels.h"
 
 namespace shoal::ops {
@@ -48,14 +49,14 @@ struct Mask {
   at::Tensor apply(const at::Tensor& x, const at::Tensor& residual) const {
     // Other types and devices: the fp32 kernel draws the mask from ones, so that all of them drop
     // the same elements.
-    if (x.scalar_type() != at::kFloat || !x.is_cpu()) {
+    if (!is_fp32_on_cpu(x)) {
       const at::Tensor kept = x * factors(x);
       return residual.defined() ? residual + kept : kept;
     }
     const at::Tensor y = at::empty_like(x);
     const std::int64_t width = x.size(-1);
     const float* from = x.const_data_ptr<float>();
-    const float* base = residual.defined() ? residual.const_data_ptr<float>() : nullptr;
+    const float* base = pointer(residual);
     float* to = y.mutable_data_ptr<float>();
     // Row by row, as each has counters of its own.
     rows(x, [&](std::uint64_t sample, std::uint32_t position, std::int64_t index) {

@@ -3,12 +3,12 @@
 
 namespace shoal::ops {
 
-/// Whether Shoal's own kernels can read it: fp32 in the memory of a CPU.
+/// Returns true for fp32 in the memory of a CPU, which Shoal's own kernels can read.
 inline bool is_fp32_on_cpu(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat && x.device().is_cpu();
 }
 
-/// Where the values of an fp32 tensor begin; nullptr for one that is not defined.
+/// Returns where the values of an fp32 tensor begin; nullptr for one that is not defined.
 inline const float* pointer(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }

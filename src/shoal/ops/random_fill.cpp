@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include "shoal/base/check.h"
+#include "shoal/ops/kernel_input.h"
 #include "shoal/ops/random_kernels.h"
 
 namespace shoal::ops {
@@ -49,7 +50,7 @@ void fill_box(const at::Tensor& box, const std::vector<std::int64_t>& global_sha
   }
   // 16-bit weights are the fp32 values rounded: a run in bf16 starts from the same model. So does
   // one on another device, which gets what the CPU has drawn.
-  const bool direct = box.scalar_type() == at::kFloat && box.is_cpu();
+  const bool direct = is_fp32_on_cpu(box);
   const at::Tensor values = direct ? box : at::empty(box.sizes(), at::kFloat);
   float* out = values.mutable_data_ptr<float>();
   for_runs(

@@ -9,9 +9,9 @@
 
 namespace shoal::wire {
 
-/// What waits, by stream, while there is any of it. Streams come and go with every operation, so a
-/// few entries that were erased are kept with their memory for the next ones: a steady flow of
-/// messages allocates none.
+/// Holds an entry for each stream for which something waits. Streams come and go with every
+/// operation, so a few entries that were erased are kept with their memory for the next ones: a
+/// steady flow of messages allocates none.
 ///
 /// `Entry` has `reset()`, which makes it like a new one and keeps its memory. Not thread-safe.
 template <class Entry>
