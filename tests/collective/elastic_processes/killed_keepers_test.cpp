@@ -28,13 +28,17 @@ struct Group {
 class KilledKeepers : public ElasticProcesses {
  protected:
   static constexpr std::size_t kKeepers = 3;
+  /// Up to 45 processes train beside each other: with shorter steps they fill the cores of the
+  /// machine for as long as the last group waits for its turn.
+  static constexpr const char* kPauseMs = "100";
 
   /// Begins a group of `size`, one of which dies at that place of step 30. They are started in the
   /// order in which they are to join.
   Group begin(const Place& place, std::size_t dying, std::size_t size) {
     Group group{place.name + std::string(" of keeper ") + std::to_string(dying), dying, {}};
     for (std::size_t i = 0; i < size; ++i) {
-      std::vector<std::string> more = {"--members", std::to_string(i == 0 ? size : 1)};
+      std::vector<std::string> more = {"--members", std::to_string(i == 0 ? size : 1), "--pause-ms",
+                                       kPauseMs};
       if (i == dying) more.insert(more.end(), {"--die-at", "30", "--die-in", place.name});
       group.members.push_back(&start(i == 0 ? nullptr : group.members[0], more));
       group.members.back()->address(soon());
