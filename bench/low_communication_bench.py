@@ -14,9 +14,9 @@ period, in which each parameter is exchanged once, after some steps to begin wit
 joining: a member of an elastic group that trains GPT-2 with 124M parameters in rounds, while another one at the other site joins it: the median time
 of its steps alone (the peer) and while its state crosses the link, twelve times in turn, and the limit 1.1 times as long. The state is anchor and
 momentum, eight bytes a parameter; the joiners are killed in the middle of it, and the last one takes all of it.
-loss: a small Llama that learns the header corpus from the same samples, with members and without, three seeds each: the mean loss of the held-out
-files. The peer is the synchronous run, and the spread is how far the losses of its seeds are apart, as a part of their mean. There is no limit: in runs
-this short each member learns from too few samples for the means to be equal.
+loss: a small Llama that learns the header corpus from the same samples until it hardly learns more, with members that send 4,000 times fewer bytes and
+without, three seeds each: the mean loss of the held-out files. The peer is the synchronous run; the spread is how far the losses of its seeds are
+apart, as a part of their mean, and the limit of DiLoCo is a mean that is higher by no more. In shorter runs each member learns from too few samples.
 bench/run.py says how this program is called.
 """
 import functools
@@ -165,17 +165,18 @@ kill -KILL $(cat {run}.pid)
 wait
 exit 0
 """
-# The loss of runs that a core makes in half a minute.
+# The loss of runs that two cores make in two minutes: 24 exchanges.
 SEEDS = (1, 2, 3)
-LOSS_STEPS, LOSS_EVERY, LOSS_OVERLAP = 2400, 50, 2
+LOSS_STEPS, LOSS_EVERY, LOSS_OVERLAP = 12480, 520, 5
+LOSS_CODEC = "i4"  # which learns more than e3m0 with as many bits
 LOSS_JOB = """
 [model]
 name = "llama-tiny"
-layers = 2
-hidden = 32
+layers = 1
+hidden = 16
 heads = 2
 kv_heads = 2
-ffn = 96
+ffn = 48
 vocab = 0
 tied_embeddings = false
 init_std = 0.06
@@ -183,7 +184,7 @@ init_std = 0.06
 source = "tokens"
 folders = ["{folder}/headers"]
 [training]
-global_batch_sequences = 16
+global_batch_sequences = 64
 sequence_length = 64
 steps = {steps}
 [optimizer]
@@ -199,12 +200,12 @@ threads_per_rank = 1
 {members}
 """
 # The outer optimizer's momentum of 0.9 is for runs of hundreds of exchanges.
-LOSS_MEMBERS = {"synchronous": "", "diloco": "momentum = 0.5\n", "streaming": "momentum = 0.5\n"}
+LOSS_MEMBERS = {"synchronous": "", "diloco": "momentum = 0.8\n", "streaming": "momentum = 0.8\n"}
 
 
-def members_of(method, every, overlap):
+def members_of(method, every, overlap, codec=CODEC):
     text = {"synchronous": "", "diloco": DILOCO, "streaming": STREAMING}[method]
-    return text.format(every=every, codec=CODEC, fragments=FRAGMENTS, overlap=overlap)
+    return text.format(every=every, codec=codec, fragments=FRAGMENTS, overlap=overlap)
 
 
 def shoal(*words, cwd, timeout=900):
@@ -435,8 +436,8 @@ class Losses:
         assert self.data
         job, found = self.folder / f"{method}.toml", []
         steps = LOSS_STEPS + (LOSS_OVERLAP if method == "streaming" else 0)
-        members = members_of(method, LOSS_EVERY, LOSS_OVERLAP) + LOSS_MEMBERS[method]
-        job.write_text(LOSS_JOB.format(folder=self.folder, steps=steps, members=members) + STEPS_ALONE.format(batches=50))
+        members = members_of(method, LOSS_EVERY, LOSS_OVERLAP, LOSS_CODEC) + LOSS_MEMBERS[method]
+        job.write_text(LOSS_JOB.format(folder=self.folder, steps=steps, members=members) + STEPS_ALONE.format(batches=200))
         for seed in SEEDS:
             run = self.folder / f"{method}-{seed}"
             shoal("train", job, "--run-dir", run, "--set", f"debug.seed={seed}", cwd=self.folder)
@@ -451,7 +452,9 @@ def loss(case, method):
     ours, peer = losses.of(method), losses.of("synchronous")
     us, them = statistics.mean(ours), statistics.mean(peer)
     noise = (max(peer) - min(peer)) / them
-    comparison.emit(case, "nats a token", us, them, them / us, noise, seeds=[ours, peer])
+    # Streaming has none: it is known to be worse here (docs/concepts/low_communication.md).
+    limit = 1 - noise if method == "diloco" else None
+    comparison.emit(case, "nats a token", us, them, them / us, noise, limit, seeds=[ours, peer])
 
 
 CASES = {"low_communication/computing/diloco/100mbit": (computing, "diloco", 100),
