@@ -452,7 +452,7 @@ def loss(case, method):
     ours, peer = losses.of(method), losses.of("synchronous")
     us, them = statistics.mean(ours), statistics.mean(peer)
     noise = (max(peer) - min(peer)) / them
-    # Streaming has none: it is known to be worse here (docs/concepts/low_communication.md).
+    # Streaming with its default `mix` is known to be worse here (docs/concepts/low_communication.md).
     limit = 1 - noise if method == "diloco" else None
     comparison.emit(case, "nats a token", us, them, them / us, noise, limit, seeds=[ours, peer])
 
