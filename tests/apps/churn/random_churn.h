@@ -261,6 +261,11 @@ class RandomChurn : public ChurningGroup {
       if (below(2) == 0) join();
       return;
     }
+    // Two may be lost at once: the one that gives wrong states must not be the last.
+    if (members.size() == 3) {
+      for (Member* member : members)
+        if (member == liar_) return leave_one(*member);
+    }
     const bool has_room = members.size() < kMostMembers;
     switch (below(has_sites() ? 11 : 10)) {
       case 0:
