@@ -261,7 +261,8 @@ class RandomChurn : public ChurningGroup {
       if (below(2) == 0) join();
       return;
     }
-    // Two may be lost at once: the one that gives wrong states must not be the last.
+    // Two may be lost at once where an etcd keeps decisions: the one that gives wrong states must
+    // not be the last.
     if (members.size() == 3) {
       for (Member* member : members)
         if (member == liar_) return leave_one(*member);
