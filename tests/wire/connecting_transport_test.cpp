@@ -53,9 +53,8 @@ TEST(TcpTransport, ARankThatDoesNotAnswerIsNamed) {
   StoreServer store("127.0.0.1", {0, 0}, "key");
   StoreClient client(store.endpoint(), "key", soon());
   client.set("peers/world/0", "127.0.0.1:1", soon());
-  const Error error = error_of([&] {
-    TcpTransport({.key = "key"}, client, 1, 2, Deadline::in(std::chrono::milliseconds(50)));
-  });
+  const Error error = error_of(
+      [&] { TcpTransport({.key = "key"}, client, 1, 2, Deadline::in(std::chrono::seconds(1))); });
   EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
   EXPECT_EQ(error.peer(), 0);
   EXPECT_THAT(error.what(), HasSubstr("rank 0 does not answer at 127.0.0.1:1"));
