@@ -104,8 +104,8 @@ void Folder::write(const std::string& name, const std::string& text) const {
 
 std::string Folder::read(const std::string& name) const { return contents(path_ / name); }
 
-bool appears(const Folder& folder, const std::string& name) {
-  for (const double until = now() + kLongest; now() < until;
+bool appears(const Folder& folder, const std::string& name, double longest) {
+  for (const double until = now() + longest; now() < until;
        std::this_thread::sleep_for(std::chrono::milliseconds(10)))
     if (!folder.read(name).empty()) return true;
   return false;

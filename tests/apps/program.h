@@ -64,7 +64,7 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// Waits until `name` is in `folder` and not empty; false after kLongest.
-bool appears(const Folder& folder, const std::string& name);
+/// Waits until `name` is in `folder` and not empty; false after `longest` seconds.
+bool appears(const Folder& folder, const std::string& name, double longest = kLongest);
 
 }  // namespace shoal::apps::testing

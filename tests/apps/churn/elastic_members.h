@@ -102,8 +102,18 @@ timeout_s = 60
         std::make_unique<Member>(Member{name, std::make_unique<Program>(words, folder_.path())}));
     return *members_.back();
   }
+  /// Waits for the address of a member, unless that ends before it has one.
   std::string address(const std::string& name) const {
-    EXPECT_TRUE(appears(folder_, name + "/address"));
+    constexpr double kLook = 0.1;
+    const auto member = std::find_if(members_.rbegin(), members_.rend(),
+                                     [&](const auto& other) { return other->name == name; });
+    bool appeared = false;
+    bool may_appear = true;
+    for (double waited = 0; !appeared && may_appear && waited < kLongest; waited += kLook) {
+      may_appear = !(*member)->program->ended();
+      appeared = appears(folder_, name + "/address", kLook);
+    }
+    EXPECT_TRUE(appeared) << name << " has no address";
     const std::string text = folder_.read(name + "/address");
     return text.substr(0, text.find('\n'));
   }

@@ -38,13 +38,6 @@ class RandomChurn : public ChurningGroup {
     folder_.write("undisturbed.toml", job());
     folder_.write("key", "a secret of the members\n");
   }
-  void TearDown() override {
-    if (HasFailure()) {
-      std::printf("SHOAL_CHURN_SEED=%u SHOAL_CHURN_SECONDS=%g failed behind:\n%s", seed_, seconds_,
-                  events_.c_str());
-    }
-    ChurningGroup::TearDown();
-  }
 
   /// Makes the sites, and `sites` more. The seed and the seconds are those where none are set.
   void begin(unsigned seed, double seconds, int sites) {
@@ -86,10 +79,12 @@ class RandomChurn : public ChurningGroup {
   }
   Member& one_of(const std::vector<Member*>& members) { return *members[below(members.size())]; }
 
+  /// Says what happens when it does: a run that hangs and is killed has told its story.
   void note(const std::string& what) {
     ++counts_[what.substr(0, std::min(what.find(':'), what.find(" of step")))];
     const std::chrono::duration<double> at = steady_clock::now() - begin_;
-    events_ += fmt::format("{:7.2f} s: {}\n", at.count(), what);
+    std::printf("%7.2f s: %s\n", at.count(), what.c_str());
+    std::fflush(stdout);
   }
 
   /// Something that a member does not survive in the group.
@@ -369,7 +364,6 @@ class RandomChurn : public ChurningGroup {
   milliseconds delay_{0};  ///< of each link, one way
   std::mt19937 random_;
   steady_clock::time_point begin_ = steady_clock::now();
-  std::string events_;
   const Member* liar_ = nullptr;  ///< the last one
   std::set<const Member*> liars_;
   std::map<std::string, int> counts_;
