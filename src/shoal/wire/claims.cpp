@@ -42,20 +42,21 @@ bool Claims::is_large(Stream stream, const Message& message) const {
 
 // Streams that may not be sent now are put aside on the way, and come back when that changes. The
 // receiver asks for whole chunks, so one of which a piece was claimed is always completed.
-std::optional<Stream> Claims::next_stream(Line line) {
+Claims::Waiting Claims::next_in(Line line) {
   while (const auto stream = lines_[line].pop()) {
-    Queue& queue = queues_.find(*stream)->second;
-    if (stream->group == 0) return stream;
+    const Waiting entry = queues_.find(*stream);
+    Queue& queue = entry->second;
+    if (stream->group == 0) return entry;
     const bool begins_chunk = queue.at % Assembler::kChunkBytes == 0;
     if (paused_ && begins_chunk && !asked_.contains(*stream)) {
       let_wait(*stream, queue, kHeld);
       continue;
     }
     const bool begins = queue.at == 0 && !queue.number && is_large(*stream, *queue.messages[0]);
-    if (!begins || begun_ < most_begun()) return stream;
+    if (!begins || begun_ < most_begun()) return entry;
     let_wait(*stream, queue, kLate);
   }
-  return std::nullopt;
+  return queues_.end();
 }
 
 std::optional<Claims::Chunk> Claims::claim(Kind kind) {
@@ -70,25 +71,25 @@ std::optional<Claims::Chunk> Claims::claim(Kind kind) {
     const auto next = lines_[kReady].next();
     if (!next || next->group != 0) return std::nullopt;
   }
-  const auto stream = next_stream(kind == Kind::kPiece ? kPieces : kReady);
-  if (!stream) return std::nullopt;
+  const Waiting next = next_in(kind == Kind::kPiece ? kPieces : kReady);
+  if (next == queues_.end()) return std::nullopt;
   ++claimed_;
-  Queue& queue = queues_.find(*stream)->second;
-  if (kind == Kind::kPiece) return cut(*stream, queue, Assembler::kPieceBytes);
-  if (in_pieces_ && is_large(*stream, *queue.messages[0])) return announce(*stream, queue);
-  return cut(*stream, queue, Assembler::kChunkBytes);
+  if (kind == Kind::kPiece) return cut(next, Assembler::kPieceBytes);
+  if (in_pieces_ && is_large(next->first, *next->second.messages[0])) return announce(next);
+  return cut(next, Assembler::kChunkBytes);
 }
 
 std::optional<Claims::Chunk> Claims::claim_of(Stream stream) {
-  const auto entry = queues_.find(stream);
+  const Waiting entry = queues_.find(stream);
   if (entry == queues_.end()) return std::nullopt;
-  Queue& queue = entry->second;
+  const Queue& queue = entry->second;
   if (!lines_[queue.line].erase(stream, queue.priority)) return std::nullopt;
   ++claimed_;
-  return cut(stream, queue, Assembler::kChunkBytes);
+  return cut(entry, Assembler::kChunkBytes);
 }
 
-Claims::Chunk Claims::announce(Stream stream, Queue& queue) {
+Claims::Chunk Claims::announce(Waiting entry) {
+  auto& [stream, queue] = *entry;
   const auto& message = queue.messages.front();
   Chunk chunk{.header = {}, .stream = stream, .message = message};
   const ChunkHeader header{.length = 0, .stream = stream, .total = message->bytes()};
@@ -100,7 +101,8 @@ Claims::Chunk Claims::announce(Stream stream, Queue& queue) {
   return chunk;
 }
 
-Claims::Chunk Claims::cut(Stream stream, Queue& queue, std::size_t most_bytes) {
+Claims::Chunk Claims::cut(Waiting entry, std::size_t most_bytes) {
+  auto& [stream, queue] = *entry;
   Chunk chunk{.header = {}, .stream = stream, .message = queue.messages.front(), .begin = queue.at};
   Message& message = *chunk.message;
   const std::size_t total = message.bytes();
@@ -128,7 +130,7 @@ Claims::Chunk Claims::cut(Stream stream, Queue& queue, std::size_t most_bytes) {
     queue.at = 0;
     queue.number.reset();
   }
-  end_turn(stream, queue);
+  end_turn(entry);
   return chunk;
 }
 
@@ -141,9 +143,10 @@ void Claims::count_asked(Stream stream, std::size_t bytes) {
 }
 
 // The stream goes to the end of its line, so that every stream gets a chunk in turn.
-void Claims::end_turn(Stream stream, Queue& queue) {
+void Claims::end_turn(Waiting entry) {
+  auto& [stream, queue] = *entry;
   if (queue.messages.empty()) {
-    queues_.erase(queues_.find(stream));
+    queues_.erase(entry);
   } else {
     let_wait(stream, queue, line_of(queue));
   }

@@ -139,11 +139,12 @@ class Claims {
       number.reset();
     }
   };
-  std::optional<Stream> next_stream(Line line);
+  using Waiting = StreamMap<Queue>::iterator;
+  Waiting next_in(Line line);
   std::optional<Chunk> claim_of(Stream stream);
-  Chunk cut(Stream stream, Queue& queue, std::size_t most_bytes);
-  Chunk announce(Stream stream, Queue& queue);
-  void end_turn(Stream stream, Queue& queue);
+  Chunk cut(Waiting entry, std::size_t most_bytes);
+  Chunk announce(Waiting entry);
+  void end_turn(Waiting entry);
   void count_asked(Stream stream, std::size_t bytes);
   bool is_large(Stream stream, const Message& message) const;
   /// Those that were begun before the receiver paused may stay as they are: what it asks for does

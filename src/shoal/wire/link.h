@@ -119,6 +119,8 @@ class Link {
   /// As above, for whole messages; where there is one rail.
   bool receive(const std::function<void(Stream, Bytes)>& message);
   void forget_places(std::optional<Stream> stream = std::nullopt);
+  /// Returns true where a part of a chunk has come on the first rail, and the rest has not.
+  bool is_within_chunk() const { return rails_[0] && rails_[0]->assembler().within_chunk(); }
   /// Returns true when every message that was announced has been received.
   bool complete() const { return gathering_.complete(); }
   /// Returns the bytes that have been received and wait for others of their stream.
