@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -233,15 +234,16 @@ class RandomChurn : public ChurningGroup {
   int accusations() const {
     std::set<std::string> ids;
     for (const Member* liar : liars_) ids.insert(id_of(*liar).value_or(""));
+    // The second form is that of one who gets the state for a joiner.
+    const std::regex accusation("member ([0-9a-f]+)(: it)? has sent a state with digest");
     int count = 0;
     for (const auto& member : members_) {
       std::istringstream log(folder_.read(member->name + "/logs/rank-0.log"));
       for (std::string line; std::getline(log, line);) {
-        const std::size_t end = line.find(" has sent a state with digest");
-        if (end == std::string::npos) continue;
+        std::smatch accused;
+        if (!std::regex_search(line, accused, accusation)) continue;
         ++count;
-        const std::size_t begin = line.rfind(' ', end - 1) + 1;
-        EXPECT_TRUE(ids.contains(line.substr(begin, end - begin))) << line;
+        EXPECT_TRUE(ids.contains(accused[1])) << line;
       }
     }
     return count;

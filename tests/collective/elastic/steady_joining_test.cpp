@@ -284,6 +284,35 @@ TEST(SteadyJoining, AsksTheMemberThatStillComputes) {
   EXPECT_THAT(joiner.faults, ElementsAre());
 }
 
+// Over a slow network a round is nearly all exchange: whenever the joiner asks, a step is
+// attempted.
+TEST(SteadyJoining, ComesInWhereAStepIsAttemptedNearlyAlways) {
+  Group group(1, 0, 0);
+  Member& founder = group.members[0];
+  founder.meanwhile = [](const Roster&) { std::this_thread::sleep_for(milliseconds(150)); };
+  Member joiner;
+  std::atomic<bool> is_over{false};
+  joiner.may_go_on = [&] {
+    if (is_over) throw std::runtime_error("it has not come in");
+  };
+  Thread comes([&] { join_and_step(joiner, group.contact()); });
+  constexpr int kMostSteps = 40;
+  int steps = 0;
+  const auto is_in = [&] { return founder.group->view().members.size() == 2; };
+  while (!is_in() && steps < kMostSteps) {
+    founder.step();
+    founder.group->let_join();
+    ++steps;
+  }
+  EXPECT_LT(steps, kMostSteps);
+  is_over = !is_in();
+  if (!is_over) founder.step();
+  comes.join();
+  EXPECT_EQ(comes.error, "");
+  EXPECT_EQ(joiner.taken, 1);
+  EXPECT_EQ(joiner.value, founder.value);
+}
+
 // In a round behind a commit, too: nothing is attempted as long as one of them computes.
 TEST(SteadyJoining, WhoWaitsForOneThatComputesMayGiveUp) {
   Group group(2, 0, 0);

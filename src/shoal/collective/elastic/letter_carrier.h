@@ -52,7 +52,11 @@ struct StateMessage {
     kMeet,  ///< the member: it gives the state to who connects to it at `text`
     kBusy,  ///< the member: it cannot now, and another one may
     kNone,  ///< the member: the group gives it none before it is in a view, because of `text`
+    /// The joiner to a member: as kAsk, but it waits for the end of a step that is attempted now,
+    /// because all members were busy.
+    kAskAndWait,
   };
+  static bool asks(Kind kind) { return kind == Kind::kAsk || kind == Kind::kAskAndWait; }
   Kind kind = Kind::kAsk;
   Digest stream{};  ///< names what they talk about; the joiner has made it up
   std::string text{};

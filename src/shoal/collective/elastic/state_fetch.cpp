@@ -106,12 +106,13 @@ class Fetch {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock,
                       std::min<Duration>(busy_.empty() ? kPause : kBusyPause, deadline_.left()));
+    all_were_busy_ = all_were_busy_ || !busy_.empty();
     busy_.clear();
   }
 
   void received(const MemberId& from, const StateMessage& message) {
     const std::lock_guard lock(mutex_);
-    if (message.kind == Kind::kAsk || from != asked_ || message.stream != stream_) return;
+    if (StateMessage::asks(message.kind) || from != asked_ || message.stream != stream_) return;
     answer_ = message;
     changed_.notify_all();
   }
@@ -125,7 +126,8 @@ class Fetch {
     const Duration repeat = carrier_.options().membership.repeat;
     const Deadline end = Deadline::in(std::min(options_.answer_time, deadline_.left()));
     while (!answer_ && !end.passed()) {
-      carrier_.send(member, {.kind = Kind::kAsk, .stream = stream_});
+      carrier_.send(member,
+                    {.kind = all_were_busy_ ? Kind::kAskAndWait : Kind::kAsk, .stream = stream_});
       changed_.wait_for(lock, std::min(repeat, end.left()), [&] { return answer_.has_value(); });
       lock.unlock();
       options_.may_go_on();
@@ -178,6 +180,7 @@ class Fetch {
   const Deadline deadline_;
   std::set<MemberId> given_up_;
   std::set<MemberId> busy_;
+  bool all_were_busy_ = false;
   bool is_stale_ = false;
   std::mutex mutex_;  ///< guards what follows, which the carrier's thread reads and writes too
   std::condition_variable changed_;

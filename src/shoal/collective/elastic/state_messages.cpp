@@ -52,7 +52,7 @@ void LetterCarrier::when_state_message(
 void LetterCarrier::send_state_message(const MemberId& to, const StateMessage& message) {
   wire::Bytes bytes = wire::encode_plain(Header{.kind = message.kind, .stream = message.stream});
   wire::Bytes rest;
-  if (message.kind == StateMessage::Kind::kAsk) {
+  if (StateMessage::asks(message.kind)) {
     rest = membership::encode(
         Letter{.from = self(), .to = to, .body = membership_->own_join(), .hop = to});
   } else {
@@ -72,6 +72,7 @@ void LetterCarrier::receive_state_message(const MemberId& from, const wire::Byte
   StateMessage message{.kind = header->kind, .stream = header->stream};
   switch (message.kind) {
     case StateMessage::Kind::kAsk:
+    case StateMessage::Kind::kAskAndWait:
       return answer_state_question(from, message, join_in(from, rest));
     case StateMessage::Kind::kMeet:
     case StateMessage::Kind::kBusy:

@@ -64,13 +64,13 @@ std::vector<Error> StateProvider::take_faults() {
 
 // A question is repeated until it is answered.
 void StateProvider::received(const MemberId& from, const StateMessage& message) {
-  if (message.kind != StateMessage::Kind::kAsk) return;
+  if (!StateMessage::asks(message.kind)) return;
   const std::lock_guard lock(mutex_);
   reap();
   const auto known = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) {
     return stream->to == from && stream->name == message.stream;
   });
-  if (known == streams_.end()) return begin(from, message.stream);
+  if (known == streams_.end()) return begin(from, message);
   if (const std::string& address = (*known)->address; !address.empty()) {
     carrier_.send(from,
                   {.kind = StateMessage::Kind::kMeet, .stream = message.stream, .text = address});
@@ -78,11 +78,13 @@ void StateProvider::received(const MemberId& from, const StateMessage& message) 
 }
 
 // A member that attempts a step may wait for one that still computes: the joiner asks that one.
-void StateProvider::begin(const MemberId& to, const Digest& name) {
-  if (streams_.size() < kMostStreams && !state_->attempts_a_step()) {
+// Where the network takes most of a round, none computes when it is asked.
+void StateProvider::begin(const MemberId& to, const StateMessage& question) {
+  const bool waits = question.kind == StateMessage::Kind::kAskAndWait;
+  if (streams_.size() < kMostStreams && (waits || !state_->attempts_a_step())) {
     auto stream = std::make_unique<Stream>();
     stream->to = to;
-    stream->name = name;
+    stream->name = question.stream;
     try {
       stream->thread = std::thread([this, &stream = *stream] { serve(stream); });
       streams_.push_back(std::move(stream));
@@ -91,7 +93,7 @@ void StateProvider::begin(const MemberId& to, const Digest& name) {
       // There is no thread to be had.
     }
   }
-  carrier_.send(to, {.kind = StateMessage::Kind::kBusy, .stream = name});
+  carrier_.send(to, {.kind = StateMessage::Kind::kBusy, .stream = question.stream});
 }
 
 void StateProvider::reap() {

@@ -52,7 +52,7 @@ class StateProvider {
   class Keys;
 
   void received(const MemberId& from, const StateMessage& message);
-  void begin(const MemberId& to, const Digest& name);
+  void begin(const MemberId& to, const StateMessage& question);
   void reap();
   void serve(Stream& stream);
   void give(Stream& stream);

@@ -47,7 +47,7 @@ void ElasticGroup::serve_joiners() {
   LetterCarrier* const carrier = carrier_.get();
   if (!options_.state.steady) {
     return carrier->when_state_message([carrier](const MemberId& from, const StateMessage& asked) {
-      if (asked.kind != StateMessage::Kind::kAsk) return;
+      if (!StateMessage::asks(asked.kind)) return;
       carrier->send(from, {.kind = StateMessage::Kind::kNone,
                            .stream = asked.stream,
                            .text = "the state of this member may change at any time"});
