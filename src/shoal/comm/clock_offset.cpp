@@ -1,6 +1,12 @@
 #include "shoal/comm/clock_offset.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <functional>
+#include <string>
 
 namespace shoal::comm {
 namespace {
@@ -10,6 +16,8 @@ std::int64_t now() { return Clock::now().time_since_epoch().count(); }
 /// No other message of a step has these tags, which end the range of positive ints that MPI takes.
 constexpr std::uint32_t kQuestion = 0x7ffffffe;
 constexpr std::uint32_t kAnswer = 0x7fffffff;
+
+bool is_one(std::int64_t own, std::int64_t other) { return own != 0 && own == other; }
 
 }  // namespace
 
@@ -22,16 +30,31 @@ ClockOffset offset_of_round_trip(std::int64_t sent, std::int64_t peer_received,
           .error_ns = on_the_way / 2 + 1};
 }
 
-std::vector<ClockOffset> measure_clock_offsets(const Group& group, int rounds) {
+std::int64_t name_of_clock() {
+  std::string boot;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::getline(file, boot);
+  if (boot.empty()) return 0;
+  // Kernels before 5.6 have no namespaces of times.
+  struct stat status {};
+  const bool has_times = stat("/proc/self/ns/time", &status) == 0;
+  const std::string name = fmt::format("{}/{}", boot, has_times ? status.st_ino : 0);
+  return static_cast<std::int64_t>(std::hash<std::string>()(name));
+}
+
+std::vector<ClockOffset> measure_clock_offsets(const Group& group, std::int64_t clock, int rounds) {
   const at::Tensor question = at::empty({1}, at::kLong);
-  const at::Tensor answer = at::empty({2}, at::kLong);
+  const at::Tensor answer = at::empty({3}, at::kLong);
+  auto* asked = question.data_ptr<std::int64_t>();
   auto* times = answer.data_ptr<std::int64_t>();
-  *question.data_ptr<std::int64_t>() = 0;
   if (group.rank() > 0) {
-    for (int round = 0; round < rounds; ++round) {
+    bool is_same = false;
+    for (int round = 0; round < rounds && !is_same; ++round) {
       group.recv(question, 0, kQuestion);
+      is_same = is_one(clock, *asked);
       times[0] = now();
       times[1] = now();
+      times[2] = clock;
       group.send(answer, 0, kAnswer);
     }
     return {};
@@ -39,13 +62,18 @@ std::vector<ClockOffset> measure_clock_offsets(const Group& group, int rounds) {
   std::vector<ClockOffset> offsets{{.at_ns = now()}};
   for (int rank = 1; rank < group.size(); ++rank) {
     ClockOffset best;
-    for (int round = 0; round < rounds; ++round) {
+    bool is_same = false;
+    for (int round = 0; round < rounds && !is_same; ++round) {
+      *asked = clock;
       const std::int64_t sent = now();
       group.send(question, rank, kQuestion);
       group.recv(answer, rank, kAnswer);
       const ClockOffset found = offset_of_round_trip(sent, times[0], times[1], now());
       if (round == 0 || found.error_ns < best.error_ns) best = found;
+      is_same = is_one(clock, times[2]);
     }
+    // A round trip on a busy host takes milliseconds, and says less than what is known.
+    if (is_same) best = {.at_ns = best.at_ns};
     offsets.push_back(best);
   }
   return offsets;

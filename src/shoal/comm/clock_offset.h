@@ -15,11 +15,18 @@ struct ClockOffset {
   std::int64_t error_ns = 0;   ///< the true offset differs by at most this
 };
 
+/// Names the clock of this process: processes on one running kernel and in one namespace of times
+/// have one clock, and so one name. 0 where it cannot be known.
+std::int64_t name_of_clock();
+
 /// Measures the clocks of all ranks against that of rank 0, which returns one offset for each rank;
 /// the others return nothing. Rank 0 sends a message to one rank after the other and reads the
 /// answer, as NTP does (RFC 5905, section 8): the error is at most half of what the quickest of
-/// `rounds` round trips took on the way. Collective.
-std::vector<ClockOffset> measure_clock_offsets(const Group& group, int rounds = 32);
+/// `rounds` round trips took on the way. Ranks whose `clock` has the name of that of rank 0 read
+/// the same one: their offset is 0, without an error. Collective.
+std::vector<ClockOffset> measure_clock_offsets(const Group& group,
+                                               std::int64_t clock = name_of_clock(),
+                                               int rounds = 32);
 
 /// Estimates the offset at another time from measurements before and after it, as clocks drift
 /// evenly for a while.
