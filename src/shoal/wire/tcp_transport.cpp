@@ -18,11 +18,6 @@ namespace {
 
 /// A driver spins for so long before it sleeps, where every rank has a core.
 constexpr Duration kSpin = std::chrono::microseconds(100);
-/// Of so many looks of one that spins the last asks about all connections, where the next bytes are
-/// likely to come from the peer from which so many have come in a row.
-constexpr unsigned kLooksOfWhichOneAsks = 4;
-constexpr int kHeardInARow = 4;
-constexpr std::uint64_t kFewBytes = 32 << 10;
 /// The thread moves the bytes when no caller has waited for so long.
 constexpr Duration kTakeOverAfter = std::chrono::milliseconds(1);
 /// The thread looks so often whether the driver is still there.
@@ -232,8 +227,10 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
     const std::uint64_t before = peer.link->bytes_received();
     const bool open = peer.link->receive(rail, sink);
     // With TLS, bytes of a record that is never complete may be somebody else's: they do not count.
-    if (const std::uint64_t bytes = peer.link->bytes_received() - before; bytes > 0)
-      note_heard(r, bytes);
+    if (const std::uint64_t bytes = peer.link->bytes_received() - before; bytes > 0) {
+      peer.last_heard = awake_.total();
+      next_speaker_.heard(r, bytes, peer.link->is_within_chunk());
+    }
     if (peer.link->rails() > 1) note_arrivals(r);
     if (peer.link->rails() > 1) reports_due_.push_back(r);
     if (open) return;
@@ -255,25 +252,6 @@ void TcpTransport::serve(int r, int rail, std::uint32_t events) {
                 lost("is lost: " + which + error.message())
                     .hint(broke ? std::string(kEitherCause) : error.hint()));
   }
-}
-
-// Within a large message the next bytes are better read when more of them are there: to look before
-// holds up the kernel, which puts them into the same socket.
-void TcpTransport::note_heard(int r, std::uint64_t bytes) {
-  Peer& peer = peers_[r];
-  peer.last_heard = awake_.total();
-  if (bytes > kFewBytes || peer.link->is_within_chunk()) {
-    heard_last_ = -1;
-    heard_in_a_row_ = 0;
-    return;
-  }
-  heard_in_a_row_ = heard_last_ == r ? std::min(heard_in_a_row_ + 1, kHeardInARow) : 1;
-  heard_last_ = r;
-}
-
-// Of two ranks the other one, in a ring the one before this.
-bool TcpTransport::can_guess_next() const {
-  return heard_in_a_row_ >= kHeardInARow && peers_[heard_last_].rails.size() == 1;
 }
 
 void TcpTransport::close(int r) {
@@ -499,15 +477,13 @@ void TcpTransport::wait_for_event(std::uint64_t seen, Duration limit) {
   if (driving_ || events_ != seen) return;
   driving_ = true;
   const auto first = Clock::now();
-  unsigned looks = 0;
   try {
     for (auto now = first; events_ == seen; now = Clock::now()) {
       // An answer often comes within microseconds, and a sleep costs several to wake from.
       const bool sleep = now < until && (!spins_ || now - first > kSpin);
-      // To read where it is likely to come takes one system call, and to ask about all connections
-      // first takes two.
-      if (!sleep && now < until && ++looks % kLooksOfWhichOneAsks != 0 && can_guess_next()) {
-        serve(heard_last_, 0, EPOLLIN);
+      const int next = sleep || now >= until ? NextSpeaker::kNobody : next_speaker_.next();
+      if (next != NextSpeaker::kNobody && peers_[next].rails.size() == 1) {
+        serve(next, 0, EPOLLIN);
         continue;
       }
       move_bytes(lock,

@@ -20,6 +20,7 @@
 #include "shoal/wire/inbox.h"
 #include "shoal/wire/key_values.h"
 #include "shoal/wire/link.h"
+#include "shoal/wire/next_speaker.h"
 #include "shoal/wire/outgoing_call.h"
 #include "shoal/wire/peer_hello.h"
 #include "shoal/wire/rail_count.h"
@@ -225,8 +226,6 @@ class TcpTransport final : public Transport {
   void watch_connections(bool watch);
   void move_bytes(std::unique_lock<std::mutex>& lock, Duration limit);
   void serve(int peer, int rail, std::uint32_t events);
-  void note_heard(int peer, std::uint64_t bytes);
-  bool can_guess_next() const;
   void note_arrivals(int peer);
   bool may_end(const Peer& peer) const;
   void end_of_rail(int peer, int rail, const Error& how);
@@ -305,8 +304,7 @@ class TcpTransport final : public Transport {
   std::uint64_t first_rails_replaced_ = 0;
   bool driving_ = false;
   std::vector<int> reports_due_;   ///< peers from which pieces have come since the last reports
-  int heard_last_ = -1;            ///< the peer from which bytes have come last
-  int heard_in_a_row_ = 0;         ///< times that few have come, from there alone
+  NextSpeaker next_speaker_;       ///< read before the others by a driver that spins
   int waiters_ = 0;                ///< callers that wait for the driver's events
   Clock::time_point last_driven_;  ///< when a driver last stopped
   int ranks_here_ = 1;
