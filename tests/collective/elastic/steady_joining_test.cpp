@@ -24,6 +24,7 @@ namespace shoal::collective::elastic::steady_joining_test {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::AnyOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -309,7 +310,9 @@ TEST(SteadyJoining, ComesInWhereAStepIsAttemptedNearlyAlways) {
   if (!is_over) founder.step();
   comes.join();
   EXPECT_EQ(comes.error, "");
-  EXPECT_EQ(joiner.taken, 1);
+  // The founder leaves next to no time between its steps: what it gives there is mostly committed
+  // over before the joiner is in, which then gets the state in its first view.
+  EXPECT_THAT(joiner.taken.load(), AnyOf(1, 2));
   EXPECT_EQ(joiner.value, founder.value);
 }
 

@@ -153,7 +153,7 @@ class LetterCarrier {
   /// Sends a message about the state, which may be lost.
   void send(const MemberId& to, StateMessage message);
   /// Has `received` called with each such message, by the carrier's thread, until it is replaced:
-  /// null stands for nobody. A joiner's kAsk comes where this member is in a view that does not
+  /// null stands for nobody. A joiner's question comes where this member is in a view that does not
   /// refuse it, and is answered with kBusy where there is nobody. `received` must not block.
   void when_state_message(
       std::function<void(const MemberId& from, const StateMessage& message)> received);

@@ -101,13 +101,17 @@ class Fetch {
   /// Returns true where members are known and none of them is worth another question.
   bool is_hopeless() const { return busy_.empty() && carrier_.known_view().has_value(); }
 
-  // Nobody is known yet, or all are busy.
+  // Nobody is known yet, or all are busy. Where all are, they are asked at once to give the state
+  // behind their step, and that once: later one of them may wait in the next step for another that
+  // computes and could give it.
   void pause() {
+    const bool all_are_busy = !busy_.empty();
+    busy_.clear();
+    waits_for_a_step_ = all_are_busy && !waits_for_a_step_;
+    if (waits_for_a_step_) return;
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock,
-                      std::min<Duration>(busy_.empty() ? kPause : kBusyPause, deadline_.left()));
-    all_were_busy_ = all_were_busy_ || !busy_.empty();
-    busy_.clear();
+                      std::min<Duration>(all_are_busy ? kBusyPause : kPause, deadline_.left()));
   }
 
   void received(const MemberId& from, const StateMessage& message) {
@@ -126,8 +130,8 @@ class Fetch {
     const Duration repeat = carrier_.options().membership.repeat;
     const Deadline end = Deadline::in(std::min(options_.answer_time, deadline_.left()));
     while (!answer_ && !end.passed()) {
-      carrier_.send(member,
-                    {.kind = all_were_busy_ ? Kind::kAskAndWait : Kind::kAsk, .stream = stream_});
+      carrier_.send(
+          member, {.kind = waits_for_a_step_ ? Kind::kAskAndWait : Kind::kAsk, .stream = stream_});
       changed_.wait_for(lock, std::min(repeat, end.left()), [&] { return answer_.has_value(); });
       lock.unlock();
       options_.may_go_on();
@@ -180,7 +184,7 @@ class Fetch {
   const Deadline deadline_;
   std::set<MemberId> given_up_;
   std::set<MemberId> busy_;
-  bool all_were_busy_ = false;
+  bool waits_for_a_step_ = false;
   bool is_stale_ = false;
   std::mutex mutex_;  ///< guards what follows, which the carrier's thread reads and writes too
   std::condition_variable changed_;

@@ -22,8 +22,8 @@ namespace shoal::collective::elastic {
 /// the joiner, which is found and authenticated through their carriers. Threads: one at a time.
 class StateProvider {
  public:
-  /// Other joiners are told to ask somebody else, or later; so are all while the member attempts a
-  /// step.
+  /// Other joiners are told to ask somebody else, or later; so is, while the member attempts a
+  /// step, who does not wait for its end.
   static constexpr std::size_t kMostStreams = 4;
   struct Options {
     ViewWorld::Options world;
