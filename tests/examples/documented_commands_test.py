@@ -196,7 +196,7 @@ class Tree:
 
     def here(self, words):
         """What is run for a documented command, and a pattern that its output must contain; None where it cannot run."""
-        program, rest = words[0], words[1:]
+        program, rest = words[0].removeprefix("~/tensorboard/bin/"), words[1:]
         if ASSIGNMENT.match(program):
             started, expected = self.here(rest)
             return (["env", program, *started] if started else None), expected
