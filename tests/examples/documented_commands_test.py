@@ -226,8 +226,9 @@ class Tree:
         if program == "mpirun":
             if not (self.build / "bin" / "mpi_engine_test").exists():
                 return None, "needs a build with MPI"
-            started, expected = self.here(rest[2:])
-            return ["mpirun", "--oversubscribe", "--allow-run-as-root", *rest[:2], *started], expected
+            program = rest.index("shoal")
+            started, expected = self.here(rest[program:])
+            return ["mpirun", "--oversubscribe", "--allow-run-as-root", *rest[:program], *started], expected
         if program == "cmake":
             rest = [word.replace("$HOME/.local", f"{self.folder}/installed") for word in rest]
             return ["cmake", *shlex.split(shlex.join(rest).replace("--preset release", shlex.quote(str(self.build))))], ""
