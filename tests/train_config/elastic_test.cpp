@@ -116,6 +116,13 @@ TEST(Elastic, MembersMayHaveSeveralRanks) {
             R"(pp 2, pipeline_parallel_stages_by "count")");
   EXPECT_EQ(mesh({"parallelism.zero_stage=3", "parallelism.shard_units=model"}, 2),
             R"(dp 2, zero_stage 3, shard_units "model")");
+  // The same parts, summed in another order.
+  EXPECT_EQ(
+      mesh({"parallelism.context_parallel_degree=2", "parallelism.context_parallel_method=heads"},
+           2),
+      R"(cp 2, context_parallel_method "heads")");
+  EXPECT_EQ(mesh({"parallelism.zero_stage=2", "parallelism.reduce_every_micro_batch=true"}, 2),
+            "dp 2, zero_stage 2, reduce_every_micro_batch true");
 }
 
 TEST(Elastic, WhatCannotBeLostIsRefused) {

@@ -178,7 +178,7 @@ struct LowCommunicationSection {
   double mix = 0.5;  ///< streaming_diloco: what a member keeps of its own parameters at an exchange
 };
 
-/// This process is one member, of one rank, of a group of processes that come and go.
+/// The ranks that one launcher has started are one member of a group whose members come and go.
 struct ElasticSection {
   bool enabled = false;
   std::vector<std::string> join;     ///< HOST:PORT of members; empty: it begins a group
