@@ -17,6 +17,7 @@
 #include "shoal/base/duration.h"
 #include "tests/collective/kind_check.h"
 #include "tests/collective/tcp_ranks.h"
+#include "tests/sanitized.h"
 
 namespace shoal::collective::tcp_failures_test {
 namespace {
@@ -246,18 +247,24 @@ TEST(TcpFailures, ConnectingEndsWithTheCauseThatOneRankReports) {
   }
 }
 
-// On a quiet machine a stopped rank is named 2 to 3 seconds later, a killed one at once.
+// A stopped rank is named 2 to 3 seconds later, a killed one at once. Where the machine is busy it
+// may be tried again.
 TEST(TcpFailures, SurvivorsNameTheRankThatWasKilledOrStopped) {
+  constexpr Duration kMost = seconds(kSanitized ? 10 : 3);
   for (const int signal : {SIGKILL, SIGSTOP}) {
-    const auto [errors, after] = beside_a_dying_rank(signal);
-    for (const auto& error : errors) {
-      ASSERT_TRUE(error);
-      EXPECT_EQ(error->kind(), ErrorKind::kPeerLost);
-      EXPECT_EQ(error->peer(), 2) << error->what();
+    Duration taken = kMost;
+    for (int tries = 0; tries < 4 && taken >= kMost && !HasFailure(); ++tries) {
+      const auto [errors, after] = beside_a_dying_rank(signal);
+      for (const auto& error : errors) {
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->kind(), ErrorKind::kPeerLost);
+        EXPECT_EQ(error->peer(), 2) << error->what();
+      }
+      taken = after;
     }
-    EXPECT_LT(after, seconds(10));
+    EXPECT_LT(taken, kMost);
     RecordProperty(signal == SIGKILL ? "killed_s" : "stopped_s",
-                   fmt::format("{}", to_seconds(after)));
+                   fmt::format("{}", to_seconds(taken)));
   }
 }
 
