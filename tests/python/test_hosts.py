@@ -2,6 +2,7 @@
 import os
 import signal
 import tempfile
+import time
 import unittest
 
 import torch
@@ -24,6 +25,7 @@ from test_surface import (
 )
 from test_training import data_parallel, distributed_tensors, fully_sharded, pipelined, tensor_parallel
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe
+from torch.nn.parallel import DistributedDataParallel
 
 import shoal
 
@@ -153,6 +155,25 @@ def left_early(rank, size):
     text, seconds = words_of(lambda: dist.all_reduce(torch.ones(10)))
     expect(text, "has left")
     assert seconds < 50, seconds
+
+
+def left_behind_a_model(rank, size):
+    """Rank 0 leaves while a model of DDP keeps its group: the others' own group goes on for longer than a rank may be silent."""
+    others = dist.new_group(list(range(1, size)))
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(2, 4)).sum().backward()
+    met(size)
+    if rank == 0:
+        dist.destroy_process_group()
+        time.sleep(6)
+        del model
+        return
+    begun = time.monotonic()
+    is_over = torch.zeros(1)
+    while not is_over.item():
+        is_over.fill_(time.monotonic() - begun > 5)
+        dist.all_reduce(is_over, group=others)
+        time.sleep(0.01)
 
 
 def aborted(rank, size):
@@ -315,6 +336,7 @@ class Hosts(unittest.TestCase):
 
     def test_a_rank_that_leaves_early(self):
         self.check(left_early)
+        self.check(left_behind_a_model, arrangements=[(3, 3)])
 
     def test_a_rank_that_exits(self):
         self.check(ends_without_a_word)

@@ -69,13 +69,23 @@ class UnchangedPrograms(unittest.TestCase):
         self.assertIn("**Training integration test**", output)
 
     def test_a_rank_of_a_framework_that_fails(self):
-        """It is named with its own words, though Lightning catches the exception on its way."""
+        """Though Lightning catches the exception on its way."""
+        self.check_raised("with_lightning.py")
+
+    def test_a_rank_of_each_parallelism_that_ends(self):
+        for name in ("ddp", "fsdp2", "tensor parallel"):
+            self.check_killed("trains.py", 20, name)
+        self.check_raised("trains.py", 20, "fsdp2")
+
+    def check_raised(self, program, *arguments):
+        """It is named with its own words, when Python has printed them and taken down what it had loaded."""
         text = (PROGRAMS / "step_watch.py").read_text()
         line = text[:text.index("raise ValueError")].count("\n") + 1
-        self.check_failure("raise", 2, 1, f"rank 1 of 2 failed at step_watch.py:{line}: ValueError: the data is empty", "with_lightning.py")
+        cause = f"rank 1 of 2 failed at step_watch.py:{line}: ValueError: the data is empty"
+        self.check_soon("raise", 1, cause, 3, program, *arguments)
 
-    def check_failure(self, way, size, code, cause, program="fails.py"):
-        got, lines = run_timed("--nproc", size, PROGRAMS / program, way)
+    def check_failure(self, way, size, code, cause, program="fails.py", *arguments):
+        got, lines = run_timed("--nproc", size, PROGRAMS / program, *arguments, way)
         output = "\n".join(line for _, line in lines)
         self.assertEqual(got, code, output)
         [end] = re.findall(r"^\[1\] the end (\S+)$", output, re.M)
@@ -109,11 +119,14 @@ class UnchangedPrograms(unittest.TestCase):
     def test_a_killed_rank_is_named_within_a_second(self):
         self.check_killed("fails.py")
 
-    def check_killed(self, program):
-        """In one of three runs: on a busy machine the launcher itself may not get a core in time. Returns what was printed."""
+    def check_killed(self, program, *arguments):
+        return self.check_soon("kill", 128 + signal.SIGKILL, "rank 1 of 2 was killed by signal 9 (Killed)", 1, program, *arguments)
+
+    def check_soon(self, way, code, cause, most_seconds, program, *arguments):
+        """Within so many seconds in one of three runs: on a busy machine the launcher itself may not get a core in time. Returns what was printed."""
         for _ in range(3):
-            seconds, output = self.check_failure("kill", 2, 128 + signal.SIGKILL, "rank 1 of 2 was killed by signal 9 (Killed)", program)
-            if seconds < 1.0:
+            seconds, output = self.check_failure(way, 2, code, cause, program, *arguments)
+            if seconds < most_seconds:
                 return output
         self.fail(f"named after {seconds:.1f} s")
 

@@ -1,4 +1,5 @@
-"""Trains a small model by DDP, by FSDP2 and by tensor parallelism on Gloo. Prints losses and the median time of a step, as one JSON line."""
+"""Trains a small model by DDP, by FSDP2 and by tensor parallelism on Gloo. Prints losses and the median time of a step, as one JSON line. With the
+arguments STEPS, one of the three and "kill" or "raise" it trains by that one again, until rank 1 ends so."""
 import json
 import statistics
 import sys
@@ -9,9 +10,10 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from step_watch import StepWatch, steps
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+STEPS = steps(20)
 BATCH, WIDTH = 16, 256
 
 
@@ -20,6 +22,7 @@ def make_model():
     return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH), nn.LayerNorm(WIDTH))
 
 
+watch = StepWatch()
 times_ms = {}
 
 
@@ -28,6 +31,7 @@ def train(name, model, data_rank, data_ranks):
     generator = torch.Generator().manual_seed(1)
     losses, times = [], []
     for _ in range(STEPS):
+        watch.begin()
         begin = time.perf_counter()
         x = torch.randn(BATCH, WIDTH, generator=generator)
         y = x.flip(-1)
@@ -47,12 +51,27 @@ def train(name, model, data_rank, data_ranks):
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("cpu", (size,))
-results = {"ddp": train("ddp", nn.parallel.DistributedDataParallel(make_model()), rank, size)}
-sharded = make_model()
-for layer in (sharded[0], sharded[2]):
-    fully_shard(layer, mesh=mesh)
-results["fsdp2"] = train("fsdp2", fully_shard(sharded, mesh=mesh), rank, size)
-results["tensor parallel"] = train("tensor parallel", parallelize_module(make_model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}), 0, 1)
+
+
+def by_ddp():
+    return nn.parallel.DistributedDataParallel(make_model()), rank, size
+
+
+def by_fsdp2():
+    model = make_model()
+    for layer in (model[0], model[2]):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh), rank, size
+
+
+def by_tensor_parallelism():
+    return parallelize_module(make_model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}), 0, 1
+
+
+WAYS = {"ddp": by_ddp, "fsdp2": by_fsdp2, "tensor parallel": by_tensor_parallelism}
+results = {name: train(name, *way()) for name, way in WAYS.items()}
 if rank == 0:
     print(json.dumps({**results, "ms": times_ms}))
+if watch.trains_again():
+    train(sys.argv[2], *WAYS[sys.argv[2]]())
 dist.destroy_process_group()
