@@ -22,7 +22,7 @@ SECTIONS = (
     ("collectives/*/floor/*", "Collectives and plain loops over shared memory", "the same as plain loops over memory that both ranks have mapped: a bound that nobody passes, so the ratio is below 1"),
     ("collectives/*/tail/*", "How much slower than the median one call in a hundred is", "p99 over p50"),
     ("tcp/*", "All-reduce over TCP and Gloo in PyTorch", "two ranks in two network namespaces; neither side encrypts"),
-    ("wan/*", "All-reduce between distant sites and plain TCP connections", "256 MiB over an emulated link of 1 Gbit/s and a round trip of 100 ms; the last number of a case is how many connections the peer has"),
+    ("wan/*", "All-reduce between distant sites and plain TCP connections", "128 MB over an emulated link of 200 Mbit/s in each direction and a round trip of 100 ms, beside 64 plain TCP connections; the last number of a case is how many rails Shoal has, and slow_rail compares them with themselves, one of them at a tenth of its rate"),
     ("low_communication/*", "Members that rarely exchange, and synchronous training", "two members, each a process at a site of its own, over an emulated link of 100 or 10 Mbit/s in each direction and a round trip of 50 ms; [what each case is](concepts/low_communication.md#measured)"),
     ("codec/*", "Codecs and memcpy", "fp32 that is encoded or decoded on one core, and copied; `error` is the error of normal values, in percent of their size"),
     ("train_step/*", "Training steps and PyTorch", "GPT-2 124M on two ranks; the last number of a case is the tokens of a rank; `fsdp_over_ddp` compares Shoal's own two"),

@@ -265,7 +265,7 @@ void add_bench_command(CLI::App& program, int& exit_code) {
   command->add_option("--rendezvous", a.rendezvous,
                       "host:port where ranks meet that are started one by one, on any hosts");
   command->add_option("--rank", a.rank,
-                      "With --rendezvous: which rank this is; -1: starts them all");
+                      "With --rendezvous: which rank this is; without both one command starts all");
   command->add_option("--name", a.name)->group("");
   command->callback([options, &exit_code] { exit_code = run(*options); });
 }

@@ -63,7 +63,9 @@ std::string unexpected(const CLI::App& app, const std::vector<std::string>& extr
   const std::string name = option->substr(0, option->find('='));
   const std::string what = fmt::format("{} has no option {}", full_name(app), name);
   if (std::find(kAccelerators.begin(), kAccelerators.end(), name) != kAccelerators.end()) {
-    return with_hint(what, "Shoal trains on CPUs; --nproc of `shoal train` is the number of ranks");
+    return with_hint(what,
+                     "--set parallelism.device=cuda of `shoal train` asks for GPUs, and --nproc is "
+                     "the number of ranks");
   }
   const std::string near = nearest(name, options_of(app));
   return with_hint(what, near.empty() ? "" : fmt::format("did you mean {}?", near));

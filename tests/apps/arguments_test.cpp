@@ -57,7 +57,7 @@ TEST(Arguments, WrongOnesAreNamedWithTheNearest) {
                                                       "prepare?"));
   EXPECT_THAT(refused({"data"}), HasSubstr("shoal data: name a command: prepare, "));
   EXPECT_THAT(refused({"train", "job.toml", "--gpus", "2"}),
-              HasSubstr("shoal train has no option --gpus. Hint: Shoal trains on CPUs"));
+              HasSubstr("shoal train has no option --gpus. Hint: --set parallelism.device=cuda"));
   EXPECT_THAT(refused({"train", "job.toml", "--nprocs", "2"}),
               HasSubstr("shoal train has no option --nprocs. Hint: did you mean --nproc?"));
   EXPECT_THAT(refused({"train", "job.toml", "a", "b"}), HasSubstr("does not expect: a b\n"));

@@ -35,9 +35,9 @@ bool is_far(const wire::Transport& transport, int peer);
 /// LinkProbe and TcpCommunicator do.
 LinkMatrix measure_links(const std::shared_ptr<wire::Transport>& transport, Deadline deadline);
 
-/// Returns what `measure_links` finds where any two of at most kMostMeasuredRanks ranks are far
-/// apart and `mode` allows it, else nothing; on all ranks the same. Where no two are far apart, a
-/// rank sends and receives a few short messages. Throws Error(usage) on all ranks where some have
+/// Returns what `measure_links` finds where at least two of at most kMostMeasuredRanks ranks are
+/// far apart and `mode` allows it, else nothing; on all ranks the same. Where no two are far apart,
+/// a rank sends and receives a few short messages. Throws Error(usage) on all ranks where some have
 /// another mode.
 std::optional<LinkMatrix> measure_where_far(const std::shared_ptr<wire::Transport>& transport,
                                             RouteMode mode, Deadline deadline);
