@@ -5,7 +5,7 @@
 Every line of a fenced `sh` block of README.md, examples/*/README.md, CONTRIBUTING.md, docs/**.md and bench/peers/README.md (or of the PAGEs) is run in a scratch folder that sees the
 examples and the data of the source tree; training on tokens takes a few steps on small data, a bench 64 MiB at most and few sizes. `shoal` is the program that `make install` of BUILD puts on the PATH; other programs come from BUILD.
 Of a test program the tests are listed that it would run: ctest runs them beside this test.
-`make` is asked what it would do (`make test` would start this test), and for `make bench` which cases it would run. `pip install`, `python` and the Python of docs/pytorch.md run in PYTHON, where that has a whole PyTorch.
+`make train` and `make install` are run; of other goals `make` is asked what it would do (`make test` would start this test), and for `make bench` which cases it would run. `pip install`, `python` and the Python of docs/pytorch.md run in PYTHON, where that has a whole PyTorch.
 A `toml` block whose first line is a comment with the name of a file, `# name.toml`, is saved under this name before the commands of its page run.
 Results that a page shows below commands that were not shortened (accuracies, errors, memory) must come out again, in their order and within 5 %; what programs print that count and draw, letter for letter.
 Pictures of a page that lie in plots/ must be those that its commands draw.
@@ -189,6 +189,9 @@ class Tree:
             return shorter + (["--factor", "1024"] if many else [])
         return [re.sub(r"step-(\d+)$", lambda step: f"step-{int(step[1]) * STEPS // self.documented_steps}", word) for word in words]
 
+    def is_shortened(self, words):
+        return any(SHORTER[1] in str(word) for word in self.here(words)[0] or [])
+
     def as_typed(self, words):
         """What checks the documented job and trains nothing."""
         start = words.index(SHORTER[1]) - 1
@@ -232,8 +235,11 @@ class Tree:
         if program == "cmake":
             rest = [word.replace("$HOME/.local", f"{self.folder}/installed") for word in rest]
             return ["cmake", *shlex.split(shlex.join(rest).replace("--preset release", shlex.quote(str(self.build))))], ""
-        if program == "make" and rest[:1] == ["install"]:
-            return self.install(), r"bin/shoal"
+        if program == "make" and rest[:1] in (["train"], ["install"]) and self.build == self.source / "build" / "release":
+            # It builds there, and trains and installs here.
+            shorter = [f"SHOAL=cd {self.folder} && {self.build}/bin/shoal", f"ARGS={shlex.join(SHORTER + SHORTER_MODEL)}"]
+            more, expected = (shorter, "") if rest[0] == "train" else ([f"PREFIX={self.folder}/installed"], r"shoal is in ")
+            return ["make", "-C", self.source, *rest, *more], expected
         if program == "make":
             cases = [word.removeprefix("CASES=") for word in rest if word.startswith("CASES=")]
             if cases:
@@ -329,7 +335,7 @@ def main():
                     failures.append(f"{page.relative_to(source)}: the commands of the page (--plots plots) do not draw {picture} as it is there")
             # README.md shows what `make train` prints, which example 03 shows too.
             checked = page.parent.parent.name == "examples" or "docs" in page.relative_to(source).parts
-            shown_results = results(page, lambda words: SHORTER[1] in (tree.here(words)[0] or [])) if checked else []
+            shown_results = results(page, tree.is_shortened) if checked else []
             wrong = [(lines, missing(lines, printed)) for lines in shown_results]
             wrong += [(text.splitlines(), None if text in printed else text) for text in exact_blocks(page)]
             for lines, lost in wrong:
