@@ -15,6 +15,7 @@ namespace {
 
 /// Faults that nobody has asked for; the newest ones are dropped.
 constexpr std::size_t kMostFaults = 64;
+constexpr std::size_t kMostPutOff = 256;
 
 }  // namespace
 
@@ -70,7 +71,12 @@ void StateProvider::received(const MemberId& from, const StateMessage& message) 
   const auto known = std::find_if(streams_.begin(), streams_.end(), [&](const auto& stream) {
     return stream->to == from && stream->name == message.stream;
   });
-  if (known == streams_.end()) return begin(from, message);
+  if (known == streams_.end()) {
+    // The joiner has that answer, or will have it, and would leave a stream of that name alone.
+    const auto answered = put_off_.find(from);
+    const bool again = answered != put_off_.end() && answered->second == message.stream;
+    return again ? put_off(from, message.stream) : begin(from, message);
+  }
   if (const std::string& address = (*known)->address; !address.empty()) {
     carrier_.send(from,
                   {.kind = StateMessage::Kind::kMeet, .stream = message.stream, .text = address});
@@ -93,7 +99,14 @@ void StateProvider::begin(const MemberId& to, const StateMessage& question) {
       // There is no thread to be had.
     }
   }
-  carrier_.send(to, {.kind = StateMessage::Kind::kBusy, .stream = question.stream});
+  put_off(to, question.stream);
+}
+
+void StateProvider::put_off(const MemberId& joiner, const Digest& stream) {
+  // Joiners that have gone are forgotten with all others, which costs nothing but such a stream.
+  if (put_off_.size() >= kMostPutOff) put_off_.clear();
+  put_off_[joiner] = stream;
+  carrier_.send(joiner, {.kind = StateMessage::Kind::kBusy, .stream = stream});
 }
 
 void StateProvider::reap() {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -53,6 +54,7 @@ class StateProvider {
 
   void received(const MemberId& from, const StateMessage& message);
   void begin(const MemberId& to, const StateMessage& question);
+  void put_off(const MemberId& joiner, const Digest& stream);
   void reap();
   void serve(Stream& stream);
   void give(Stream& stream);
@@ -65,6 +67,7 @@ class StateProvider {
   std::atomic<bool> stop_{false};
   std::mutex mutex_;  ///< guards what follows
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::map<MemberId, Digest> put_off_;  ///< the last stream that each was told to ask later for
   std::vector<Error> faults_;
 };
 

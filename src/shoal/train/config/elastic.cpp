@@ -201,11 +201,10 @@ std::string describe_mesh(const Job& job, int ranks) {
   if (p.zero_stage > 0) parts.push_back(fmt::format("zero_stage {}", p.zero_stage));
   // Whatever else says which rank has which part of a tensor, or in which order parts are summed.
   const JobConfig defaults;
-  for (const char* name :
-       {"layouts", "shard_units", "shard_unit_size", "shard_unit_names",
-        "pipeline_parallel_schedule", "pipeline_parallel_schedule_csv",
-        "pipeline_parallel_virtual_stages", "pipeline_parallel_stages_by",
-        "pipeline_parallel_stage_units", "context_parallel_method", "reduce_every_micro_batch"}) {
+  for (const char* name : {"layouts", "shard_units", "shard_unit_size", "shard_unit_names",
+                           "pipeline_parallel_schedule", "pipeline_parallel_virtual_stages",
+                           "pipeline_parallel_stages_by", "pipeline_parallel_stage_units",
+                           "context_parallel_method", "reduce_every_micro_batch"}) {
     const ConfigKey& key = *find_key("parallelism", name);
     const std::string value = value_text(key, job.config);
     if (value != value_text(key, defaults)) parts.push_back(fmt::format("{} {}", name, value));
