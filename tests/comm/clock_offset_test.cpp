@@ -57,7 +57,10 @@ TEST(ClockOffset, OneClockHasNoErrorAndAnUnknownOneIsMeasured) {
   run_on_threads({.size = 3, .arena = false}, [](const Group& group) {
     const auto same = measure_clock_offsets(group);
     const auto unknown = measure_clock_offsets(group, 0);
+    const auto of_one = measure_clock_offsets(group, group.rank() == 1 ? 0 : 5);
     if (group.rank() != 0) return;
+    EXPECT_GT(of_one[1].error_ns, 0);
+    EXPECT_EQ(of_one[2].error_ns, 0);
     for (std::size_t rank = 1; rank < same.size(); ++rank) {
       EXPECT_EQ(same[rank].offset_ns, 0);
       EXPECT_EQ(same[rank].error_ns, 0);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -34,9 +35,9 @@ std::int64_t name_of_clock() {
   std::string boot;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::getline(file, boot);
-  if (boot.empty()) return 0;
-  // Kernels before 5.6 have no namespaces of times.
   struct stat status {};
+  if (boot.empty() || stat("/proc/self/ns", &status) != 0) return 0;
+  // Kernels before 5.6 have no namespaces of times.
   const bool has_times = stat("/proc/self/ns/time", &status) == 0;
   const std::string name = fmt::format("{}/{}", boot, has_times ? status.st_ino : 0);
   return static_cast<std::int64_t>(std::hash<std::string>()(name));
@@ -72,8 +73,9 @@ std::vector<ClockOffset> measure_clock_offsets(const Group& group, std::int64_t 
       if (round == 0 || found.error_ns < best.error_ns) best = found;
       is_same = is_one(clock, times[2]);
     }
-    // A round trip on a busy host takes milliseconds, and says less than what is known.
-    if (is_same) best = {.at_ns = best.at_ns};
+    // A round trip on a busy host takes milliseconds, and says less than what is known. It says
+    // more where two machines were cloned from one, which keep its name.
+    if (is_same && std::abs(best.offset_ns) <= best.error_ns) best = {.at_ns = best.at_ns};
     offsets.push_back(best);
   }
   return offsets;
