@@ -187,10 +187,11 @@ std::shared_ptr<wire::TcpTransport> join_as_jobs_do(const wire::Endpoint& store,
 }
 
 /// Two ranks as threads and rank 2 as a process that does `signal` to itself in the middle of the
-/// job. Returns what the two threw, and how long after the beginning the later of them did.
+/// job. Returns what the two threw, and how long after the signal the later of them did.
 std::pair<std::vector<std::optional<Error>>, Duration> beside_a_dying_rank(int signal) {
   int address[2];
-  if (pipe(address) != 0) return {};
+  int moment[2];
+  if (pipe(address) != 0 || pipe(moment) != 0) return {};
   const pid_t child = fork();
   if (child == 0) {
     std::uint16_t port = 0;
@@ -198,15 +199,16 @@ std::pair<std::vector<std::optional<Error>>, Duration> beside_a_dying_rank(int s
     TcpCommunicator c(join_as_jobs_do({"127.0.0.1", port}, 2, 3), {});
     int x = 0;
     c.run({.kind = Kind::kAllReduce, .type = ElementType::kI32, .buffer = {&x, &x, 1}}, soon());
+    const Clock::time_point now = Clock::now();
+    if (write(moment[1], &now, sizeof now) != sizeof now) _exit(1);
     kill(getpid(), signal);
     _exit(0);
   }
   wire::StoreServer store("127.0.0.1", {0, 0}, "key");
   const std::uint16_t port = store.endpoint().port;
   EXPECT_EQ(write(address[1], &port, sizeof port), static_cast<ssize_t>(sizeof port));
-  const auto begin = Clock::now();
   std::vector<std::optional<Error>> errors(2);
-  std::vector<Duration> after(2);
+  std::vector<Clock::time_point> noticed(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -222,15 +224,18 @@ std::pair<std::vector<std::optional<Error>>, Duration> beside_a_dying_rank(int s
         }
       } catch (const Error& error) {
         errors[at] = error;
-        after[at] = Clock::now() - begin;
+        noticed[at] = Clock::now();
       }
     });
   }
   for (auto& thread : threads) thread.join();
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  close(address[0]), close(address[1]);
-  return {errors, std::max(after[0], after[1])};
+  close(moment[1]);
+  Clock::time_point begin;
+  EXPECT_EQ(read(moment[0], &begin, sizeof begin), static_cast<ssize_t>(sizeof begin));
+  close(address[0]), close(address[1]), close(moment[0]);
+  return {errors, std::max(noticed[0], noticed[1]) - begin};
 }
 
 // Rank 2 never comes. Rank 1 gives up and reports it to rank 0, which would wait for longer.

@@ -229,6 +229,8 @@ class Tree:
         if program == "mpirun":
             if not (self.build / "bin" / "mpi_engine_test").exists():
                 return None, "needs a build with MPI"
+            if "ofi" in rest and not self.reaches_libfabric():
+                return None, "needs an Open MPI with libfabric"
             program = rest.index("shoal")
             started, expected = self.here(rest[program:])
             return ["mpirun", "--oversubscribe", "--allow-run-as-root", *rest[:program], *started], expected
@@ -258,6 +260,12 @@ class Tree:
         if program == "python":
             return [self.python, *rest], ""
         raise SystemExit(f"this test does not know how to run {program}")
+
+    def reaches_libfabric(self):
+        try:
+            return "MCA mtl: ofi" in subprocess.run(["ompi_info"], capture_output=True, text=True).stdout
+        except OSError:
+            return False
 
     def tensorboard(self, words):
         """What `tensorboard --logdir FOLDER` shows must be what metrics.jsonl says: its own reader finds each step and loss."""
