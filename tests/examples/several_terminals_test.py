@@ -218,6 +218,53 @@ class SeveralTerminals(unittest.TestCase):
         self.await_steps(machines["b"] / "runs/job", 20)
         self.stop(b, a)
 
+    def test_three_laptops(self):
+        page = "docs/how_to/three_laptops.md"
+        (job,) = re.findall(r"^```toml\n# laptops.toml\n(.*?)^```", (SOURCE / page).read_text(), re.M | re.S)
+        prepare, begin, back, replay = blocks(page)
+        machines = {letter: self.folder / letter for letter in "abc"}
+        for machine in machines.values():
+            machine.mkdir()
+            (machine / "laptops.toml").write_text(job)
+            (machine / "data").symlink_to(SOURCE / "data")
+        # The addresses that a laptop and its router have, and the job is smaller.
+        places = {"192.168.1.20": "127.0.0.11", "203.0.113.7": "127.0.0.11", "192.168.178.31": "127.0.0.12", "198.51.100.23": "127.0.0.12",
+                  "10.4.0.5": "127.0.0.13", "192.0.2.44": "127.0.0.13"}
+        smaller = " ".join(f"--set {one}" for one in ("model.layers=1", "training.sequence_length=32", "training.global_batch_sequences=6",
+                                                      "low_communication.every=10", "validation.interval=0", "parallelism.threads_per_rank=1"))
+
+        def on(letter, command):
+            for theirs, ours in places.items():
+                command = command.replace(theirs, ours)
+            return self.type(f"{command} {smaller}" if "shoal train" in command else command, machines[letter])
+
+        for letter, command in prepare:
+            self.assert_ends(on(letter, command))
+        for letter in "bc":
+            shutil.copy(machines["a"] / "key", machines[letter])
+            shutil.copytree(machines["a"] / "runs/data", machines[letter] / "runs/data")
+        runs = {letter: machine / "runs/laptops" for letter, machine in machines.items()}
+        terminals = {}
+        for letter, command in begin:
+            terminals[letter] = on(letter, command)
+            terminals[letter].awaits(JOINS_AT)
+        self.assertIn("--join 127.0.0.11:7000.", terminals["a"].printed())
+        self.await_steps(runs["c"], 20)
+        # It is closed.
+        terminals["c"].signal(signal.SIGKILL)
+        terminals["a"].awaits("Members: 2 from step .*; gone: ")
+        (letter, command), = back
+        terminals[letter] = on(letter, command)
+        terminals[letter].awaits("Joined the group behind step")
+        terminals["a"].awaits("(?s)gone: .*Members: 3 from step")
+        self.stop(terminals["b"])
+        self.stop(terminals["c"])
+        self.stop(terminals["a"])
+        (letter, command), = replay
+        replayed = on(letter, command)
+        self.assert_ends(replayed)
+        self.assertIn("have the same bits on one process", replayed.printed())
+
     def test_tokens_of_a_job(self):
         secret, key, issue = blocks("docs/concepts/elastic.md")[3]
         first, second = blocks("docs/concepts/elastic.md")[4]
