@@ -108,6 +108,18 @@ class SeveralTerminals(unittest.TestCase):
         for terminal in terminals:
             self.assert_ends(terminal, 130 if terminal.command.startswith("shoal train") else 0)
 
+    def join(self, command, first, folder=None):
+        """Types a command that joins the group of the first member, and waits until it has; returns its terminal."""
+        address = first.awaits(JOINS_AT)[1]
+        terminal = self.type(re.sub(r"--join \S+", f"--join {address}", command), folder)
+        terminal.awaits("Joined the group behind step")
+        return terminal
+
+    def check_replay(self, command, folder=None):
+        replayed = self.type(command, folder)
+        self.assert_ends(replayed)
+        self.assertRegex(replayed.printed(), r"Steps 1 to \d+ of runs/\w+ have the same bits on one process\.")
+
     def await_steps(self, run, steps):
         """Waits for so many lines of metrics.jsonl."""
         wait_until(lambda: len(lines_of(run / "metrics.jsonl")) >= steps, f"{run} has less than {steps} steps")
@@ -151,9 +163,7 @@ class SeveralTerminals(unittest.TestCase):
         again.awaits("Joined the group behind step")
         self.stop(b, again)
         self.stop(a)
-        replayed = self.type(replay[0][1])
-        self.assert_ends(replayed)
-        self.assertIn("have the same bits on one process", replayed.printed())
+        self.check_replay(replay[0][1])
 
     def test_the_python_of_example_15(self):
         probe = "import torch.distributed, shoal"
@@ -167,17 +177,13 @@ class SeveralTerminals(unittest.TestCase):
     def test_the_rounds_of_example_16(self):
         (a, b), = blocks("examples/16_diloco/README.md")
         first = self.type(a[1])
-        address = first.awaits(JOINS_AT)[1]
-        second = self.type(re.sub(r"--join \S+", f"--join {address}", b[1]))
-        second.awaits("Joined the group behind step")
+        second = self.join(b[1], first)
         self.await_steps(self.folder / "runs/b", 60)
         second.signal(signal.SIGKILL)
         before = len(lines_of(self.folder / "runs/a/metrics.jsonl"))
         self.await_steps(self.folder / "runs/a", before + 60)
         self.stop(first)
-        replayed = self.type("shoal replay runs/a")
-        self.assert_ends(replayed)
-        self.assertIn("have the same bits on one process", replayed.printed())
+        self.check_replay("shoal replay runs/a")
 
     def a_job(self, name, *more):
         """Machines a and b, with the job and what it needs."""
@@ -196,15 +202,11 @@ class SeveralTerminals(unittest.TestCase):
         self.assert_ends(self.type(key[1], machines["a"]))
         shutil.copy(machines["a"] / "key", machines["b"])
         a = self.type(first[1], machines["a"])
-        address = a.awaits(JOINS_AT)[1]
-        self.assertTrue(address.startswith("127.0.0.1:"), address)
-        b = self.type(re.sub(r"--join \S+", f"--join {address}", second[1]), machines["b"])
-        b.awaits("Joined the group behind step")
+        b = self.join(second[1], a, machines["b"])
+        self.assertIn("--join 127.0.0.1:", a.printed())
         self.await_steps(machines["b"] / "runs/job", 20)
         self.stop(b, a)
-        replayed = self.type(blocks("docs/concepts/elastic.md")[2][0][1], machines["a"])
-        self.assert_ends(replayed)
-        self.assertRegex(replayed.printed(), r"Steps 1 to \d+ of runs/job have the same bits on one process\.")
+        self.check_replay(blocks("docs/concepts/elastic.md")[2][0][1], machines["a"])
 
     def test_members_of_several_ranks(self):
         machines = self.a_job("job")
@@ -212,9 +214,7 @@ class SeveralTerminals(unittest.TestCase):
         # Both machines are this one: four ranks each are many for it, and two divide the model as well.
         first, second = (command.replace("--nproc 4", "--nproc 2") for _, command in (first, second))
         a = self.type(first, machines["a"])
-        address = a.awaits(JOINS_AT)[1]
-        b = self.type(re.sub(r"--join \S+", f"--join {address}", second), machines["b"])
-        b.awaits("Joined the group behind step")
+        b = self.join(second, a, machines["b"])
         self.await_steps(machines["b"] / "runs/job", 20)
         self.stop(b, a)
 
@@ -261,9 +261,7 @@ class SeveralTerminals(unittest.TestCase):
         self.stop(terminals["c"])
         self.stop(terminals["a"])
         (letter, command), = replay
-        replayed = on(letter, command)
-        self.assert_ends(replayed)
-        self.assertIn("have the same bits on one process", replayed.printed())
+        self.check_replay(command, machines[letter])
 
     def test_tokens_of_a_job(self):
         secret, key, issue = blocks("docs/concepts/elastic.md")[3]
@@ -275,12 +273,10 @@ class SeveralTerminals(unittest.TestCase):
         self.assert_ends(self.type(issue[1]))
         shutil.copy(self.folder / "token", machines["b"])
         a = self.type(first[1], machines["a"])
-        address = a.awaits(JOINS_AT)[1]
-        b = self.type(re.sub(r"--join \S+", f"--join {address}", second[1]), machines["b"])
-        b.awaits("Joined the group behind step")
+        b = self.join(second[1], a, machines["b"])
         # A token is good for one start.
         self.stop(b)
-        again = self.type(re.sub(r"--join \S+", f"--join {address}", second[1]), machines["b"])
+        again = self.type(re.sub(r"--join \S+", f"--join {a.awaits(JOINS_AT)[1]}", second[1]), machines["b"])
         self.assertNotEqual(again.ends(), 0)
         self.assertIn("the join token was used before", again.printed())
         self.stop(a)

@@ -116,7 +116,7 @@ TEST(Elastic, MembersMayHaveSeveralRanks) {
             R"(pp 2, pipeline_parallel_stages_by "count")");
   EXPECT_EQ(mesh({"parallelism.zero_stage=3", "parallelism.shard_units=model"}, 2),
             R"(dp 2, zero_stage 3, shard_units "model")");
-  // The same parts, summed in another order.
+  // Members that sum the same parts in another order have other bits.
   EXPECT_EQ(
       mesh({"parallelism.context_parallel_degree=2", "parallelism.context_parallel_method=heads"},
            2),

@@ -2,12 +2,12 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <string>
+
+#include "shoal/base/running_kernel.h"
 
 namespace shoal::comm {
 namespace {
@@ -32,14 +32,11 @@ ClockOffset offset_of_round_trip(std::int64_t sent, std::int64_t peer_received,
 }
 
 std::int64_t name_of_clock() {
-  std::string boot;
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::getline(file, boot);
-  struct stat status {};
-  if (boot.empty() || stat("/proc/self/ns", &status) != 0) return 0;
-  // Kernels before 5.6 have no namespaces of times.
-  const bool has_times = stat("/proc/self/ns/time", &status) == 0;
-  const std::string name = fmt::format("{}/{}", boot, has_times ? status.st_ino : 0);
+  const std::string kernel = running_kernel();
+  // Kernels before 5.6 have no namespaces of times; all have those of processes, unless this /proc
+  // is that of others.
+  if (kernel.empty() || namespace_of_this_process("pid") == 0) return 0;
+  const std::string name = fmt::format("{}/{}", kernel, namespace_of_this_process("time"));
   return static_cast<std::int64_t>(std::hash<std::string>()(name));
 }
 

@@ -1,29 +1,21 @@
 #include "shoal/wire/host_groups.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <map>
 #include <set>
 
 #include "shoal/base/error.h"
+#include "shoal/base/running_kernel.h"
 
 namespace shoal::wire {
 namespace {
 
-std::uint64_t namespace_of_this_process(const char* kind) {
-  struct stat status {};
-  return stat(fmt::format("/proc/self/ns/{}", kind).c_str(), &status) == 0 ? status.st_ino : 0;
-}
-
 /// Names the running kernel, the namespaces and the user of this process: equal only for processes
 /// that can share memory through a rendezvous. Empty where it cannot be known.
 std::string kernel_and_namespaces() {
-  std::string boot;
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::getline(file, boot);
+  const std::string boot = running_kernel();
   const auto files = namespace_of_this_process("mnt");
   const auto processes = namespace_of_this_process("pid");
   return boot.empty() || files == 0 || processes == 0

@@ -12,7 +12,7 @@ namespace shoal::wire {
 class NextSpeaker {
  public:
   static constexpr int kNobody = -1;
-  /// Who has spoken so often in a row is likely to be the next.
+  /// A peer that has spoken so often in a row is likely to be the next.
   static constexpr int kHeardInARow = 4;
   static constexpr unsigned kLooksOfWhichOneAsks = 4;
   /// Within a large message the next bytes are better read when more of them are there: to look
